@@ -1,0 +1,35 @@
+"""What the tests share: small seeded models."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def tiny_config() -> VanillaTransformerConfig:
+    """Two layers a side, with nothing random in training mode."""
+    return VanillaTransformerConfig(
+        vocab_size=48,
+        d_model=32,
+        d_ff=64,
+        num_heads=4,
+        encoder_layers=2,
+        decoder_layers=2,
+        dropout=0.0,
+        label_smoothing=0.0,
+    )
+
+
+@pytest.fixture
+def tiny_model(tiny_config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
+    """A random model of `tiny_config`, in evaluation mode."""
+    torch.manual_seed(0)
+    return VanillaTransformerForConditionalGeneration(tiny_config).eval()

@@ -1,0 +1,127 @@
+"""The paper's equations on numbers that can be worked out by hand, and its sizes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model import modeling_vanilla_transformer as modeling
+
+
+def matrix(rows: list[list[float]]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float32)
+
+
+def test_equation_1_on_three_words():
+    q, k = matrix([[1, 0], [0, 1], [1, 1]]), matrix([[1, 1], [0, 1], [1, 0]])
+    v = matrix([[0, 2], [1, 1], [2, 0]])
+    output, weights = modeling.scaled_dot_product_attention(
+        nn.Identity(), q[None, None], k[None, None], v[None, None], None
+    )
+    expected = matrix([[1.00, 1.00], [0.80, 1.20], [0.74, 1.26]])
+    torch.testing.assert_close(output[0, :, 0], expected, atol=5e-3, rtol=0)
+    torch.testing.assert_close(weights[0, 0, 0], torch.tensor([0.40, 0.20, 0.40]), atol=5e-3, rtol=0)
+
+
+def test_equation_2_on_three_positions():
+    config = VanillaTransformerConfig(vocab_size=8, d_model=2, d_ff=2, num_heads=1)
+    feed_forward = modeling.PositionwiseFeedForward(config)
+    with torch.no_grad():
+        feed_forward.w_1.weight.copy_(matrix([[1, 1], [0, 1]]).T)
+        feed_forward.w_1.bias.copy_(torch.tensor([0.0, 1.0]))
+        feed_forward.w_2.weight.copy_(matrix([[1, 0], [2, 1]]).T)
+        feed_forward.w_2.bias.copy_(torch.tensor([1.0, -1.0]))
+    assert feed_forward(matrix([[1, 0], [0, 1], [1, 1]])).tolist() == [[6, 1], [5, 1], [8, 2]]
+
+
+def test_layer_normalisation_of_four_numbers():
+    layer = modeling.EncoderLayer(VanillaTransformerConfig(vocab_size=8, d_model=4, d_ff=4, num_heads=1), 0)
+    normalised = layer.self_attention_norm(torch.tensor([3.0, 5.0, 7.0, 9.0]))
+    torch.testing.assert_close(normalised, torch.tensor([-1.34, -0.45, 0.45, 1.34]), atol=5e-3, rtol=0)
+
+
+def test_positional_encoding_of_position_one():
+    encoding = modeling.PositionalEncoding(VanillaTransformerConfig(vocab_size=8, d_model=4, num_heads=1))
+    torch.testing.assert_close(encoding(2)[1], torch.tensor([0.84, 0.54, 0.01, 0.99995]), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("position", [0, 1, 17, 5000])
+def test_positional_encoding_is_the_papers_formula(position: int):
+    d_model = 16
+    encoding = modeling.PositionalEncoding(VanillaTransformerConfig(vocab_size=8, d_model=d_model, num_heads=1))
+    expected = []
+    for i in range(d_model // 2):
+        angle = position / 10000 ** (2 * i / d_model)
+        expected += [math.sin(angle), math.cos(angle)]
+    # float32 holds an angle of 5000 to about 5e-4.
+    torch.testing.assert_close(encoding(1, start=position)[0], torch.tensor(expected), atol=1e-3, rtol=0)
+
+
+def test_glorot_and_embedding_initialisation():
+    torch.manual_seed(0)
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=4000, d_model=64, d_ff=128))
+    embedding = model.get_input_embeddings().weight
+    assert embedding.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    w_1 = model.model.encoder.layers[0].feed_forward.w_1
+    bound = math.sqrt(6 / (64 + 128))
+    assert bound * 0.98 < w_1.weight.abs().max().item() <= bound
+    assert not w_1.bias.any()
+
+
+def test_label_smoothing_spreads_epsilon_over_the_whole_vocabulary(tiny_config):
+    tiny_config.label_smoothing = 0.1
+    model = VanillaTransformerForConditionalGeneration(tiny_config)
+    source, labels = torch.tensor([[5, 6, 2]]), torch.tensor([[7, 8, 2, -100]])
+    outputs = model.train()(input_ids=source, labels=labels)
+    log_probabilities = outputs.logits.log_softmax(-1)[0, :3]
+    targets = torch.full_like(log_probabilities, 0.1 / tiny_config.vocab_size)
+    targets[torch.arange(3), labels[0, :3]] += 0.9
+    torch.testing.assert_close(outputs.loss, -(targets * log_probabilities).sum(-1).mean())
+    plain = model.eval()(input_ids=source, labels=labels)
+    nll = -plain.logits.log_softmax(-1)[0, torch.arange(3), labels[0, :3]].mean()
+    torch.testing.assert_close(plain.loss, nll)
+
+
+@pytest.mark.parametrize("name", VanillaTransformerConfig.presets())
+def test_every_preset_has_the_parameters_of_its_formula(name: str):
+    config = VanillaTransformerConfig.from_preset(name, vocab_size=100)
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(config)
+    d, ff, keys, values = config.d_model, config.d_ff, config.num_heads * config.d_k, config.num_heads * config.d_v
+    attention, feed_forward, norm = 2 * d * keys + 2 * d * values, 2 * d * ff + ff + d, 2 * d
+    expected = (
+        100 * d
+        + config.encoder_layers * (attention + feed_forward + 2 * norm)
+        + config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+        + 2 * d * config.max_position_embeddings * (config.positional_encoding == "learned")
+    )
+    assert sum(p.numel() for p in model.parameters()) == expected
+
+
+def test_base_with_the_papers_vocabulary_has_63_million_parameters():
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig())
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(63.1e6, rel=0.002)
+
+
+def test_unknown_preset_names_the_known_ones():
+    with pytest.raises(ValueError, match="no preset 'bas'.*base, big"):
+        VanillaTransformerConfig.from_preset("bas")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"d_model": 100}, "d_model 100 is not a multiple of num_heads 8"),
+        ({"num_heads": 0}, "num_heads must be at least 1"),
+        ({"d_ff": -1}, "d_ff must be at least 1"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"positional_encoding": "rotary"}, "'sinusoidal' or 'learned'"),
+        ({"d_model": 9, "num_heads": 3}, "d_model must be even"),
+    ],
+)
+def test_impossible_sizes_are_refused_by_name(fields: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        VanillaTransformerConfig(**fields)

@@ -1,0 +1,197 @@
+"""The model computes what two other implementations compute with the same weights: logits and gradients."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention, PositionalEncoding
+
+SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
+LABELS = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])
+
+
+@pytest.fixture
+def model() -> VanillaTransformerForConditionalGeneration:
+    torch.manual_seed(1)
+    config = VanillaTransformerConfig(
+        vocab_size=24,
+        d_model=16,
+        d_ff=40,
+        num_heads=4,
+        encoder_layers=2,
+        decoder_layers=3,
+        dropout=0.0,
+        label_smoothing=0.0,
+        attention_bias=True,
+        layer_norm_eps=1e-5,
+    )
+    model = VanillaTransformerForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # Biases and norms must be seen too.
+    return model
+
+
+def copy_linear(ours: nn.Linear, theirs: nn.Linear) -> None:
+    theirs.weight.copy_(ours.weight)
+    theirs.bias.copy_(ours.bias)
+
+
+def copy_norm(ours: nn.LayerNorm, theirs: nn.LayerNorm) -> None:
+    theirs.weight.copy_(ours.weight)
+    theirs.bias.copy_(ours.bias)
+
+
+def copy_attention_to_torch(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    theirs.in_proj_weight.copy_(torch.cat([p.weight for p in (ours.q_proj, ours.k_proj, ours.v_proj)]))
+    theirs.in_proj_bias.copy_(torch.cat([p.bias for p in (ours.q_proj, ours.k_proj, ours.v_proj)]))
+    copy_linear(ours.out_proj, theirs.out_proj)
+
+
+def torch_transformer(model: VanillaTransformerForConditionalGeneration) -> nn.Transformer:
+    config = model.config
+    theirs = nn.Transformer(
+        config.d_model,
+        config.num_heads,
+        config.encoder_layers,
+        config.decoder_layers,
+        config.d_ff,
+        dropout=0.0,
+        batch_first=True,
+    )
+    theirs.encoder.norm = theirs.decoder.norm = None  # A post-norm stack ends in its last layer's own norm.
+    with torch.no_grad():
+        for ours, other in zip(model.model.encoder.layers, theirs.encoder.layers, strict=True):
+            copy_attention_to_torch(ours.self_attention, other.self_attn)
+            copy_norm(ours.self_attention_norm, other.norm1)
+            copy_norm(ours.feed_forward_norm, other.norm2)
+        for ours, other in zip(model.model.decoder.layers, theirs.decoder.layers, strict=True):
+            copy_attention_to_torch(ours.self_attention, other.self_attn)
+            copy_attention_to_torch(ours.cross_attention, other.multihead_attn)
+            copy_norm(ours.self_attention_norm, other.norm1)
+            copy_norm(ours.cross_attention_norm, other.norm2)
+            copy_norm(ours.feed_forward_norm, other.norm3)
+        for stack in ("encoder", "decoder"):
+            for ours, other in zip(getattr(model.model, stack).layers, getattr(theirs, stack).layers, strict=True):
+                copy_linear(ours.feed_forward.w_1, other.linear1)
+                copy_linear(ours.feed_forward.w_2, other.linear2)
+    return theirs
+
+
+def test_logits_and_gradients_equal_those_of_torch(model):
+    theirs = torch_transformer(model)
+    embedding = nn.Parameter(model.get_input_embeddings().weight.detach().clone())
+    encode = PositionalEncoding(model.config)
+
+    def embed(ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(ids, embedding) * model.config.d_model**0.5 + encode(ids.shape[1])
+
+    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(LABELS)
+    states = theirs(
+        embed(SOURCE),
+        embed(decoder_input_ids),
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(LABELS.shape[1]),
+        src_key_padding_mask=SOURCE == 0,
+        memory_key_padding_mask=SOURCE == 0,
+        tgt_is_causal=True,
+    )
+    expected = states @ embedding.T
+    nn.functional.cross_entropy(expected.flatten(0, 1), LABELS.flatten()).backward()
+    outputs = model(input_ids=SOURCE, attention_mask=(SOURCE != 0).long(), labels=LABELS)
+    outputs.loss.backward()
+
+    torch.testing.assert_close(outputs.logits, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.get_input_embeddings().weight.grad, embedding.grad, atol=1e-5, rtol=1e-5)
+    for stack in ("encoder", "decoder"):
+        for ours, other in zip(getattr(model.model, stack).layers, getattr(theirs, stack).layers, strict=True):
+            packed = torch.cat(
+                [
+                    p.weight.grad
+                    for p in (ours.self_attention.q_proj, ours.self_attention.k_proj, ours.self_attention.v_proj)
+                ]
+            )
+            torch.testing.assert_close(packed, other.self_attn.in_proj_weight.grad, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                ours.feed_forward.w_1.weight.grad, other.linear1.weight.grad, atol=1e-5, rtol=1e-5
+            )
+
+
+def marian(model: VanillaTransformerForConditionalGeneration) -> tuple[MarianMTModel, torch.Tensor]:
+    """Marian with our weights; its positions are sines then cosines, which is a permutation of the dimensions."""
+    config = model.config
+    d_model = config.d_model
+    order = torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
+    theirs = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.vocab_size,
+            d_model=d_model,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function="relu",
+            scale_embedding=True,
+            dropout=0.0,
+            pad_token_id=0,
+            eos_token_id=2,
+            bos_token_id=1,
+            forced_eos_token_id=None,
+            decoder_start_token_id=1,
+        )
+    )
+
+    def copy(ours: nn.Module, other: nn.Module, rows: bool, columns: bool) -> None:
+        weight = ours.weight[order] if rows else ours.weight
+        other.weight.copy_(weight[:, order] if columns else weight)
+        if getattr(ours, "bias", None) is not None:
+            other.bias.copy_(ours.bias[order] if rows else ours.bias)
+
+    def copy_attention(ours: MultiHeadAttention, other: nn.Module) -> None:
+        for name in ("q_proj", "k_proj", "v_proj"):
+            copy(getattr(ours, name), getattr(other, name), rows=False, columns=True)
+        copy(ours.out_proj, other.out_proj, rows=True, columns=False)
+
+    with torch.no_grad():
+        copy(model.get_input_embeddings(), theirs.get_input_embeddings(), rows=False, columns=True)
+        for stack in ("encoder", "decoder"):
+            for ours, other in zip(
+                getattr(model.model, stack).layers, getattr(theirs.model, stack).layers, strict=True
+            ):
+                copy_attention(ours.self_attention, other.self_attn)
+                copy(ours.self_attention_norm, other.self_attn_layer_norm, rows=True, columns=False)
+                copy(ours.feed_forward.w_1, other.fc1, rows=False, columns=True)
+                copy(ours.feed_forward.w_2, other.fc2, rows=True, columns=False)
+                copy(ours.feed_forward_norm, other.final_layer_norm, rows=True, columns=False)
+                if stack == "decoder":
+                    copy_attention(ours.cross_attention, other.encoder_attn)
+                    copy(ours.cross_attention_norm, other.encoder_attn_layer_norm, rows=True, columns=False)
+    theirs.tie_weights()
+    return theirs, order
+
+
+def test_logits_and_gradients_equal_those_of_marian(model):
+    theirs, order = marian(model)
+    inputs = {"input_ids": SOURCE, "attention_mask": (SOURCE != 0).long(), "labels": LABELS}
+    ours_out, theirs_out = model(**inputs), theirs(**inputs)
+    torch.testing.assert_close(ours_out.logits, theirs_out.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours_out.loss, theirs_out.loss, atol=1e-5, rtol=1e-5)
+    ours_out.loss.backward()
+    theirs_out.loss.backward()
+    ours_grad = model.get_input_embeddings().weight.grad[:, order]
+    theirs_grad = theirs.get_input_embeddings().weight.grad.clone()
+    # Marian gives its padding row no gradient; ours has one, from the output projection.
+    torch.testing.assert_close(ours_grad[1:], theirs_grad[1:], atol=1e-5, rtol=1e-5)
+    for ours, other in zip(model.model.decoder.layers, theirs.model.decoder.layers, strict=True):
+        torch.testing.assert_close(
+            ours.cross_attention.k_proj.weight.grad[:, order],
+            other.encoder_attn.k_proj.weight.grad,
+            atol=1e-5,
+            rtol=1e-5,
+        )
+        torch.testing.assert_close(
+            ours.feed_forward.w_2.weight.grad[order], other.fc2.weight.grad, atol=1e-5, rtol=1e-5
+        )

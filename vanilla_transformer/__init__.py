@@ -1,0 +1,48 @@
+"""The Transformer of "Attention Is All You Need", for training on your own text and at home in Hugging Face.
+
+Importing the package registers its classes: after it `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM`,
+`AutoTokenizer` and `pipeline("translation")` know its models.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
+    )
+    from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
+    from .model.pipeline_vanilla_transformer import (
+        VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
+    )
+    from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
+    "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
+    "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def _is_the_command() -> bool:
+    """Whether this process is `vanilla-transformer` itself, whose `--help` must not wait for torch."""
+    started_as_module = sys.argv[:1] == ["-m"] and "vanilla_transformer" in sys.orig_argv
+    return started_as_module or Path(sys.argv[0] if sys.argv else "").stem == "vanilla-transformer"
+
+
+if not _is_the_command():
+    import_module(".registration", __name__)

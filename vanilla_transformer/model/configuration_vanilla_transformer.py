@@ -1,0 +1,136 @@
+"""The paper's hyper-parameters, and its published settings by name."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+# Table 3, one entry a row: what differs from `base`. `small` and `tiny` are ours, for corpora that the paper's
+# sizes would only memorise.
+_PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4},
+    "small": {"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4},
+    "base": {},
+    "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+    "table3-A-h1": {"num_heads": 1, "d_k": 512, "d_v": 512},
+    "table3-A-h4": {"num_heads": 4, "d_k": 128, "d_v": 128},
+    "table3-A-h16": {"num_heads": 16, "d_k": 32, "d_v": 32},
+    "table3-A-h32": {"num_heads": 32, "d_k": 16, "d_v": 16},
+    "table3-B-dk16": {"d_k": 16},
+    "table3-B-dk32": {"d_k": 32},
+    "table3-C-n2": {"encoder_layers": 2, "decoder_layers": 2},
+    "table3-C-n4": {"encoder_layers": 4, "decoder_layers": 4},
+    "table3-C-n8": {"encoder_layers": 8, "decoder_layers": 8},
+    "table3-C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "table3-C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "table3-C-dff1024": {"d_ff": 1024},
+    "table3-C-dff4096": {"d_ff": 4096},
+    "table3-D-dropout0.0": {"dropout": 0.0},
+    "table3-D-dropout0.2": {"dropout": 0.2},
+    "table3-D-smoothing0.0": {"label_smoothing": 0.0},
+    "table3-D-smoothing0.2": {"label_smoothing": 0.2},
+    "table3-E": {"positional_encoding": "learned"},
+}
+
+
+class VanillaTransformerConfig(PreTrainedConfig):
+    """Sizes and settings of the Transformer of "Attention Is All You Need"; the defaults are its base model.
+
+    Args:
+        vocab_size: Number of types in the one vocabulary of source and target (section 5.1).
+        d_model: Width of every layer's output (section 3.1).
+        d_ff: Inner width of the feed-forward layers (section 3.3).
+        num_heads: Parallel attention heads h (section 3.2.2).
+        d_k: Width of a head's queries and keys; `d_model // num_heads` where not given.
+        d_v: Width of a head's values; `d_model // num_heads` where not given.
+        encoder_layers: N of the encoder (section 3.1).
+        decoder_layers: N of the decoder.
+        dropout: P_drop, on each sub-layer's output and on the sums of embeddings and positions (section 5.4).
+        label_smoothing: ε_ls, applied to the training loss alone (section 5.4).
+        positional_encoding: `sinusoidal` (section 3.5) or `learned` (Table 3, row E).
+        max_position_embeddings: Longest sequence of `learned` positions; sinusoidal ones have no limit.
+        layer_norm_eps: Added to the variance in layer normalisation; the paper gives none, its authors' code 1e-6.
+        attention_bias: Biases in the attention projections; the paper's projections are matrices.
+        activation_function: Between the two products of Eq. 2.
+        tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
+    """
+
+    model_type = "vanilla_transformer"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "encoder_layers",
+        "head_dim": "d_k",
+    }
+
+    vocab_size: int = 37000
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    d_k: int | None = None
+    d_v: int | None = None
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    dropout: float | int = 0.1
+    label_smoothing: float | int = 0.1
+    positional_encoding: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    layer_norm_eps: float = 1e-6
+    attention_bias: bool = False
+    activation_function: str = "relu"
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._check_sizes("d_model", "num_heads")
+        if self.d_k is None or self.d_v is None:
+            if self.d_model % self.num_heads:
+                raise ValueError(
+                    f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}: give d_k and d_v, "
+                    "or another number of heads."
+                )
+            self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
+            self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
+        self._check_sizes("vocab_size", "d_ff", "d_k", "d_v", "encoder_layers", "decoder_layers")
+        self._check_choices()
+        super().__post_init__(**kwargs)
+
+    def _check_sizes(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+
+    def _check_choices(self) -> None:
+        for name in ("dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
+        if self.positional_encoding not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f"positional_encoding must be 'sinusoidal' or 'learned', not {self.positional_encoding!r}."
+            )
+        if self.positional_encoding == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"Sinusoidal positions come in pairs: d_model must be even, not {self.d_model}.")
+
+    @classmethod
+    def presets(cls) -> list[str]:
+        """Names for `from_preset`: our two small sizes, the paper's `base` and `big`, and every row of Table 3."""
+        return list(_PRESETS)
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
+        """The configuration called `name`, with any field overridden.
+
+        Raises:
+            ValueError: There is no preset of that name.
+        """
+        if name not in _PRESETS:
+            raise ValueError(f"There is no preset {name!r}; there are {', '.join(_PRESETS)}.")
+        return cls(**{**_PRESETS[name], **overrides})
+
+
+__all__ = ["VanillaTransformerConfig"]

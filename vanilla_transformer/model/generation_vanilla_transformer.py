@@ -1,0 +1,150 @@
+"""Section 6.1: beam search with Google's length penalty and a limit for each sentence."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers.utils import ModelOutput
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+
+# Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
+_UNFILLED = -1
+
+
+def paper_generation_config(config: VanillaTransformerConfig) -> GenerationConfig:
+    """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
+
+    Two settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
+    length^penalty) and `max_length_beyond_source` (None for no limit but the library's).
+    """
+    return GenerationConfig(
+        num_beams=4,
+        length_penalty=0.6,
+        length_penalty_type="google",
+        early_stopping="never",
+        max_length_beyond_source=50,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+class GoogleLengthPenalty(float):
+    """α of the penalty ((5 + |Y|) / 6)^α that a hypothesis's log-probability is divided by (Wu et al. 2016, Eq. 14).
+
+    The library's search divides by `length ** length_penalty`: this number gives that power Google's meaning, so
+    that selecting, finishing and stopping all follow it.
+    """
+
+    def __rpow__(self, length: float, modulo: None = None) -> float:
+        return ((5.0 + length) / 6.0) ** float(self)
+
+
+class SourceLengthLimit(StoppingCriteria):
+    """Ends each hypothesis at its own sentence's limit of new tokens.
+
+    Args:
+        limits: New tokens allowed, (sentences,).
+        prompt_length: Tokens that the decoder starts with.
+    """
+
+    def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
+        self.limits = limits
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Whether each row is as long as its sentence allows; rows of one sentence stand together."""
+        limits = self.limits.to(input_ids.device)
+        rows = limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
+        return input_ids.shape[1] - self.prompt_length >= rows
+
+
+class PaperGenerationMixin(GenerationMixin):
+    """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
+
+    config: Any
+
+    @torch.no_grad()
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        """The library's `generate`; see its documentation for all arguments.
+
+        With no argument but the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at most
+        its own source length (`</s>` counts on both sides) + 50 new tokens. An explicit `max_new_tokens` or
+        `max_length` takes the place of that limit. The length that `self.generation_config` holds does not:
+        `Seq2SeqTrainer` writes one there by itself.
+        """
+        beyond = self._beyond_source(generation_config, kwargs)
+        if beyond is not None:
+            limits = self._source_lengths(inputs, kwargs) + beyond
+            if self.config.positional_encoding == "learned":
+                limits = limits.clamp(max=self.config.max_position_embeddings)
+            criteria = kwargs.pop("stopping_criteria", None) or []
+            limit = SourceLengthLimit(limits, self._prompt_length(kwargs.get("decoder_input_ids")))
+            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, limit])
+            # Overrules the length that `self.generation_config` may hold, quietly.
+            kwargs["max_length"] = int(limits.max()) + limit.prompt_length
+        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
+
+    def _beyond_source(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> int | None:
+        """The tokens allowed beyond the source's length, or None where another limit was asked for."""
+        for name in ("max_new_tokens", "max_length"):
+            if kwargs.get(name) is not None or getattr(generation_config, name, None) is not None:
+                return None
+        for settings in (kwargs, vars(generation_config or object), vars(self.generation_config)):
+            if "max_length_beyond_source" in settings:
+                return settings["max_length_beyond_source"]
+        return None
+
+    def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
+        attention_mask = kwargs.get("attention_mask")
+        if attention_mask is not None:
+            return attention_mask.sum(-1)
+        input_ids: torch.Tensor | None = inputs if inputs is not None else kwargs.get("input_ids")
+        if input_ids is not None:
+            return input_ids.ne(self.config.pad_token_id).sum(-1)
+        states = kwargs.get("inputs_embeds")
+        if states is None:
+            states = kwargs["encoder_outputs"][0]
+        return torch.full((states.shape[0],), states.shape[1])
+
+    def _prompt_length(self, decoder_input_ids: torch.Tensor | None) -> int:
+        """Tokens in the decoder before the first new one; the library puts a missing start token there itself."""
+        if decoder_input_ids is None:
+            return 1
+        lacks_start = bool(decoder_input_ids[:, 0].ne(self.config.decoder_start_token_id).all())
+        return decoder_input_ids.shape[1] + lacks_start
+
+    def _beam_search(  # type: ignore[override]
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        generation_config = copy.copy(generation_config)
+        penalty_type = getattr(generation_config, "length_penalty_type", "huggingface")
+        if penalty_type not in ("google", "huggingface"):
+            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {penalty_type!r}.")
+        if penalty_type == "google":
+            generation_config.length_penalty = GoogleLengthPenalty(generation_config.length_penalty)
+        # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
+        generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
+        outputs: Any = super()._beam_search(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        sequences.masked_fill_(sequences == _UNFILLED, self.config.pad_token_id)
+        return outputs
+
+
+__all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config"]
