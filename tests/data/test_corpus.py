@@ -1,0 +1,376 @@
+import csv
+import gzip
+import io
+import json
+import os
+
+import datasets
+import pytest
+from datasets import Dataset, DatasetDict, Features, Translation, Value
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vanilla_transformer.data import corpus as corpus_module
+from vanilla_transformer.data.corpus import CorpusError, corpus_languages, read_corpus
+
+# Each row is a trap of some reader: quotes, words for missing values, separators, line breaks that are none.
+PAIRS = [
+    ("A dog runs.", "Ein Hund läuft."),
+    ('"Go," he said, "now"', 'a "b'),
+    ("null", "NA"),
+    ("  spaces around ", "one\u2028two\x85three\fend"),
+    ("12", "007"),
+    ("", "a side may be empty"),
+    ("same source", "first"),
+    ("same source", "second 🙂"),
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def call(name, content):
+        path = tmp_path / name
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return str(path)
+
+    return call
+
+
+@pytest.fixture
+def read(tmp_path):
+    def call(*source, **arguments):
+        corpus = read_corpus(source, cache_dir=tmp_path / "cache", **arguments)
+        assert corpus.features == {"source": Value("string"), "target": Value("string")}
+        return list(zip(corpus["source"], corpus["target"], strict=True))
+
+    return call
+
+
+def lines(side):
+    return "".join(pair[side] + "\n" for pair in PAIRS)
+
+
+def tsv(header=""):
+    return header + "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+
+
+def comma_separated(*names):
+    text = io.StringIO()
+    csv.writer(text).writerows([names, *PAIRS])
+    return text.getvalue()
+
+
+def json_lines(record):
+    return "".join(json.dumps(record(source, target)) + "\n" for source, target in PAIRS)
+
+
+def columns(source, target, **others):
+    return Dataset.from_dict({source: [pair[0] for pair in PAIRS], target: [pair[1] for pair in PAIRS], **others})
+
+
+def translations(*languages):
+    return Dataset.from_dict(
+        {"id": range(len(PAIRS)), "translation": [dict(zip(("en", "de"), pair, strict=True)) for pair in PAIRS]},
+        features=Features({"id": Value("int64"), "translation": Translation(languages)}),
+    )
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_two_line_aligned_files(write, read, suffix):
+    assert read(write(f"c.en{suffix}", lines(0)), write(f"c.de{suffix}", lines(1))) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("c.tsv", tsv()),
+        ("c.tsv.gz", tsv()),
+        ("c.TSV", tsv("source\ttarget\n")),
+        ("c.csv", comma_separated("en", "de")),
+        ("c.csv.gz", comma_separated("target language", "source language")),
+        ("c.jsonl", json_lines(lambda source, target: {"en": source, "de": target})),
+        ("c.jsonl", json_lines(lambda source, target: {"id": 1, "target": target, "source": source})),
+        ("c.jsonl.gz", json_lines(lambda source, target: {"id": 1, "translation": {"en": source, "de": target}})),
+    ],
+)
+def test_tables_whose_columns_are_plain_to_see(write, read, name, content):
+    assert read(write(name, content)) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("c.tsv", "id\tde\ten\n" + "".join(f"1\t{target}\t{source}\n" for source, target in PAIRS)),
+        ("c.csv", comma_separated("en", "de")),
+        ("c.jsonl", json_lines(lambda source, target: {"id": 1, "de": target, "fr": None, "en": source})),
+        ("c.jsonl", json_lines(lambda source, target: {"translation": {"fr": "x", "de": target, "en": source}})),
+    ],
+)
+def test_named_columns_are_taken(write, read, name, content):
+    path = write(name, content)
+    assert read(path, source_column="en", target_column="de") == PAIRS
+    assert read(path, source_column="de", target_column="en") == [(target, source) for source, target in PAIRS]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        columns("en", "de"),
+        columns("source", "target", id=range(len(PAIRS))),
+        translations("en", "de"),
+        columns("en", "de").cast(Features({"en": Value("large_string"), "de": Value("string")})),
+    ],
+)
+def test_parquet(tmp_path, read, table):
+    table.to_parquet(tmp_path / "c.parquet")
+    assert read(str(tmp_path / "c.parquet")) == PAIRS
+
+
+def test_named_columns_of_parquet_are_taken(tmp_path, read):
+    swapped = [(target, source) for source, target in PAIRS]
+    columns("source", "target").to_parquet(tmp_path / "columns.parquet")
+    assert read(str(tmp_path / "columns.parquet"), source_column="target", target_column="source") == swapped
+    translations("en", "de").to_parquet(tmp_path / "languages.parquet")
+    assert read(str(tmp_path / "languages.parquet"), source_column="de", target_column="en") == swapped
+
+
+def test_a_translation_column_gives_its_languages_in_its_own_order(tmp_path, read):
+    translations("de", "en").to_parquet(tmp_path / "c.parquet")
+    assert read(str(tmp_path / "c.parquet")) == [(target, source) for source, target in PAIRS]
+    assert corpus_languages([str(tmp_path / "c.parquet")], cache_dir=tmp_path / "cache") == ("de", "en")
+
+
+def test_a_directory_of_files_with_several_splits(tmp_path, read):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    words = [("Null", "null"), ("n/a", "NA"), ("", "nan")]
+    for split, rows in {"train": words, "test": words[:1]}.items():
+        with open(folder / f"{split}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([("en", "de"), *rows])
+    assert read(f"{folder}:train") == words
+    assert read(f"{folder}:test") == words[:1]
+    with pytest.raises(CorpusError, match=rf"several splits: write {folder}:train or {folder}:test"):
+        read(str(folder))
+    with pytest.raises(CorpusError, match='Unknown split "dev"'):
+        read(f"{folder}:dev")
+
+
+def test_what_datasets_saved(tmp_path, read):
+    columns("en", "de").save_to_disk(tmp_path / "one")
+    DatasetDict(dev=columns("en", "de"), test=columns("en", "de").select([0])).save_to_disk(tmp_path / "several")
+    assert read(str(tmp_path / "one")) == PAIRS
+    assert read(f"{tmp_path / 'several'}:dev") == PAIRS
+    assert read(f"{tmp_path / 'several'}:test") == PAIRS[:1]
+    with pytest.raises(CorpusError, match="has several splits"):
+        read(str(tmp_path / "several"))
+    with pytest.raises(CorpusError, match="has no split 'train'"):
+        read(f"{tmp_path / 'several'}:train")
+    with pytest.raises(CorpusError, match="has no splits: leave 'train' out"):
+        read(f"{tmp_path / 'one'}:train")
+
+
+def test_a_null_is_an_empty_text(tmp_path, write, read):
+    Dataset.from_dict({"en": ["a", None], "de": ["b", "c"]}).to_parquet(tmp_path / "c.parquet")
+    assert read(str(tmp_path / "c.parquet")) == [("a", "b"), ("", "c")]
+    assert read(write("c.jsonl", '{"en": "a", "de": "b"}\n{"en": null, "de": "c"}\n')) == [("a", "b"), ("", "c")]
+
+
+def test_more_columns_than_two_are_left_aside_in_tsv_without_a_header(write, read):
+    assert read(write("c.tsv", "a\tb\tCC-BY\nc\td\tCC0\n")) == [("a", "b"), ("c", "d")]
+
+
+def test_blank_lines_hold_no_row_but_empty_cells_do(write, read):
+    assert read(write("c.tsv", "a\tb\n\n\t\n")) == [("a", "b"), ("", "")]
+    assert read(write("c.csv", "en,de\na,b\n\n,\n")) == [("a", "b"), ("", "")]
+    assert read(write("c.jsonl", '{"en": "a", "de": "b"}\n\n')) == [("a", "b")]
+
+
+def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
+    assert read(write("c.csv", 'en,de\r\n"one\ntwo","a ""b"""\r\n')) == [("one\ntwo", 'a "b"')]
+
+
+@pytest.mark.parametrize(
+    ("names", "contents", "message"),
+    [
+        (["a.en", "a.de"], ["1\n2\n3\n", "1\n"], r"a\.en has 3 lines and \S*a\.de has 1"),
+        (["a.en", "a.de"], ["1\n", "1\n2\n"], r"a\.en has 1 lines and \S*a\.de has 2"),
+        (["a.en", "a.de"], ["1\n", b"\xff\n"], r"a\.de, line 1: not UTF-8"),
+        (["a.en", "a.de"], ["", ""], r"a\.en and \S*a\.de: there are no pairs"),
+        (["a.en", "a.de.gz"], ["1\n", None], r"a\.de\.gz does not exist"),
+        (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "give one table at a time"),
+        (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "two line-aligned files or one other source, not 3"),
+        ([], [], "two line-aligned files or one other source, not 0"),
+        (["a.txt"], ["1\n"], r"\.tsv, \.csv, \.jsonl, \.parquet.*plain text needs two"),
+        (["a.tsv"], [None], r"a\.tsv does not exist"),
+        (["a.tsv"], [""], r"a\.tsv is empty"),
+        (["a.tsv"], ["1\t2\n3\n"], r"a\.tsv, line 2: 1 columns where 2 are needed"),
+        (["a.tsv"], ["source\ttarget\n"], r"a\.tsv: there are no pairs"),
+        (["a.tsv"], ["source\ttarget\n1\t2\t3\n4\n"], "line 3: 1 columns where 2 are needed"),
+        (["a.csv"], [""], r"a\.csv is empty"),
+        (["a.csv"], ["en,de,id\n1,2,3\n"], "cannot tell .* there are 'en', 'de', 'id'"),
+        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], r"a\.csv, line 3: 3 columns where the header has 2"),
+        (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], r"a\.csv, line 3: not a row of CSV"),
+        (["a.csv"], ["en,en\n1,2\n"], "cannot tell"),
+        (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], r"a\.csv, line 3: not UTF-8"),
+        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], r"a\.jsonl, line 2: not JSON"),
+        (["a.jsonl"], ["[" * 100_000], r"a\.jsonl, line 1: not JSON"),
+        (["a.jsonl"], ['["1", "2"]\n'], "line 1: not a JSON object"),
+        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": "1"}\n'], "line 2: no column 'de'; there are 'en'"),
+        (["a.jsonl"], ['{"en": "1", "de": 2}\n'], "line 1: column 'de' holds 2, which is not text"),
+        (["a.jsonl"], ['{"en": "1", "de": "\\ud800"}\n'], "line 1: column 'de' holds half of a surrogate"),
+        (["a.jsonl"], ['{"translation": {"en": "1"}}\n'], r"with languages \['en'\]"),
+        (["a.jsonl"], ['{"translation": {"a": "", "b": ""}}\n{"translation": 1}\n'], "line 2: 'translation' does not"),
+        (["a.parquet"], [b"PAR1 and no more"], r"a\.parquet cannot be loaded: \S"),
+    ],
+)
+def test_bad_input_is_told_in_one_sentence(tmp_path, write, names, contents, message):
+    for name, content in zip(names, contents, strict=True):
+        if content is not None:
+            write(name, content)
+    with pytest.raises(CorpusError, match=message) as caught:
+        read_corpus([str(tmp_path / name) for name in names], cache_dir=tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted", "message"),
+    [
+        ("a.csv", "en,de\n1,2\n", ("en", "fr"), r"a\.csv: no column 'fr'; there are 'en', 'de'"),
+        ("a.tsv", "1\t2\n", ("en", "de"), "no column 'en'; there are '1', '2'"),
+        ("a.csv", "en,de\n1,2\n", ("en", None), "name both"),
+        ("a.jsonl", '{"translation": {"en": "1", "de": "2"}}\n', ("en", "fr"), r"no column 'fr'; .* \['en', 'de'\]"),
+    ],
+)
+def test_a_wrong_column_is_answered_with_those_there_are(write, read, name, content, wanted, message):
+    with pytest.raises(CorpusError, match=message):
+        read(write(name, content), source_column=wanted[0], target_column=wanted[1])
+
+
+def test_names_for_what_has_no_columns_are_refused(write, read):
+    files = write("a.en", "1\n"), write("a.de", "2\n")
+    for source in (files, ("cmudict:dev",)):
+        with pytest.raises(CorpusError, match="has no named columns"):
+            read(*source, source_column="en", target_column="de")
+
+
+def test_columns_without_text_are_refused(tmp_path, read):
+    Dataset.from_dict({"en": ["a"], "de": [1]}).to_parquet(tmp_path / "c.parquet")
+    with pytest.raises(CorpusError, match="column 'de' holds int64, which is not text"):
+        read(str(tmp_path / "c.parquet"))
+
+
+def test_a_table_without_rows_is_refused(tmp_path, read):
+    columns("en", "de").select([]).to_parquet(tmp_path / "c.parquet")
+    with pytest.raises(CorpusError, match=r"c\.parquet"):
+        read(str(tmp_path / "c.parquet"))
+
+
+@pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
+def test_what_can_only_be_a_path_is_not_looked_for_on_the_hub(monkeypatch, read, source):
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: pytest.fail("asked the Hub"))
+    with pytest.raises(CorpusError, match="does not exist"):
+        read(source)
+
+
+def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch, read):
+    asked = []
+
+    def unreachable(**arguments):
+        asked.append(arguments)
+        raise ConnectionError("Couldn't reach it\nmore")
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
+    for source in ("some/corpus", "some/corpus:train", "some/corpus:de-en:train"):
+        with pytest.raises(CorpusError, match="^some/corpus cannot be loaded: Couldn't reach it$"):
+            read(source)
+    assert [arguments["name"] for arguments in asked] == [None, None, "de-en"]
+    assert all(arguments.keys() == {"path", "name"} for arguments in asked)
+    with pytest.raises(CorpusError, match="write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT"):
+        read("some/corpus:a:b:c")
+
+
+def test_an_existing_path_wins_over_colons(tmp_path, write, read, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("a:b.tsv", "1\t2\n")
+    assert read("a:b.tsv") == [("1", "2")]
+    with pytest.raises(CorpusError, match=r"a:b\.tsv is a file, it has no split 'train'"):
+        read("a:b.tsv:train")
+
+
+def test_a_built_in_corpus_wins_over_a_directory_of_its_name(tmp_path, read, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cmudict").mkdir()
+    assert len(read("cmudict:dev")) == 2_735
+
+
+def test_pairs_are_read_once_and_again_only_if_a_file_changed(write, read, monkeypatch):
+    files = write("a.en", "1\n2\n"), write("a.de", "3\n4\n")
+    assert read(*files) == [("1", "3"), ("2", "4")]
+    before = os.stat(files[1])
+    write("a.de", "3\n5\n")
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert read(*files) == [("1", "3"), ("2", "5")]
+    monkeypatch.setattr(corpus_module, "_open_table", lambda _: pytest.fail("read again"))
+    assert read(*files) == [("1", "3"), ("2", "5")]
+
+
+def test_columns_are_kept_apart_on_disk(write, read):
+    path = write("a.csv", "en,de\n1,2\n")
+    assert read(path) == [("1", "2")]
+    assert read(path, source_column="de", target_column="en") == [("2", "1")]
+    assert read(path) == [("1", "2")]
+
+
+def test_nothing_of_local_files_is_kept_outside_the_given_directory(tmp_path, write, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", home)
+    columns("en", "de").to_parquet(tmp_path / "c.parquet")
+    for source in ([write("a.en", "1\n"), write("a.de", "2\n")], [str(tmp_path / "c.parquet")]):
+        corpus = read_corpus(source, cache_dir=tmp_path / "cache")
+        assert all(str(tmp_path / "cache") in file["filename"] for file in corpus.cache_files)
+    assert not home.exists()
+
+
+def test_without_a_directory_pairs_are_still_on_disk(write):
+    corpus = read_corpus([write("a.en", "1\n"), write("a.de", "2\n")])
+    assert corpus[0] == {"source": "1", "target": "2"}
+    assert corpus.cache_files
+
+
+@pytest.mark.parametrize(
+    ("names", "languages"),
+    [
+        (("c.en", "c.de"), ("en", "de")),
+        (("c.en.gz", "c.de.txt.gz"), ("en", "de")),
+        (("c.pt_BR", "c.deu_Latn"), ("pt_BR", "deu_Latn")),
+        (("c.src", "c.tgt"), (None, None)),
+        (("dev.txt", "train.phon.gz"), (None, None)),
+    ],
+)
+def test_languages_are_told_by_suffixes(names, languages):
+    assert corpus_languages(names) == languages
+
+
+def test_languages_are_told_by_columns(write):
+    assert corpus_languages([write("a.csv", "en,de\n1,2\n")]) == ("en", "de")
+    assert corpus_languages([write("a.tsv", "x\tfr\tit\n")], source_column="fr", target_column="it") == ("fr", "it")
+    assert corpus_languages([write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')]) == ("cs", "uk")
+    assert corpus_languages([write("b.tsv", "en\tde\n")]) == (None, None)
+    assert corpus_languages([write("b.csv", "source,target\n1,2\n")]) == (None, None)
+    assert corpus_languages(["cmudict:train"]) == ("en", None)
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".tsv.gz"])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=60) | st.text('{}[]":,\t\n\r\\ab0ü', max_size=60).map(str.encode), whole=st.booleans())
+def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path, suffix, data, whole):
+    path = tmp_path / f"fuzz{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") and whole else data)
+    try:
+        corpus = read_corpus([str(path)], cache_dir=tmp_path / "cache")
+    except CorpusError as error:
+        assert str(path) in str(error)
+    else:
+        assert len(corpus) > 0

@@ -1,0 +1,178 @@
+import pickle
+
+import numpy as np
+import pytest
+from datasets import Dataset, concatenate_datasets
+
+from vanilla_transformer.data import preparation
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+
+PAIRS = [
+    ("a dog", "ein Hund"),
+    ("", "nichts"),
+    ("two dogs run", "zwei Hunde rennen"),
+    ("white space", " \u3000\t"),
+    ("a " * 40, "zu lang"),
+    ("</s> is text", "<pad> auch"),
+    ("kurz", "lang " * 40),
+    ("the last one", "der letzte"),
+]
+KEPT = [0, 2, 5, 7]
+
+
+def corpus_of(pairs):
+    sources, targets = zip(*pairs, strict=True)
+    return Dataset.from_dict({"source": sources, "target": targets})
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return VanillaTransformerTokenizer.train([text for pair in PAIRS for text in pair], 270)
+
+
+@pytest.fixture
+def prepare(tmp_path, tokenizer):
+    def call(pairs=PAIRS, **changed):
+        corpus = pairs if isinstance(pairs, Dataset) else corpus_of(pairs)
+        arguments = {"tokenizer": tokenizer, "max_length": 30, "directory": tmp_path / "prepared", **changed}
+        return prepare_corpus(corpus, progress=False, **arguments)
+
+    return call
+
+
+@pytest.fixture
+def forbid_tokenizing(monkeypatch):
+    def forbid():
+        def fail(*_):
+            raise AssertionError("the corpus was tokenized again")
+
+        monkeypatch.setattr(preparation, "_tokenized", fail)
+
+    return forbid
+
+
+def as_lists(rows):
+    return [(source.tolist(), target.tolist()) for source, target in rows]
+
+
+def expected_rows(tokenizer, pairs):
+    return [(tokenizer(source)["input_ids"], tokenizer(text_target=target)["input_ids"]) for source, target in pairs]
+
+
+@pytest.mark.parametrize("pairs_per_batch", [1, 3, 10_000])
+def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pairs_per_batch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_BATCH", pairs_per_batch)
+    prepared = prepare()
+    expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
+    assert as_lists(prepared.rows(range(len(prepared)))) == expected
+    assert as_lists(prepared.rows(np.array([3, 0, 3]))) == [expected[3], expected[0], expected[3]]
+    assert prepared.source_lengths.tolist() == [len(source) for source, _ in expected]
+    assert prepared.target_lengths.tolist() == [len(target) for _, target in expected]
+    assert prepared.source_lengths.dtype == prepared.target_lengths.dtype == np.int32
+
+
+def test_dropped_pairs_are_counted_and_told(prepare):
+    report = prepare().report
+    assert report == PreparationReport(read=8, kept=4, dropped_empty=2, dropped_too_long=2)
+    assert str(report) == "4 of 8 pairs, without 2 with an empty side and 2 that are too long"
+    assert str(PreparationReport(1200, 1200, 0, 0)) == "1,200 of 1,200 pairs"
+
+
+def test_a_pair_exactly_as_long_as_allowed_is_kept(prepare, tokenizer):
+    length = len(tokenizer("a dog runs")["input_ids"])
+    assert len(prepare([("a dog runs", "x")], max_length=length)) == 1
+    with pytest.raises(
+        CorpusError, match=f"no pair is left of 1: 0 .* and 1 have a side of more than {length - 1} tok"
+    ):
+        prepare([("a dog runs", "x")], max_length=length - 1)
+
+
+def test_ids_take_two_bytes_where_that_is_enough(prepare):
+    source, target = prepare().rows([0])[0]
+    assert source.dtype == target.dtype == np.uint16
+
+
+def test_the_same_again_is_opened_and_not_made(prepare, forbid_tokenizing):
+    first = prepare()
+    forbid_tokenizing()
+    again = prepare()
+    assert as_lists(again.rows(range(4))) == as_lists(first.rows(range(4)))
+    assert again.report == first.report
+
+
+def test_the_layout_of_the_corpus_and_earlier_calls_of_the_tokenizer_do_not_matter(
+    prepare, tokenizer, forbid_tokenizing
+):
+    prepare()
+    tokenizer("something", padding="max_length", max_length=9, truncation=True)
+    forbid_tokenizing()
+    shuffled = corpus_of(PAIRS[::-1]).select(range(len(PAIRS) - 1, -1, -1))
+    prepare(shuffled)
+    prepare(concatenate_datasets([corpus_of(PAIRS[:3]), corpus_of(PAIRS[3:])]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pairs": [*PAIRS[:-1], ("the last one", "der letztE")]},
+        {"pairs": [*PAIRS[:-2], ("kur", PAIRS[-2][1]), ("zthe last one", PAIRS[-1][1])]},
+        {"max_length": 29},
+        {"tokenizer": VanillaTransformerTokenizer.train(["other text"], 262)},
+    ],
+)
+def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizing, change):
+    prepare()
+    forbid_tokenizing()
+    with pytest.raises(AssertionError, match="tokenized again"):
+        prepare(**change)
+
+
+def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkeypatch, forbid_tokenizing):
+    monkeypatch.setattr(preparation, "PAIRS_PER_BATCH", 2)
+    first = prepare()
+    tokenized, calls = preparation._tokenized, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return tokenized(*arguments)
+
+    monkeypatch.setattr(preparation, "_tokenized", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(PAIRS * 2)
+    assert sorted(path.name for path in (tmp_path / "prepared").iterdir()) == ["report.json", "tokens.arrow"]
+    forbid_tokenizing()
+    assert as_lists(prepare().rows(range(4))) == as_lists(first.rows(range(4)))
+
+
+@pytest.mark.parametrize("file", ["tokens.arrow", "report.json"])
+def test_a_file_cut_short_is_made_anew(prepare, tmp_path, file):
+    expected = as_lists(prepare().rows(range(4)))
+    path = tmp_path / "prepared" / file
+    path.write_bytes(path.read_bytes()[:-10])
+    assert as_lists(prepare().rows(range(4))) == expected
+
+
+def test_tokens_of_one_corpus_are_never_taken_with_the_report_of_another(prepare, tmp_path):
+    prepare()
+    other = tmp_path / "other"
+    expected = as_lists(prepare(PAIRS[2:], directory=other).rows(range(2)))
+    (other / "tokens.arrow").write_bytes((tmp_path / "prepared" / "tokens.arrow").read_bytes())
+    assert as_lists(prepare(PAIRS[2:], directory=other).rows(range(2))) == expected
+
+
+def test_another_process_gets_the_place_and_not_the_tokens(prepare):
+    prepared = prepare([(f"number {index}", "eins zwei drei") for index in range(2000)])
+    pickled = pickle.dumps(prepared)
+    assert len(pickled) < 1000
+    assert as_lists(pickle.loads(pickled).rows([7])) == as_lists(prepared.rows([7]))
+
+
+def test_the_bar_can_be_switched_off(tokenizer, tmp_path, capsys):
+    prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "silent", progress=False)
+    assert capsys.readouterr().err == ""
+    prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "told", progress=True)
+    assert "tokenizing" in capsys.readouterr().err

