@@ -102,6 +102,7 @@ def test_public_names_are_these():
         "VanillaTransformerConfig",
         "VanillaTransformerForConditionalGeneration",
         "VanillaTransformerModel",
+        "VanillaTransformerText2TextGenerationPipeline",
         "VanillaTransformerTokenizer",
         "VanillaTransformerTranslationPipeline",
     ]

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     )
     from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
     from .model.pipeline_vanilla_transformer import (
+        VanillaTransformerText2TextGenerationPipeline as VanillaTransformerText2TextGenerationPipeline,
+    )
+    from .model.pipeline_vanilla_transformer import (
         VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
@@ -27,6 +30,7 @@ _HOMES = {
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
+    "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
 }
 __all__ = sorted(_HOMES)

@@ -16,6 +16,7 @@ BLOCK = 1 << 20
 
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.integer]
+TokenIds = Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def padding_share(plan: StepPlan, epoch: int) -> float:
     return 1 - real / padded
 
 
-def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) -> dict[str, torch.Tensor]:
+def collate(rows: Sequence[tuple[TokenIds, TokenIds]], pad_id: int) -> dict[str, torch.Tensor]:
     """Pad pairs of token ids to a batch for the model: `input_ids`, `attention_mask` and `labels` (-100 is padding).
 
     No rows give a batch of one pair without labels: its loss is zero, and a process that has nothing to do in a step
@@ -121,7 +122,7 @@ def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) ->
     return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
-def _padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, padding, dtype=np.int64)

@@ -1,0 +1,197 @@
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+    VanillaTransformerTranslationPipeline,
+)
+
+TEXTS = ["the cat", "a much longer text about the cat on the mat", "mat?"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> VanillaTransformerTokenizer:
+    return VanillaTransformerTokenizer.train(["the cat on the mat", "die Katze auf der Matte"] * 3, vocab_size=280)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: VanillaTransformerTokenizer) -> VanillaTransformerForConditionalGeneration:
+    return random_model(len(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def directory(
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: VanillaTransformerTokenizer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def translate(directory: Path) -> VanillaTransformerTranslationPipeline:
+    return pipeline("translation", model=directory, device="cpu", max_new_tokens=6)
+
+
+def random_model(vocab_size: int, **settings: object) -> VanillaTransformerForConditionalGeneration:
+    torch.manual_seed(1)
+    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    return VanillaTransformerForConditionalGeneration(
+        VanillaTransformerConfig(vocab_size=vocab_size, **sizes, **settings)
+    ).eval()
+
+
+def expected(
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: VanillaTransformerTokenizer,
+    text: str,
+    **settings: int,
+) -> list[dict[str, str]]:
+    sequences = model.generate(**tokenizer(text, return_tensors="pt"), **settings)
+    return [{"translation_text": line} for line in tokenizer.batch_decode(sequences, skip_special_tokens=True)]
+
+
+def test_one_text_gives_what_generate_gives(
+    directory: Path, model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
+) -> None:
+    assert pipeline("translation", model=directory)("cat") == expected(model, tokenizer, "cat")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_every_kind_of_input_gives_the_same_translations(
+    translate: VanillaTransformerTranslationPipeline, batch_size: int
+) -> None:
+    one_by_one = [translate(text) for text in TEXTS]
+    flat = [records[0] for records in one_by_one]
+    dataset = Dataset.from_dict({"en": TEXTS})
+    assert translate(TEXTS, batch_size=batch_size) == flat
+    assert translate(tuple(TEXTS), batch_size=batch_size) == flat
+    assert translate(dataset["en"], batch_size=batch_size) == flat
+    assert list(translate((text for text in TEXTS), batch_size=batch_size)) == one_by_one
+    assert list(translate(KeyDataset(dataset, "en"), batch_size=batch_size)) == one_by_one
+
+
+def test_a_stream_is_read_as_its_results_are_asked_for(translate: VanillaTransformerTranslationPipeline) -> None:
+    read = []
+
+    def texts() -> Iterator[str]:
+        for text in TEXTS:
+            read.append(text)
+            yield text
+
+    results = translate(texts())
+    next(iter(results))
+    assert len(read) < len(TEXTS)
+
+
+def test_arguments_of_generate_count_at_the_call_and_before(
+    model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
+) -> None:
+    settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5}
+    before = pipeline("translation", model=model, tokenizer=tokenizer, **settings)
+    result = before("the cat")
+    assert len(result) == 2
+    assert result == expected(model, tokenizer, "the cat", **settings)
+    assert pipeline("translation", model=model, tokenizer=tokenizer)("the cat", **settings) == result
+    assert before("the cat", num_return_sequences=1) == result[:1]
+    assert before(["the cat", ""], batch_size=2) == [result, [{"translation_text": ""}] * 2]
+
+
+def test_token_ids_come_back_on_demand(
+    translate: VanillaTransformerTranslationPipeline, tokenizer: VanillaTransformerTokenizer
+) -> None:
+    (record,) = translate("the cat", return_tensors=True)
+    assert list(record) == ["translation_token_ids"]
+    assert (
+        tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True)
+        == translate("the cat")[0]["translation_text"]
+    )
+
+
+def test_empty_texts_give_empty_translations(translate: VanillaTransformerTranslationPipeline) -> None:
+    assert translate("") == translate(" \n") == [{"translation_text": ""}]
+    assert translate(["", "the cat", "\t"], batch_size=3) == [
+        {"translation_text": ""},
+        *translate("the cat"),
+        {"translation_text": ""},
+    ]
+    assert translate([]) == []
+
+
+def test_what_is_no_text_is_refused(translate: VanillaTransformerTranslationPipeline) -> None:
+    with pytest.raises(ValueError, match="takes strings, not int"):
+        translate(["the cat", 7])
+
+
+def test_text2text_generation_differs_in_the_key(
+    directory: Path, translate: VanillaTransformerTranslationPipeline
+) -> None:
+    generate = pipeline("text2text-generation", model=directory, max_new_tokens=6)
+    assert generate("the cat") == [{"generated_text": translate("the cat")[0]["translation_text"]}]
+
+
+def test_a_text_beyond_learned_positions_is_cut_with_a_warning(
+    tokenizer: VanillaTransformerTokenizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    model = random_model(len(tokenizer), positional_encoding="learned", max_position_embeddings=8)
+    translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=4)
+    translate("the cat")
+    assert not caplog.records
+    text = "the cat on the mat " * 9
+    beginning = tokenizer.decode(tokenizer(text)["input_ids"][:7])
+    assert translate(text) == translate(beginning)
+    assert len(caplog.records) == 1
+    with pytest.raises(ValueError, match="max_position_embeddings"):
+        translate(text, truncation=False)
+
+
+def test_device_and_dtype_are_those_asked_for(directory: Path) -> None:
+    translate = pipeline("translation", model=directory, device="cpu", dtype=torch.bfloat16, max_new_tokens=4)
+    assert translate.model.dtype == torch.bfloat16
+    assert translate.device == torch.device("cpu")
+    assert len(translate(TEXTS, batch_size=2)) == len(TEXTS)
+
+
+def test_dropout_is_off_for_a_model_that_was_in_training(tokenizer: VanillaTransformerTokenizer) -> None:
+    model = random_model(len(tokenizer), dropout=0.5).train()
+    assert not pipeline("translation", model=model, tokenizer=tokenizer).model.training
+
+
+def test_saved_pipeline_loads_from_its_own_code(
+    translate: VanillaTransformerTranslationPipeline, tmp_path: Path
+) -> None:
+    translate.save_pretrained(tmp_path)
+    loaded = pipeline("translation", model=str(tmp_path), trust_remote_code=True, max_new_tokens=6)
+    assert not isinstance(loaded, VanillaTransformerTranslationPipeline)
+    assert type(loaded).__name__ == VanillaTransformerTranslationPipeline.__name__
+    assert loaded(TEXTS) == translate(TEXTS)
+
+
+def test_tasks_that_are_registered_already_stay_as_they_are() -> None:
+    script = (
+        "from transformers import Pipeline\n"
+        "from transformers.pipelines import PIPELINE_REGISTRY\n"
+        "class Other(Pipeline): ...\n"
+        "PIPELINE_REGISTRY.register_pipeline('translation', Other)\n"
+        "before = dict(PIPELINE_REGISTRY.supported_tasks)\n"
+        "import vanilla_transformer\n"
+        "after = PIPELINE_REGISTRY.supported_tasks\n"
+        "assert {task: after[task] for task in before} == before\n"
+        "assert set(after) - set(before) == {'text2text-generation'}\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

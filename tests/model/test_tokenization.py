@@ -1,0 +1,275 @@
+import json
+import pickle
+import string
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TextStreamer
+
+from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.tokenization_vanilla_transformer import (
+    ALGORITHMS,
+    VanillaTransformerTokenizer,
+    VocabularyError,
+)
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
+TEXTS = [
+    "The cat doesn't sit on the mat, it sits on the other cat's mat.",
+    "Die Katze sitzt über der Matte; übermäßig schöne Mäuse tanzen: 1912, 2017!",
+    "L’homme n'a pas d'idée où est l'île. नमस्ते दुनिया, هذا نص, 你好世界 🙂🙂",
+    "I wrote </s></s></s> and <s> and <pad><pad> and <unk> for </s> and </s>. </s>",
+] * 3
+
+AutoTokenizer.register(VanillaTransformerConfig, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
+
+tricky_texts = st.lists(
+    st.one_of(
+        st.text(max_size=8),
+        st.sampled_from([*SPECIAL, " ", "   ", "\n", "\r\n", "\t", "\u2581", "\u0120", "e\u0301", "\u0000", "\ufeff"]),
+        st.sampled_from(["👩\u200d👩\u200d👧", "❤\ufe0f", "می\u200cخواهم", "don't", "12", "’", "</ s>", "ß", "##ing"]),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[VanillaTransformerTokenizer]]:
+    """For each algorithm a tokenizer as it was trained, and as it was loaded."""
+    trained = {algorithm: train(algorithm) for algorithm in ALGORITHMS}
+    directory = tmp_path_factory.mktemp("tokenizers")
+    return {name: [tokenizer, reloaded(tokenizer, directory / name)] for name, tokenizer in trained.items()}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> VanillaTransformerTokenizer:
+    return train("bpe")
+
+
+def train(algorithm: str) -> VanillaTransformerTokenizer:
+    return VanillaTransformerTokenizer.train(TEXTS, 280 if algorithm == "character" else 400, algorithm)
+
+
+def reloaded(tokenizer: VanillaTransformerTokenizer, directory: Path) -> VanillaTransformerTokenizer:
+    """Saved beside a model's configuration and loaded by `AutoTokenizer`."""
+    VanillaTransformerConfig(vocab_size=len(tokenizer)).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return AutoTokenizer.from_pretrained(directory)
+
+
+def decoded(tokenizer: VanillaTransformerTokenizer, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("")
+@example(" ")
+@example("  two before, two after  ")
+@example("\n")
+@example("\u2581a\u2581")
+@example("".join(SPECIAL))
+@given(text=tricky_texts)
+def test_any_text_comes_back_exactly_before_and_after_saving(
+    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, text: str
+) -> None:
+    trained, loaded = tokenizers[algorithm]
+    ids = trained(text)["input_ids"]
+    assert loaded(text)["input_ids"] == ids
+    for tokenizer in (trained, loaded):
+        assert decoded(tokenizer, ids) == text
+        assert tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) == text
+        assert tokenizer.batch_decode([ids, [2]], skip_special_tokens=True) == [text, ""]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(tricky_texts, min_size=1, max_size=3))
+def test_text_is_never_taken_for_control(
+    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, texts: list[str]
+) -> None:
+    for tokenizer in tokenizers[algorithm]:
+        batch = tokenizer(texts, text_target=texts)
+        for ids in (*batch["input_ids"], *batch["labels"], tokenizer(text_target=texts[0])["input_ids"]):
+            assert ids[-1] == tokenizer.eos_token_id
+            assert not set(ids[:-1]) & set(range(4))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram"])
+def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str) -> None:
+    corpus = ["</s></s></s> </s> a</s>b <pad><s><unk> </s>'</s> s<pad>s"] * 50
+    with pytest.raises(VocabularyError) as error:
+        VanillaTransformerTokenizer.train(corpus, 10_000, algorithm)
+    tokenizer = VanillaTransformerTokenizer.train(corpus, error.value.available, algorithm)
+    assert sorted(token for token in tokenizer.get_vocab() if token.strip("Ġ'") in SPECIAL) == sorted(SPECIAL)
+    assert tokenizer("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_special_tokens_have_their_ids(
+    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
+) -> None:
+    for tokenizer in tokenizers[algorithm]:
+        assert isinstance(tokenizer, VanillaTransformerTokenizer)
+        assert tokenizer.convert_tokens_to_ids(SPECIAL) == [0, 1, 2, 3]
+        assert [tokenizer.pad_token, tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token] == SPECIAL
+        assert tokenizer("a", add_special_tokens=False)["input_ids"] == tokenizer("a")["input_ids"][:-1]
+
+
+def test_same_texts_give_the_same_vocabulary_in_another_process() -> None:
+    script = (
+        "import json, sys\n"
+        "from vanilla_transformer.model.tokenization_vanilla_transformer import *\n"
+        "texts = json.load(sys.stdin)\n"
+        "trained = [VanillaTransformerTokenizer.train(texts, 270, algorithm) for algorithm in ALGORITHMS]\n"
+        "json.dump([tokenizer.backend_tokenizer.to_str() for tokenizer in trained], sys.stdout)\n"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script], input=json.dumps(TEXTS), capture_output=True, text=True, check=True
+    ).stdout
+    trained = [VanillaTransformerTokenizer.train(TEXTS, 270, algorithm) for algorithm in ALGORITHMS]
+    assert json.loads(output) == [tokenizer.backend_tokenizer.to_str() for tokenizer in trained]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=15, deadline=None)
+@given(texts=st.lists(st.text("abcé 你 </s>'", max_size=20), max_size=6), vocab_size=st.integers(260, 300))
+def test_vocabulary_has_the_size_asked_for_or_the_error_tells_the_largest(
+    algorithm: str, texts: list[str], vocab_size: int
+) -> None:
+    try:
+        tokenizer = VanillaTransformerTokenizer.train(iter(texts), vocab_size, algorithm)
+    except VocabularyError as error:
+        assert 260 <= error.available < vocab_size
+        assert str(error.available) in str(error)
+        assert str(vocab_size) in str(error)
+        with pytest.raises(VocabularyError):
+            VanillaTransformerTokenizer.train(texts, error.available + 1, algorithm)
+        tokenizer = VanillaTransformerTokenizer.train(texts, error.available, algorithm)
+        vocab_size = error.available
+    assert len(tokenizer) == vocab_size
+    assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
+
+
+def test_vocabulary_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(VocabularyError(500, 300)))
+    assert (error.vocab_size, error.available, str(error)) == (500, 300, str(VocabularyError(500, 300)))
+
+
+@pytest.mark.parametrize(
+    ("texts", "vocab_size", "algorithm", "message"),
+    [
+        (TEXTS, 259, "bpe", "at least 260"),
+        (TEXTS, 300, "bpee", "no algorithm 'bpee'"),
+        ("one text", 300, "bpe", "iterable of texts"),
+    ],
+)
+def test_wrong_arguments_are_named(texts: list[str], vocab_size: int, algorithm: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_error_in_the_texts_reaches_the_caller(algorithm: str) -> None:
+    def texts() -> Iterator[str]:
+        yield "a good line"
+        raise ValueError("line 2 is not UTF-8")
+
+    with pytest.raises(ValueError, match="line 2 is not UTF-8"):
+        VanillaTransformerTokenizer.train(texts(), 260, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram"])
+def test_a_word_has_the_same_pieces_at_the_start_as_inside(
+    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
+) -> None:
+    tokenizer = tokenizers[algorithm][0]
+    assert tokenizer.tokenize("mat mat") == tokenizer.tokenize("mat") * 2
+
+
+def test_punctuation_and_digits_stand_apart_from_words(tokenizer: VanillaTransformerTokenizer) -> None:
+    pieces = {token.removeprefix("Ġ") for token in tokenizer.get_vocab() if token not in SPECIAL}
+    assert {"mat", "cat's"} <= pieces
+    assert not [piece for piece in pieces if set(piece) & set(string.ascii_letters) and set(piece) & set(",.;!?<>")]
+    assert not [piece for piece in pieces if len(piece) > 1 and set(piece) & set(string.digits)]
+
+
+def test_character_pieces_are_characters_and_unseen_ones_are_bytes(
+    tokenizers: dict[str, list[VanillaTransformerTokenizer]],
+) -> None:
+    tokenizer = tokenizers["character"][0]
+    assert len(tokenizer.tokenize("über: 🙂")) == 7
+    assert len(tokenizer.tokenize("🦊")) == len("🦊".encode())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_word_of_any_length_is_read_in_time(
+    tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
+) -> None:
+    tokenizer = tokenizers[algorithm][0]
+    text = "a你" * 5_000
+    assert decoded(tokenizer, tokenizer(text)["input_ids"]) == text
+    VanillaTransformerTokenizer.train([text] * 2, 262, algorithm if algorithm != "character" else "bpe")
+
+
+def test_pickled_tokenizer_is_the_same(tokenizer: VanillaTransformerTokenizer) -> None:
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    text = " </s> the cat's mat  "
+    assert copy(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+def test_batches_pad_right_with_ids_labels_and_masks(tokenizer: VanillaTransformerTokenizer) -> None:
+    rows = [dict(tokenizer(text, text_target=text)) for text in ("the cat", "the cat sits on the other mat")]
+    batch = DataCollatorForSeq2Seq(tokenizer)(rows)
+    length = len(rows[0]["input_ids"])
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    assert batch["input_ids"][0, length:].eq(0).all()
+    assert batch["attention_mask"].sum(-1).tolist() == [len(row["input_ids"]) for row in rows]
+    assert batch["labels"][0, length:].eq(-100).all()
+    assert tokenizer(["a", "the cat"], padding=True, return_tensors="pt")["input_ids"].shape[0] == 2
+
+
+def test_truncated_text_still_ends(tokenizer: VanillaTransformerTokenizer) -> None:
+    ids = tokenizer("the cat sits on the mat", truncation=True, max_length=4)["input_ids"]
+    assert len(ids) == 4
+    assert ids[-1] == tokenizer.eos_token_id
+
+
+def test_streamer_writes_the_text(tokenizer: VanillaTransformerTokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    streamer = TextStreamer(tokenizer, skip_special_tokens=True)
+    for token_id in [1, *tokenizer("Über der Matte tanzen Mäuse!")["input_ids"]]:
+        streamer.put(torch.tensor([token_id]))
+    streamer.end()
+    assert capsys.readouterr().out == "Über der Matte tanzen Mäuse!\n"
+
+
+def test_saved_tokenizer_loads_without_this_package_and_without_trusting_code(tmp_path: Path) -> None:
+    saved = train("bpe")
+    reloaded(saved, tmp_path)
+    text = " the cat's </s> mat "
+    script = (
+        "import json, sys\n"
+        "from transformers import AutoTokenizer\n"
+        "tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "ids = tokenizer(sys.argv[2])['input_ids']\n"
+        "print(json.dumps([ids, tokenizer.decode(ids, skip_special_tokens=True)]))\n"
+        "assert 'vanilla_transformer' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), text]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert json.loads(output) == [saved(text)["input_ids"], text]
+
+
+def test_saved_file_serves_the_tokenizers_library(tokenizer: VanillaTransformerTokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ids = alone.encode("the cat's mat").ids
+    assert ids == tokenizer("the cat's mat")["input_ids"]
+    assert alone.decode(ids) == "the cat's mat"

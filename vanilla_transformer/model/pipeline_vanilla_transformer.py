@@ -1,0 +1,123 @@
+"""Text in, text out: `pipeline("translation")` and `pipeline("text2text-generation")`, as before transformers 5."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import Pipeline
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+
+class VanillaTransformerText2TextGenerationPipeline(Pipeline):
+    """Generates text from text with an encoder-decoder model: `[{"generated_text": ...}]`."""
+
+    _pipeline_calls_generate = True
+    _load_tokenizer = True  # type: ignore[assignment]
+    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
+
+    return_name = "generated"
+
+    # As the library declares them, neither has the methods that are called here.
+    model: Any
+    tokenizer: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model.eval()
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Generates from one text, from several, or from a stream of them.
+
+        Args:
+            inputs: A string; or a list, a column of a dataset or another sequence of strings; or, to be worked off as
+                the results are asked for, a generator or a `KeyDataset`.
+            kwargs: `batch_size` and `num_workers`; `truncation=False` to hand over texts that are longer than the
+                model's limit; `return_tensors=True` for token ids in the place of text;
+                `clean_up_tokenization_spaces` for the tokenizer; all else goes to `model.generate`.
+
+        Returns:
+            For a string, a list with one dictionary for each of `num_return_sequences`, best first. For a sequence, a
+            list of such lists, or a flat one where there is one result for each text. For a stream, an iterator of
+            such lists. The key is `generated_text`, or `translation_text` in translation; with tensors
+            `generated_token_ids` or `translation_token_ids`. A text of white space alone gives an empty one.
+        """
+        if isinstance(inputs, str) or not isinstance(inputs, Sequence):
+            return super().__call__(inputs, *args, **kwargs)
+        if not inputs:
+            return []
+        results = super().__call__(list(inputs), *args, **kwargs)
+        if all(len(records) == 1 for records in results):
+            return [records[0] for records in results]
+        return results
+
+    def _sanitize_parameters(
+        self,
+        truncation: bool | None = None,
+        return_tensors: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        **generate_kwargs: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        preprocess = {"truncation": truncation}
+        postprocess = {
+            "return_tensors": return_tensors,
+            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
+        }
+        return _given(preprocess), generate_kwargs, _given(postprocess)
+
+    def preprocess(self, input_: str, truncation: bool = True) -> dict[str, Any]:  # type: ignore[override]
+        """Token ids of one text, cut to the model's limit where it has one, (1, source length)."""
+        if not isinstance(input_, str):
+            raise ValueError(f"{type(self).__name__} takes strings, not {type(input_).__name__}.")
+        text = input_ if input_.strip() else ""
+        inputs = self.tokenizer(text, return_tensors="pt")
+        length, limit = inputs["input_ids"].shape[1], self._source_limit()
+        if truncation and length > limit:
+            logger.warning(
+                f"A text of {length} tokens is longer than the model's {limit}: only its beginning is used."
+            )
+            inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=limit)
+        return inputs
+
+    def _source_limit(self) -> int:
+        """Tokens that the tokenizer and the model's positions allow."""
+        limit = self.tokenizer.model_max_length
+        if getattr(self.model.config, "positional_encoding", None) == "learned":
+            limit = min(limit, self.model.config.max_position_embeddings)
+        return limit
+
+    def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
+        """What `model.generate` gives, (batch, sequences, target length), and padding alone for empty texts."""
+        is_empty = input_tensors["attention_mask"].sum(dim=1) <= self.tokenizer.num_special_tokens_to_add()
+        output_ids = self.model.generate(**input_tensors, **self._prepare_generate_kwargs(generate_kwargs))
+        output_ids = output_ids.unflatten(0, (len(is_empty), -1))
+        output_ids[is_empty] = self.tokenizer.pad_token_id
+        return {"output_ids": output_ids}
+
+    def postprocess(  # type: ignore[override]
+        self,
+        model_outputs: Any,
+        return_tensors: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[dict[str, Any]]:
+        """A dictionary for each sequence that was generated from one text."""
+        sequences = model_outputs["output_ids"][0]
+        if return_tensors:
+            return [{f"{self.return_name}_token_ids": ids} for ids in sequences]
+        texts = self.tokenizer.batch_decode(
+            sequences, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
+        )
+        return [{f"{self.return_name}_text": text} for text in texts]
+
+
+class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGenerationPipeline):
+    """Translates text with an encoder-decoder model: `[{"translation_text": ...}]`."""
+
+    return_name = "translation"
+
+
+def _given(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+__all__ = ["VanillaTransformerText2TextGenerationPipeline", "VanillaTransformerTranslationPipeline"]

@@ -1,0 +1,224 @@
+"""Section 5.1: one vocabulary of sub-words for source and target, from which any text comes back exactly."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Self
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import PreTrainedTokenizerFast
+
+ALGORITHMS = ("bpe", "wordpiece", "unigram", "character")
+
+# The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence, 3 is there because the library wants it.
+_SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+# What `_TO_BYTES` writes for each of the 256 bytes.
+_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+_TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+# What no sub-word crosses: words with the space before them (apostrophes and joiners inside belong to the word),
+# single digits, so that every number is copied with the same ten pieces, runs of other signs, and white space.
+# Letters never stand together with < or >: so no piece can be learned that spells a special token.
+_WORDS = Regex(r" ?\p{L}(?:[\p{L}\p{M}]|['’\u200C\u200D](?=\p{L}))*| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+_CHARACTERS = Regex(r"[\s\S]")
+
+# In bytes. Wordpiece looks at so many of a word together, for its search is cubic in them.
+_LONGEST_PIECE = 100
+
+# Unigram begins with so many times the pieces it ends with, and keeps this share in each round.
+_SEEDS = 4
+_KEPT = 0.75
+
+
+class VocabularyError(ValueError):
+    """The texts cannot give a vocabulary of the size asked for.
+
+    Attributes:
+        available: The size that they can give.
+    """
+
+    def __init__(self, vocab_size: int, available: int) -> None:
+        super().__init__(vocab_size, available)
+        self.vocab_size = vocab_size
+        self.available = available
+
+    def __str__(self) -> str:
+        return (
+            f"The texts give a vocabulary of {self.available} types at most, not of {self.vocab_size}: "
+            f"ask for {self.available} or fewer, or give more text."
+        )
+
+
+class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
+    """Section 5.1: text to ids of sub-words, ended by `</s>`, and back to exactly the same text.
+
+    Sub-words are made of bytes, so no character is unknown. Text is only text: where it holds the string of a
+    special token, that string is split like any other.
+    """
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, algorithm: str = "bpe") -> Self:
+        """Learns a vocabulary; the same texts in the same order give the same one.
+
+        Args:
+            texts: Sentences of source and target together; read once.
+            vocab_size: Types in the vocabulary: 4 special tokens, 256 bytes, and what is learned.
+            algorithm: `bpe` (byte-pair encoding), `wordpiece` (its pieces, the longest first), `unigram` (the
+                likeliest pieces), or `character` (one piece for each character).
+
+        Raises:
+            VocabularyError: The texts cannot give so many types.
+        """
+        if isinstance(texts, str):
+            raise ValueError("Give an iterable of texts to learn a vocabulary from, not one text.")
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+        least = len(_SPECIAL_TOKENS) + len(_BYTES)
+        if vocab_size < least:
+            raise ValueError(
+                f"vocab_size must be at least {least}, for {len(_BYTES)} bytes and {len(_SPECIAL_TOKENS)} special "
+                f"tokens, not {vocab_size}."
+            )
+        learn = _learn_characters if algorithm == "character" else _learn_sub_words
+        tokenizer = learn(texts, vocab_size, algorithm)
+        if tokenizer.get_vocab_size() < vocab_size:
+            raise VocabularyError(vocab_size, tokenizer.get_vocab_size())
+        end = _SPECIAL_TOKENS["eos_token"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
+        )
+        return cls(tokenizer_object=tokenizer, split_special_tokens=True, **_SPECIAL_TOKENS)
+
+
+def _special_tokens() -> list[AddedToken]:
+    return [AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS.values()]
+
+
+def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str) -> Tokenizer:
+    """Pieces of words; a word has the same ones wherever it stands, since a space goes before the text too."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_WORDS, "isolated"), _TO_BYTES])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    if algorithm == "unigram":
+        _learn_unigram(tokenizer, texts, vocab_size)
+        return tokenizer
+    _learn_bpe(tokenizer, texts, vocab_size)
+    if algorithm == "wordpiece":
+        short = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_PIECE}}}"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, short])
+        tokenizer.model = _longest_first(tokenizer.get_vocab())
+    return tokenizer
+
+
+def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+    """Byte-pair encoding (Sennrich et al. 2016): joins the most frequent pair of pieces, again and again."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=_special_tokens(),
+        initial_alphabet=_BYTES,
+        max_token_length=_LONGEST_PIECE,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+
+
+def _longest_first(vocabulary: dict[str, int]) -> models.WordPiece:
+    """Takes the longest piece from the left; a piece that begins a word has its space, so no other needs a mark."""
+    return models.WordPiece(
+        vocabulary,
+        unk_token=_SPECIAL_TOKENS["unk_token"],
+        continuing_subword_prefix="",
+        max_input_chars_per_word=_LONGEST_PIECE,
+    )
+
+
+def _learn_unigram(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+    """Unigram language model (Kudo 2018): from many pieces, drops those that the likelihood of the texts needs least.
+
+    The library's own trainer gives other pieces in each run and other sizes than asked for. This one begins with
+    byte-pair pieces and counts pieces in each word's likeliest segmentation.
+    """
+    counts: Counter[str] = Counter()
+    # Taken here, for the tokenizer is locked while it trains.
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def counted() -> Iterator[str]:
+        for text in texts:
+            words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+            counts.update(word for word, _ in words)
+            yield text
+
+    _learn_bpe(tokenizer, counted(), _SEEDS * vocab_size)
+    ids = tokenizer.get_vocab()
+    scores = dict.fromkeys(sorted(ids, key=ids.__getitem__)[len(_SPECIAL_TOKENS) :], -1.0)
+    size = vocab_size - len(_SPECIAL_TOKENS)
+    while True:
+        uses = _count_pieces(_likeliest(scores), counts)
+        total = math.log(max(uses.total(), 1))
+        # Half a use for a piece without one: its score has to be finite.
+        scores = {piece: math.log(uses[piece] or 0.5) - total for piece in scores}
+        if len(scores) <= size:
+            break
+        _drop_least_needed(scores, uses, len(scores) - max(size, int(_KEPT * len(scores))))
+    tokenizer.model = _likeliest(scores)
+    tokenizer.add_special_tokens(_special_tokens())
+
+
+def _likeliest(scores: dict[str, float]) -> models.Unigram:
+    special = [(token, 0.0) for token in _SPECIAL_TOKENS.values()]
+    return models.Unigram([*special, *scores.items()], unk_id=list(_SPECIAL_TOKENS).index("unk_token"))
+
+
+def _count_pieces(model: models.Unigram, counts: Counter[str]) -> Counter[str]:
+    uses: Counter[str] = Counter()
+    for word, count in counts.items():
+        for token in model.tokenize(word):
+            uses[token.value] += count
+    return uses
+
+
+def _drop_least_needed(scores: dict[str, float], uses: Counter[str], count: int) -> None:
+    """Drops the pieces whose words lose least of their likelihood, and never a single byte."""
+    learned = (piece for piece in scores if len(piece) > 1)
+    losses = {piece: uses[piece] * (scores[piece] - _score_in_parts(piece, scores)) for piece in learned}
+    for piece in sorted(losses, key=lambda piece: (losses[piece], piece))[:count]:
+        del scores[piece]
+
+
+def _score_in_parts(piece: str, scores: dict[str, float]) -> float:
+    """The score of the likeliest way to write a piece with others."""
+    best = [0.0]
+    for end in range(1, len(piece) + 1):
+        starts = (start for start in range(end) if end - start < len(piece) and piece[start:end] in scores)
+        best.append(max(best[start] + scores[piece[start:end]] for start in starts))
+    return best[-1]
+
+
+def _learn_characters(texts: Iterable[str], vocab_size: int, algorithm: str) -> Tokenizer:
+    """One piece for each of the most frequent characters, bytes for the others."""
+    counts = Counter(chain.from_iterable(texts))
+    frequent = sorted((char for char in counts if not char.isascii()), key=lambda char: (-counts[char], char))
+    pieces = [*_SPECIAL_TOKENS.values(), *_BYTES]
+    pieces += [_TO_BYTES.pre_tokenize_str(char)[0][0] for char in frequent[: vocab_size - len(pieces)]]
+    # No character's bytes begin with another's: the longest piece is the character, or else each of its bytes.
+    tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_CHARACTERS, "isolated"), _TO_BYTES])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(_special_tokens())
+    return tokenizer
+
+
+__all__ = ["ALGORITHMS", "VanillaTransformerTokenizer", "VocabularyError"]
