@@ -1,0 +1,76 @@
+"""Scoring a model on a corpus: which lines are an item, and what is decoded."""
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers.utils import ModelOutput
+
+from vanilla_transformer.evaluation import MetricError, evaluate_model, score
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+
+SOURCES = ["a b", "c", "a b", "d e f", "a b"]
+TARGETS = ["a b", "x", "a c", "d e", "y"]
+
+
+class CopyingModel(VanillaTransformerForConditionalGeneration):
+    """Translates each source into itself, and counts them."""
+
+    decoded = 0
+
+    def generate(self, input_ids, attention_mask, return_dict_in_generate, **kwargs):
+        self.decoded += input_ids.shape[0]
+        start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
+        return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return VanillaTransformerTokenizer.train(SOURCES, vocab_size=260)
+
+
+@pytest.fixture
+def model():
+    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+    return CopyingModel(VanillaTransformerConfig(vocab_size=260, **sizes))
+
+
+@pytest.fixture
+def corpus():
+    return Dataset.from_dict({"source": SOURCES, "target": TARGETS})
+
+
+def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
+    evaluation = evaluate_model(model, tokenizer, corpus, ["chrf"])
+    assert model.decoded == evaluation.decoded == 3
+    assert evaluation.predictions == evaluation.sources == SOURCES
+    assert evaluation.references == TARGETS
+    assert evaluation.seconds > 0 and evaluation.tokens > 0
+
+
+def test_lines_of_one_source_are_one_item_for_error_rates_and_several_for_bleu(model, tokenizer, corpus):
+    wer, bleu, per = evaluate_model(model, tokenizer, corpus, ["wer", "sacrebleu", "per"]).scores
+    # "a b" is right by its first reference; "c" and "d e f" are wrong; edits: 0 of 2, 1 of 1, 1 of 2 tokens.
+    assert wer.value == pytest.approx(100 * 2 / 3)
+    assert per.value == pytest.approx(100 * 2 / 5)
+    assert "items:3|nrefs:1-3" in wer.signature
+    assert [bleu] == score(["sacrebleu"], SOURCES, [[target] for target in TARGETS])
+
+
+def test_arguments_of_generate_reach_the_model(model, tokenizer, corpus):
+    seen = {}
+    model.generate = lambda **arguments: seen.update(arguments) or CopyingModel.generate(model, **arguments)
+    evaluate_model(model, tokenizer, corpus, ["wer"], num_beams=2, length_penalty=1.0)
+    assert (seen["num_beams"], seen["length_penalty"]) == (2, 1.0)
+
+
+def test_an_unknown_metric_is_refused_before_anything_is_decoded(model, tokenizer, corpus):
+    with pytest.raises(MetricError, match="did you mean"):
+        evaluate_model(model, tokenizer, corpus, ["sacrebluu"])
+    assert model.decoded == 0
+
+
+def test_an_empty_corpus_is_an_error(model, tokenizer):
+    with pytest.raises(MetricError, match="empty"):
+        evaluate_model(model, tokenizer, Dataset.from_dict({"source": [], "target": []}), ["wer"])

@@ -1,0 +1,365 @@
+"""The command `vanilla-transformer`: help at once, one line out for each line in, and errors in one sentence."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+    __version__,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.training.checkpoints import Progress, commit_checkpoint, partial_path
+from vanilla_transformer.translation import load_model, translate_lines
+
+COMMAND = [sys.executable, "-m", "vanilla_transformer"]
+SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+SHORT = ["--max-length-beyond-source", "3"]
+HELP_WITHOUT_TORCH = """
+import sys
+from vanilla_transformer.cli import main
+for words in [[], *[line.split() for line in sys.argv[1:]]]:
+    try:
+        main([*words, "--help"])
+    except SystemExit as done:
+        assert done.code == 0, words
+print(sorted({"torch", "transformers", "datasets", "accelerate"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A directory with a random model and its tokenizer."""
+    directory = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
+    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def quiet_libraries(monkeypatch):
+    """What the command sets before it loads the libraries comes too late in a process that has them."""
+    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        monkeypatch.setenv(name, "error")
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        monkeypatch.setenv(name, "1")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Runs the command in this process: words, and bytes for standard input, to exit code, output and errors."""
+
+    def run(*words, stdin=b""):
+        (tmp_path / "stdin").write_bytes(stdin)
+        with open(tmp_path / "stdin", encoding="utf-8") as file:
+            monkeypatch.setattr("sys.stdin", file)
+            try:
+                code = main([str(word) for word in words])
+            except SystemExit as done:
+                code = done.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def assert_one_sentence(stderr, *parts):
+    [line] = stderr.splitlines()
+    assert line.startswith("vanilla-transformer: error: ") and line.endswith(".")
+    for part in parts:
+        assert str(part) in line
+
+
+def test_help_of_every_command_imports_no_heavy_library():
+    commands = ["train", "translate", "evaluate", "info", "average", "tokenizer"]
+    commands += ["tokenizer train", "tokenizer encode", "tokenizer decode"]
+    # A process of the command's own name, as the package looks at it to know whether it may wait.
+    code = f"import sys; sys.argv[0] = 'vanilla-transformer'\n{HELP_WITHOUT_TORCH}"
+    done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    for option in ("--num-beams", "--metrics", "--vocab-size", "--train", "--batch-tokens", "--last"):
+        assert option in done.stdout
+
+
+def test_help_of_train_names_the_fields_and_takes_their_defaults_from_the_recipe(run, tmp_path):
+    (tmp_path / "mine.yaml").write_text("max_steps: 12345\n")
+    code, out, _ = run("train", tmp_path / "mine.yaml", "--help")
+    assert code == 0
+    assert "--warmup-steps" in out and "12345" in out
+
+
+def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("max_steps: 12345\nmetrics: [wer, per]\npatience: 3\n")
+    followed = []
+    monkeypatch.setattr("vanilla_transformer.training.loop.train", lambda recipe: followed.append(recipe) or "model")
+    options = ["--max_steps", 7, "--train", "a.en", "a.de", "--patience", "None"]
+    assert run("train", tmp_path / "mine.yaml", *options) == (0, "model\n", "")
+    [recipe] = followed
+    assert (recipe.max_steps, recipe.metrics) == (7, ("wer", "per"))
+    assert recipe.train == ("a.en", "a.de") and recipe.patience is None
+
+
+def test_version(run):
+    assert run("--version") == (0, f"vanilla-transformer {__version__}\n", "")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=6), max_size=5))
+def test_translate_writes_a_line_for_each_line(run, model, lines):
+    code, out, err = run("translate", model, *SHORT, stdin="".join(f"{line}\n" for line in lines).encode())
+    assert (code, err) == (0, "")
+    translated = out.split("\n")
+    assert translated.pop() == ""
+    assert len(translated) == len(lines)
+    # One carriage return before a line end belongs to the line end.
+    empty = [not line.removesuffix("\r").strip() for line in lines]
+    assert all(text == "" for text, is_empty in zip(translated, empty, strict=True) if is_empty)
+
+
+def test_translate_does_what_the_library_does_with_the_same_settings(run, model, tmp_path):
+    lines = ["a b", "", "c"]
+    (tmp_path / "in").write_text("a b\n\nc", encoding="utf-8")
+    loaded = load_model(model, device="cpu")
+    expected = translate_lines(*loaded, lines, num_beams=2, length_penalty=0.0, max_length_beyond_source=3)
+    options = ["--num-beams", 2, "--length-penalty", 0.0, *SHORT, "--batch-tokens", 10, "--threads", 1]
+    code, out, err = run("translate", model, tmp_path / "in", "--output", tmp_path / "out", *options)
+    assert (code, out, err) == (0, "", "")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line.text}\n" for line in expected)
+
+
+def test_progress_is_shown_on_standard_error_where_it_was_asked_for(run, model):
+    code, out, err = run("translate", model, "--progress", *SHORT, stdin=b"a\nb\n")
+    assert code == 0 and out.count("\n") == 2
+    assert "2 lines" in err
+
+
+def test_translate_lists_several_hypotheses_with_scores(run, model):
+    code, out, _ = run("translate", model, "--nbest", 3, *SHORT, stdin=b"a b\n\nc\n")
+    assert code == 0
+    rows = [(line.split(" ||| ")[0], float(line.rpartition(" ||| ")[2])) for line in out.split("\n")[:-1]]
+    assert [number for number, _ in rows] == ["0", "0", "0", "1", "2", "2", "2"]
+    assert [score for _, score in rows[:3]] == sorted((score for _, score in rows[:3]), reverse=True)
+
+
+def test_translate_reports_lines_that_are_too_long_by_number(run, model):
+    code, out, err = run("translate", model, "--num-beams", 1, *SHORT, stdin=b"a\n" + b"b " * 1100 + b"\nc\n")
+    assert code == 0 and out.count("\n") == 3
+    assert err == "vanilla-transformer: warning: line 2 is too long for the model and was cut.\n"
+
+
+def test_translate_answers_each_line_of_a_pipe_and_ends_quietly_without_a_reader(model):
+    process = subprocess.Popen(
+        [*COMMAND, "translate", model, "--num-beams", "1", *SHORT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
+    assert process.stdin and process.stdout and process.stderr
+    # Where the answer never comes, the end of the process is what ends the waiting.
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.daemon = True
+    watchdog.start()
+    for line in (b"a\n", b"\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")
+    process.stdout.close()
+    process.stdin.write(b"b\n")
+    process.stdin.flush()
+    # Standard input stays open: nothing more comes, and nobody is there to read.
+    assert process.wait() == 141
+    watchdog.cancel()
+    assert process.stderr.read() == b""
+
+
+def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, model):
+    code, out, err = run("translate", model, *SHORT, stdin=b"a\nb\n\xff\n")
+    assert code == 1 and out.count("\n") == 2
+    assert_one_sentence(err, "line 3", "UTF-8")
+
+
+@pytest.mark.parametrize(
+    "words, part",
+    [
+        (["translate", "{tmp}/none"], "There is no model directory"),
+        (["translate", "{tmp}"], "config.json"),
+        (["translate", "{model}", "{tmp}/none"], "none"),
+        (["translate", "{model}", "--device", "nowhere"], "--device nowhere"),
+        (["translate", "{model}", "--num-beams", "0"], "--num-beams must be at least 1"),
+        (["translate", "{model}", "--nbest", "9"], "--num-beams 9"),
+        (["translate", "{model}", "--nbest", "1", "--num-beams", "1"], "--num-beams 2"),
+        (["evaluate", "{model}", "--data", "x", "--metrics", "blue"], "sacrebleu"),
+        (["evaluate", "{model}", "--data", "{tmp}/none.tsv"], "none.tsv"),
+        (["train", "nonsense"], "nonsense"),
+        (["train", "--seed", "1", "nonsense"], "comes before all options"),
+        (["info", "nonsense"], "base"),
+        (["info", "{model}", "--vocab-size", "7"], "--vocab-size"),
+        (["average", "{model}", "--output", "{model}"], "not empty"),
+        (["average", "{tmp}/none", "--output", "{tmp}/mean"], "none"),
+        (["average", "{model}", "--last", "2", "--output", "{tmp}/mean"], "--last"),
+        (["tokenizer", "train", "--vocab-size", "300", "--output", "{tmp}/out"], "file"),
+        (["tokenizer", "train", "{tmp}/none", "--vocab-size", "300", "--output", "{tmp}/out"], "none"),
+    ],
+)
+def test_errors_are_one_sentence_on_standard_error(run, model, tmp_path, words, part):
+    code, out, err = run(*(word.format(model=model, tmp=tmp_path) for word in words))
+    assert code in (1, 2) and out == ""
+    assert_one_sentence(err, part)
+
+
+def test_a_file_cannot_be_input_and_output(run, model, tmp_path):
+    (tmp_path / "text").write_text("a\n")
+    code, _, err = run("translate", model, tmp_path / "text", "--output", tmp_path / "text")
+    assert code == 2
+    assert_one_sentence(err, "both input and output")
+    assert (tmp_path / "text").read_text() == "a\n"
+
+
+@pytest.mark.parametrize(
+    "words, nearest",
+    [(["translate", "m", "--num-beem", "2"], "--num-beams"), (["train", "--max-step", "2"], "--max-steps")],
+)
+def test_a_misspelt_option_names_the_nearest(run, words, nearest):
+    code, _, err = run(*words)
+    assert code == 2
+    assert nearest in err and "Traceback" not in err
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(run):
+    for words in (["--debug", "info", "nonsense"], ["info", "--debug", "nonsense"], ["info", "nonsense", "--debug"]):
+        code, _, err = run(*words)
+        assert code == 1
+        assert "Traceback" in err and err.splitlines()[-1].startswith("vanilla-transformer: error: ")
+
+
+def test_a_missing_package_is_named_with_what_installs_it(run, model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vanilla_transformer.evaluation", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    monkeypatch.delitem(sys.modules, "vanilla_transformer.evaluation")
+    for name in [name for name in sys.modules if name.startswith(("vanilla_transformer.evaluation.", "sacrebleu."))]:
+        monkeypatch.delitem(sys.modules, name)
+    code, _, err = run("evaluate", model, "--data", "x")
+    assert code == 1
+    assert_one_sentence(err, "sacrebleu", "vanilla-transformer[train]")
+
+
+def test_an_interrupt_ends_with_130(run, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vanilla_transformer.cli.info.Info.run", interrupted)
+    assert run("info", "base") == (130, "", "")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Two line-aligned files, with one source twice."""
+    (tmp_path / "test.en").write_text("a b\nc\na b\n")
+    (tmp_path / "test.de").write_text("x y\nz\nx\n")
+    return tmp_path / "test.en", tmp_path / "test.de"
+
+
+def test_evaluate_prints_each_metric_with_its_signature_and_writes_the_translations(run, model, corpus, tmp_path):
+    options = ["--metrics", "wer", "sacrebleu", "--output", tmp_path / "out", *SHORT]
+    code, out, err = run("evaluate", model, "--data", *corpus, *options)
+    assert (code, err) == (0, "")
+    wer, bleu, speed = out.splitlines()
+    assert wer.startswith("wer = 100.00  (") and "items:2|nrefs:1-2" in wer
+    assert bleu.startswith("sacrebleu = ") and "tok:13a" in bleu
+    assert "2 sources" in speed and "sentences/s" in speed and "target tokens/s" in speed
+    first, _, third, end = (tmp_path / "out").read_text(encoding="utf-8").split("\n")
+    assert first == third and end == ""
+
+
+def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, model, corpus, tmp_path):
+    trained = tmp_path / "trained"
+    shutil.copytree(model, trained)
+    for recipe, names in ((None, ["sacrebleu", "chrf"]), ("metrics: [per, ter]\n", ["per", "ter"])):
+        if recipe:
+            (trained / "recipe.yaml").write_text(recipe)
+        code, out, _ = run("evaluate", trained, "--data", *corpus, "--json", *SHORT)
+        assert code == 0
+        report = json.loads(out)
+        assert [score["name"] for score in report["scores"]] == names
+        assert report["pairs"] == 3 and report["distinct_sources"] == 2
+        assert report["target_tokens_per_second"] > 0
+
+
+def test_info_counts_the_parameters_of_a_preset_and_of_a_model(run, model):
+    code, out, _ = run("info", "base", "--vocab-size", "32000", "--json")
+    report = json.loads(out)
+    parameters = report["parameters"]
+    assert code == 0 and report["sizes"]["d_model"] == 512
+    assert parameters["embedding"] == 32000 * 512
+    assert parameters["total"] == sum(parameters[part] for part in ("embedding", "encoder", "decoder"))
+
+    code, out, _ = run("info", model, "--json")
+    assert json.loads(out)["parameters"]["total"] == load_model(model)[0].num_parameters()
+    code, out, _ = run("info", model)
+    assert "parameters, total" in out
+
+
+def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    loaded, _ = load_model(other)
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.add_(1.0)
+    loaded.save_pretrained(other)
+    code, out, _ = run("average", model, other, "--output", tmp_path / "mean")
+    assert (code, out) == (0, f"{tmp_path / 'mean'}\n")
+    mean, first = load_model(tmp_path / "mean")[0].state_dict(), load_model(model)[0].state_dict()
+    for name, tensor in first.items():
+        torch.testing.assert_close(mean[name], tensor + 0.5)
+    assert run("translate", tmp_path / "mean", *SHORT, stdin=b"a\n")[0] == 0
+
+
+def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
+    trained = tmp_path / "run"
+    fields = {**SIZES, "preset": "tiny", "save_steps": 10, "average_checkpoints": 2}
+    shutil.copytree(model, trained, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
+    (trained / "recipe.yaml").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
+    weights = load_model(model)[0].state_dict()
+    for step in (10, 20, 30):
+        partial = partial_path(trained / "checkpoints", step)
+        partial.mkdir(parents=True)
+        changed = {name: tensor + step for name, tensor in weights.items() if name != "lm_head.weight"}
+        save_file(changed, partial / "model.safetensors")
+        commit_checkpoint(partial, Progress(step=step))
+    newest = trained / "checkpoints" / "step-00000030"
+    for words, shift in (([trained], 25), ([trained, "--last", 3], 20), ([newest], 30)):
+        output = tmp_path / f"mean-{shift}"
+        assert run("average", *words, "--output", output)[0] == 0
+        for name, tensor in load_model(output)[0].state_dict().items():
+            torch.testing.assert_close(tensor, weights[name] + shift)
+
+
+def test_tokenizer_is_learned_and_splits_and_joins_lines_exactly(run, tmp_path):
+    text = "the cat sat on the mat\n\n  the  cat’s </s> mat\n"
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    learned = tmp_path / "tokenizer"
+    code, out, err = run("tokenizer", "train", tmp_path / "text", "--vocab-size", 265, "--output", learned)
+    assert (code, out) == (0, "") and "265 types" in err
+    for ids in ([], ["--ids"]):
+        code, pieces, err = run("tokenizer", "encode", learned, *ids, stdin=text.encode())
+        assert (code, err) == (0, "") and pieces.count("\n") == 3
+        assert run("tokenizer", "decode", learned, *ids, stdin=pieces.encode()) == (0, text, "")
+    code, _, err = run("tokenizer", "decode", learned, "--ids", stdin=b"5\n5 265\n")
+    assert code == 1
+    assert_one_sentence(err, "Line 2", "265")

@@ -1,0 +1,211 @@
+"""Translation of lines: one for each, in order, whatever the windows, the batches and the pauses."""
+
+import itertools
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.utils import ModelOutput
+
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.translation import (
+    ModelNotFoundError,
+    load_config,
+    load_model,
+    load_tokenizer,
+    translate_lines,
+    with_pauses,
+)
+
+SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+LINES = ["a b c", "", "the longest line of them all", "  ", "d", "e f", "e f"]
+
+
+class CopyingModel(VanillaTransformerForConditionalGeneration):
+    """Translates each source into itself, and remembers each batch."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.batches = []
+
+    @property
+    def shapes(self):
+        return [tuple(batch.shape) for batch in self.batches]
+
+    def generate(self, input_ids, attention_mask, return_dict_in_generate, **kwargs):
+        self.batches.append(input_ids)
+        start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
+        return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return VanillaTransformerTokenizer.train(LINES, vocab_size=SIZES["vocab_size"])
+
+
+@pytest.fixture
+def copying():
+    return CopyingModel(VanillaTransformerConfig(**SIZES))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).eval()
+
+
+def texts(translations):
+    return [translation.text for translation in translations]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines=st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=12),
+    window=st.integers(1, 13),
+    batch_tokens=st.integers(1, 60),
+)
+def test_each_line_gets_one_line_in_order(tokenizer, lines, window, batch_tokens):
+    model = CopyingModel(VanillaTransformerConfig(**SIZES))
+    translated = texts(translate_lines(model, tokenizer, lines, window=window, batch_tokens=batch_tokens))
+    assert translated == [" ".join(line.splitlines()) if line.strip() else "" for line in lines]
+    assert all(len(text.splitlines()) <= 1 for text in translated)
+
+
+def test_batches_keep_to_the_token_budget_and_start_with_the_longest(tokenizer, copying):
+    lines = ["x" * length for length in (3, 30, 1, 12, 7, 7, 2, 25, 60)]
+    list(translate_lines(copying, tokenizer, lines, batch_tokens=40))
+    assert len(copying.shapes) > 1
+    assert all(rows * length <= 40 or rows == 1 for rows, length in copying.shapes)
+    lengths = [length for _, length in copying.shapes]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_endless_input_is_read_no_further_than_a_window_ahead(tokenizer, copying):
+    read = itertools.count()
+    translations = translate_lines(copying, tokenizer, (str(next(read)) for _ in itertools.repeat(None)), window=5)
+    assert texts(itertools.islice(translations, 12)) == [str(number) for number in range(12)]
+    assert next(read) == 15
+
+
+def test_a_pause_asks_for_what_came_before_it(tokenizer, copying):
+    asked = []
+
+    def conversation():
+        for line in ("first", "second"):
+            yield line
+            yield None
+            asked.append(line)
+
+    translations = translate_lines(copying, tokenizer, conversation(), window=100)
+    assert next(translations).text == "first"
+    assert asked == []
+    assert texts(translations) == ["second"]
+
+
+def test_pauses_are_marked_where_the_next_line_is_slow_and_only_there():
+    answered = threading.Event()
+
+    def lines():
+        yield from ("a", "b")
+        answered.wait(timeout=10)
+        yield "c"
+
+    arriving = with_pauses(lines(), patience=0.05)
+    assert list(itertools.islice(arriving, 3)) == ["a", "b", None]
+    answered.set()
+    assert [line for line in arriving if line is not None] == ["c"]
+
+
+def test_lines_before_an_unreadable_one_are_translated_before_the_error(tokenizer, copying):
+    def lines():
+        yield from ("a", "b")
+        raise ValueError("line 3 is not UTF-8")
+
+    for source in (lines(), with_pauses(lines(), patience=10)):
+        translated = []
+        with pytest.raises(ValueError, match="line 3"):
+            for translation in translate_lines(copying, tokenizer, source):
+                translated.append(translation.text)
+        assert translated == ["a", "b"]
+
+
+def test_a_line_that_is_too_long_is_cut_translated_and_flagged(tokenizer, copying):
+    long, short = list(translate_lines(copying, tokenizer, ["xyz" * 20, "xyz"], max_source_length=9))
+    assert long.truncated and not short.truncated
+    assert "xyzxyzxyzx".startswith(long.text) and len(long.text) >= 7
+    longest = copying.batches[0][0]
+    assert len(longest) == 9 and longest[-1] == tokenizer.eos_token_id
+
+
+def test_learned_positions_limit_the_source(tokenizer):
+    config = VanillaTransformerConfig(**SIZES, positional_encoding="learned", max_position_embeddings=8)
+    torch.manual_seed(0)
+    model = VanillaTransformerForConditionalGeneration(config)
+    [translation] = translate_lines(model, tokenizer, ["x y z " * 20])
+    assert translation.truncated
+
+
+def test_translations_and_scores_are_those_of_generate(tokenizer, model):
+    sentences = [line for line in LINES if line.strip()]
+    translations = list(translate_lines(model, tokenizer, sentences, batch_tokens=30, output_scores=True))
+    for sentence, translation in zip(sentences, translations, strict=True):
+        inputs = tokenizer(sentence, return_tensors="pt")
+        output = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
+        expected = tokenizer.decode(output.sequences[0], skip_special_tokens=True)
+        assert translation.text == " ".join(expected.splitlines())
+        assert translation.score == pytest.approx(output.sequences_scores.item(), abs=1e-5)
+        assert translation.hypotheses[0].tokens == output.sequences.shape[1] - 1
+
+
+def test_arguments_of_generate_override_the_settings_of_the_model(tokenizer, model):
+    [translation] = translate_lines(model, tokenizer, ["a b c"], num_beams=1, max_new_tokens=3)
+    assert translation.score is None
+    assert translation.hypotheses[0].tokens <= 3
+
+
+def test_several_hypotheses_come_best_first(tokenizer, model):
+    arguments = {"num_return_sequences": 3, "output_scores": True, "max_new_tokens": 5}
+    for translation in translate_lines(model, tokenizer, ["a b c", "d"], **arguments):
+        scores = [hypothesis.score for hypothesis in translation.hypotheses]
+        assert len(scores) == 3
+        assert scores == sorted(scores, reverse=True)
+        assert translation.score == scores[0]
+
+
+def test_a_model_in_training_translates_without_dropout_and_goes_on_training(tokenizer, model):
+    config = VanillaTransformerConfig(**SIZES, dropout=0.9)
+    trained = VanillaTransformerForConditionalGeneration(config)
+    trained.load_state_dict(model.state_dict())
+    trained.train()
+    translated = texts(translate_lines(trained, tokenizer, ["a b c"], max_new_tokens=5))
+    assert translated == texts(translate_lines(model, tokenizer, ["a b c"], max_new_tokens=5))
+    assert trained.training and not model.training
+
+
+def test_progress_counts_every_line_once(tokenizer, copying):
+    counts = []
+    list(translate_lines(copying, tokenizer, LINES * 3, window=4, batch_tokens=10, progress=counts.append))
+    assert sum(counts) == len(LINES) * 3
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_saved_model_is_loaded_in_the_type_asked_for(tokenizer, model, tmp_path, dtype):
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded, its_tokenizer = load_model(tmp_path, device="cpu", dtype=dtype)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {dtype or torch.float32}
+    assert not loaded.training
+    assert its_tokenizer.get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("load", [load_model, load_config, load_tokenizer])
+def test_what_is_no_model_is_named_in_one_sentence(load, tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"is not a model directory: it has no \w+\.json\.$"):
+        load(tmp_path)
+    for missing in (tmp_path / "nowhere", "nowhere"):
+        with pytest.raises(ModelNotFoundError, match=r"^There is no model directory \S*nowhere\.$"):
+            load(missing)

@@ -1,0 +1,96 @@
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+
+
+def written(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_reading_recipes_needs_no_torch():
+    code = "import sys, vanilla_transformer.training.recipe as r; r.Recipe(); print(*sys.modules)"
+    # As the command itself does it: a plain import of the package registers its classes with transformers.
+    program = f"import sys; sys.argv = ['vanilla-transformer']; {code}"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"torch", "transformers", "numpy"} & set(modules)
+
+
+def test_a_written_recipe_is_read_back_the_same(tmp_path):
+    recipe = Recipe(
+        train=("a.en", "a.de"),
+        adam_epsilon=1e-9,
+        max_grad_norm=1.0,
+        vocab_size=8000,
+        examples=("Grüße: 'ja'\n", "no", "1e-9"),
+        positional_encoding="learned",
+        output="out",
+    )
+    assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
+
+
+@given(st.lists(st.text()), st.floats(0, 1e9), st.integers(0, 2**31 - 1))
+def test_any_text_and_number_survives_yaml(tmp_path_factory, examples, scale, seed):
+    recipe = Recipe(examples=tuple(examples), learning_rate_scale=scale, seed=seed)
+    assert load_recipe(written(tmp_path_factory.mktemp("recipe"), recipe.to_yaml())) == recipe
+
+
+def test_every_field_says_what_it_is_in_one_line():
+    lines = inspect.getsource(Recipe).splitlines()
+    for field in dataclasses.fields(Recipe):
+        place = next(number for number, line in enumerate(lines) if line.startswith(f"    {field.name}: "))
+        doc = lines[place + 1].strip()
+        assert doc.startswith('"""') and doc.endswith('."""'), field.name
+
+
+def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_path):
+    recipe = load_recipe(written(tmp_path, "adam_epsilon: 1e-9\nlearning_rate_scale: 2\ntrain: pairs.tsv\n"))
+    assert recipe.adam_epsilon == 1e-9
+    assert recipe.learning_rate_scale == 2.0
+    assert recipe.train == ("pairs.tsv",)
+
+
+def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
+    with pytest.raises(RecipeError, match=r"mine\.yaml.*'bach_tokens'.*did you mean 'batch_tokens'"):
+        load_recipe(written(tmp_path, "bach_tokens: 4096\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_steps: many", "max_steps must be a whole number, not 'many'"),
+        ("max_steps: true", "max_steps must be a whole number, not True"),
+        ("max_steps: 1.5", "max_steps must be a whole number, not 1.5"),
+        ("max_steps: 0", "max_steps must be at least 1, not 0"),
+        ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
+        ("dropout: .nan", "dropout must be at least 0 and below 1, not nan"),
+        ("learning_rate_scale: fast", "learning_rate_scale must be a number, not 'fast'"),
+        ("precision: float16", "precision must be one of auto, float32, bfloat16, not 'float16'"),
+        ("train: 3", "train must be text or a list of texts, not 3"),
+        ("output: [a]", r"output must be text, not \['a'\]"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_field(tmp_path, line, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(written(tmp_path, line))
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [", ""])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
+    with pytest.raises(RecipeError, match=r"mine\.yaml"):
+        load_recipe(written(tmp_path, text))
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_and_all_others():
+    with pytest.raises(RecipeError, match=r"'cmudikt', did you mean 'cmudict'\?; recipes .*cmudict"):
+        load_recipe("cmudikt")

@@ -1,0 +1,407 @@
+import dataclasses
+import importlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from accelerate.utils import set_seed
+from safetensors.torch import load_file
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.data.batching import collate
+from vanilla_transformer.data.corpus import CorpusError, read_corpus
+from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.training import checkpoints, loop
+from vanilla_transformer.training.directory import OutputError, RunDirectory
+from vanilla_transformer.training.loop import DivergenceError, train
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+
+# Runs that are killed are processes of their own. A server that has everything imported makes each in milliseconds.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
+
+
+def write_pairs(directory, name, number, seed):
+    draw = random.Random(seed)
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    sentences = [[draw.choice(words) for _ in range(draw.randint(1, 6))] for _ in range(number)]
+    paths = (directory / f"{name}.en", directory / f"{name}.de")
+    paths[0].write_text("".join(" ".join(sentence) + "\n" for sentence in sentences))
+    paths[1].write_text("".join(" ".join(sentence[::-1]) + "\n" for sentence in sentences))
+    return tuple(map(str, paths))
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """Thirty steps of a model that learns to say numbers in the other order, with dropout, over two epochs."""
+    directory = tmp_path_factory.mktemp("pairs")
+    return Recipe(
+        train=write_pairs(directory, "train", 300, seed=0),
+        dev=write_pairs(directory, "dev", 20, seed=1),
+        vocab_size=280,
+        preset="tiny",
+        d_model=16,
+        d_ff=32,
+        num_heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        dropout=0.2,
+        batch_tokens=180,
+        batches_per_step=2,
+        max_steps=30,
+        warmup_steps=20,
+        save_steps=3,
+        eval_steps=10,
+        log_steps=4,
+        average_checkpoints=3,
+        metrics=(),
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recipe, tmp_path_factory):
+    """The directory of a run that nothing happened to."""
+    return train(into(recipe, tmp_path_factory.mktemp("undisturbed") / "model"))
+
+
+def into(recipe, output, **changes):
+    return dataclasses.replace(recipe, output=str(output), **changes)
+
+
+def figures(directory):
+    """All that metrics.jsonl says, but for the time that it took."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in record.items() if name not in ("seconds", "tokens_per_second")}
+        for record in records
+    ]
+
+
+def assert_same_run(directory, undisturbed):
+    assert (directory / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    assert figures(directory) == figures(undisturbed)
+
+
+def in_background(recipe, target=train, **arguments):
+    process = PROCESSES.Process(target=target, args=(recipe,), kwargs=arguments)
+    process.start()
+    return process
+
+
+def exit_code(process):
+    """How the process ended; one that hangs is killed."""
+    process.join(timeout=300)
+    hangs = process.is_alive()
+    process.kill()
+    process.join()
+    return "hangs" if hangs else process.exitcode
+
+
+def wait_for(condition, process):
+    while not condition() and process.is_alive():
+        time.sleep(0.002)
+
+
+def kill_at_call(recipe, place, call):
+    """A run that gets SIGKILL when it calls a function, given as `module.name`, for the n-th time."""
+    module, function = place.split(".")
+    home = importlib.import_module(f"vanilla_transformer.training.{module}")
+    original, calls = getattr(home, function), []
+
+    def deadly(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(home, function, deadly)
+    torch.set_num_threads(1)
+    train(recipe)
+
+
+def with_one_thread(recipe):
+    torch.set_num_threads(1)
+    train(recipe)
+
+
+def slowly(recipe):
+    """A run of at least half a second, so that it is not over before the signal comes."""
+    original = loop.TrainingLoop._update
+
+    def update(self, step):
+        time.sleep(0.02)
+        original(self, step)
+
+    loop.TrainingLoop._update = update
+    with_one_thread(recipe)
+
+
+def test_the_output_is_a_model_with_all_that_belongs_to_it(undisturbed):
+    names = {path.name for path in undisturbed.iterdir()}
+    assert names >= {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "README.md"}
+    assert names >= {"recipe.yaml", "metrics.jsonl", "train.log", "learning_curves.png", "summary.json", "checkpoints"}
+    assert not any(name.startswith(".") for name in names)
+    VanillaTransformerForConditionalGeneration.from_pretrained(undisturbed)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(undisturbed)
+    assert tokenizer.decode(tokenizer("seven one").input_ids, skip_special_tokens=True) == "seven one"
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(undisturbed):
+    final = load_file(undisturbed / "model.safetensors")
+    last = [load_file(undisturbed / "checkpoints" / f"step-{step:08d}" / "model.safetensors") for step in (24, 27, 30)]
+    for name in final.keys() & last[0].keys():
+        torch.testing.assert_close(final[name], torch.stack([weights[name] for weights in last]).mean(0))
+    assert json.loads((undisturbed / "summary.json").read_text())["averaged_steps"] == [24, 27, 30]
+
+
+def test_the_loss_falls_and_is_written_down(undisturbed):
+    records = figures(undisturbed)
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < losses[0]
+    assert [record["step"] for record in records if "loss" in record] == [4, 8, 12, 16, 20, 24, 28, 30]
+    assert [record["step"] for record in records if "dev_nll" in record] == [10, 20, 30]
+
+
+def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
+    plain = into(recipe, tmp_path / "model", dropout=0.0, batches_per_step=3, log_steps=1, max_steps=20)
+    losses = [record["loss"] for record in figures(train(plain)) if "loss" in record]
+
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
+    corpus = prepare_corpus(read_corpus(plain.train), tokenizer, max_length=256, directory=tmp_path / "tokens")
+    config = VanillaTransformerConfig.from_pretrained(tmp_path / "model")
+    set_seed(plain.seed)
+    model = VanillaTransformerForConditionalGeneration(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    for number, (loss, step) in enumerate(zip(losses, loop.make_plan(corpus, plain).epoch(0), strict=False), start=1):
+        whole_step = collate(corpus.rows(np.concatenate(step.batches)), pad_id=0)
+        logits = model(**whole_step).logits
+        expected = torch.nn.functional.cross_entropy(logits.mT, whole_step["labels"], label_smoothing=0.1)
+        assert loss == pytest.approx(expected.item(), abs=1e-4)
+        optimizer.param_groups[0]["lr"] = 16**-0.5 * min(number**-0.5, number * 20**-1.5)
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("place", "call"),
+    [
+        ("inputs._save_tokenizer", 1),
+        ("inputs.prepare_corpus", 2),
+        ("loop.commit_checkpoint", 1),  # Before there is any checkpoint.
+        ("checkpoints._sha256", 7),  # While a manifest is made.
+        ("checkpoints._sync", 19),  # Between the files of a checkpoint.
+        ("loop.prune_checkpoints", 3),
+        ("checkpoints._keep_weights_alone", 1),
+        ("finish.load_average", 1),
+        ("finish.draw_learning_curves", 1),  # When the model is there, and its card is not.
+    ],
+)
+def test_a_run_killed_at_a_delicate_place_ends_the_same(recipe, undisturbed, tmp_path, place, call):
+    mine = into(recipe, tmp_path / "model")
+    process = in_background(mine, kill_at_call, place=place, call=call)
+    assert exit_code(process) == -signal.SIGKILL
+    assert_same_run(train(mine), undisturbed)
+
+
+def test_a_run_killed_at_any_time_ends_the_same(recipe, undisturbed, tmp_path):
+    mine, draw, ends = into(recipe, tmp_path / "model"), random.Random(0), []
+    while 0 not in ends:
+        process = in_background(mine, slowly)
+        process.join(timeout=draw.uniform(0.1, 0.8))
+        process.kill()
+        ends.append(exit_code(process))
+    assert ends[:-1] == [-signal.SIGKILL] * (len(ends) - 1) and len(ends) > 1
+    assert_same_run(tmp_path / "model", undisturbed)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path, sent, code):
+    mine = into(recipe, tmp_path / "model")
+    process = in_background(mine, slowly)
+    wait_for((tmp_path / "model" / "metrics.jsonl").exists, process)
+    os.kill(process.pid, sent)
+    assert exit_code(process) == code
+    assert "the same command goes on from there" in (tmp_path / "model" / "train.log").read_text()
+    assert_same_run(train(mine), undisturbed)
+    assert "Going on from the checkpoint of step" in (tmp_path / "model" / "train.log").read_text()
+
+
+def test_signals_do_what_they_did_before_once_training_is_over(undisturbed):
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(recipe, undisturbed, tmp_path):
+    mine = into(recipe, tmp_path / "model")
+    process = in_background(mine, kill_at_call, place="loop.commit_checkpoint", call=5)
+    assert exit_code(process) == -signal.SIGKILL
+    newest = tmp_path / "model" / "checkpoints" / "step-00000012" / "optimizer.bin"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert_same_run(train(mine), undisturbed)
+    said = (tmp_path / "model" / "train.log").read_text()
+    assert "Skipped checkpoint step-00000012: optimizer.bin has" in said
+    assert "Going on from the checkpoint of step 9." in said
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe, undisturbed, tmp_path, monkeypatch):
+    mine, original, calls = into(recipe, tmp_path / "model"), checkpoints._write_manifest, []
+
+    def on_a_full_disk(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        original(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoints, "_write_manifest", on_a_full_disk)
+    with pytest.raises(checkpoints.CheckpointError, match=r"step 9 cannot be written .*No space left on device"):
+        train(mine)
+    monkeypatch.undo()
+    assert_same_run(train(mine), undisturbed)
+    assert "Going on from the checkpoint of step 6." in (tmp_path / "model" / "train.log").read_text()
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, tmp_path, monkeypatch):
+    mine, original = into(recipe, tmp_path / "model"), loop.TrainingLoop._loss
+
+    def diverging(self, *args, **kwargs):
+        return original(self, *args, **kwargs) * (float("nan") if self.progress.step >= 7 else 1.0)
+
+    monkeypatch.setattr(loop.TrainingLoop, "_loss", diverging)
+    with pytest.raises(DivergenceError, match=r"step 8, with the learning rate .*--learning-rate-scale"):
+        train(mine)
+    newest = checkpoints.newest_whole_checkpoint(tmp_path / "model" / "checkpoints", print)
+    assert newest.step == 6
+    assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
+
+
+def test_a_finished_run_is_not_touched(recipe, undisturbed):
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+    with pytest.raises(OutputError, match=r"finished.*larger --max-steps than 30"):
+        train(into(recipe, undisturbed))
+    assert before == {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+
+
+def test_another_run_is_not_touched_and_the_differences_are_named(recipe, undisturbed):
+    with pytest.raises(OutputError, match=r"another run \(d_ff 32 there, 64 here; seed 1 there, 2 here\)"):
+        train(into(recipe, undisturbed, d_ff=64, seed=2))
+
+
+def test_a_directory_with_something_else_is_not_touched(recipe, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(OutputError, match="holds files that are no training run"):
+        train(into(recipe, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_command_that_failed_can_be_given_again_without_its_mistake(recipe, undisturbed, tmp_path):
+    with pytest.raises(ValueError, match="9,?999"):
+        train(into(recipe, tmp_path / "model", vocab_size=9999))
+    with pytest.raises(CorpusError):
+        train(into(recipe, tmp_path / "model", dev=("nowhere.en", "nowhere.de")))
+    assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
+
+
+def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
+    first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
+    first.open(recipe)
+    with pytest.raises(OutputError, match="Another process is training"):
+        second.open(recipe)
+    first.leave()
+    second.open(recipe)
+    second.leave()
+
+
+def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
+    first, second = write_pairs(tmp_path, "train", 300, seed=2), write_pairs(tmp_path, "other", 300, seed=3)
+    mine = into(recipe, tmp_path / "model", train=first)
+    process = in_background(mine, kill_at_call, place="loop.commit_checkpoint", call=3)
+    assert exit_code(process) == -signal.SIGKILL
+    for old, new in zip(first, second, strict=True):
+        os.replace(new, old)
+    with pytest.raises(OutputError, match="training data is not what it was"):
+        train(mine)
+
+
+def test_trackers_get_the_figures_and_unknown_ones_are_refused(recipe, tmp_path):
+    train(into(recipe, tmp_path / "model", max_steps=4, trackers=("tensorboard",)))
+    assert any((tmp_path / "model" / "trackers").rglob("events.out.tfevents*"))
+    with pytest.raises(RecipeError, match="'tensorbord' is not installed or not one of accelerate's; .*tensorboard"):
+        train(into(recipe, tmp_path / "other", trackers=("tensorbord",)))
+
+
+def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):
+    with pytest.raises(RecipeError, match="--output"):
+        train(dataclasses.replace(recipe, output=None))
+    with pytest.raises(RecipeError, match="--train"):
+        train(into(recipe, tmp_path / "model", train=()))
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended_as_if_it_had_never_stopped(recipe, undisturbed, tmp_path):
+    train(into(recipe, tmp_path / "model", max_steps=18))
+    longer = train(into(recipe, tmp_path / "model"))
+    assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def test_what_is_left_open_is_chosen_once_and_kept(recipe, tmp_path):
+    mine = into(recipe, tmp_path / "model", dropout=None, batches_per_step=None, max_steps=4)
+    train(mine)
+    kept = load_recipe(tmp_path / "model" / "recipe.yaml")
+    assert kept.dropout is not None and kept.batches_per_step is not None
+    with pytest.raises(OutputError, match="finished"):
+        train(mine)
+
+
+def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path):
+    hopeless = into(recipe, tmp_path / "model", learning_rate_scale=0.0, eval_steps=2, patience=2)
+    train(hopeless)
+    summary = json.loads((tmp_path / "model" / "summary.json").read_text())
+    assert summary["steps"] == 6
+    assert summary["best_dev_step"] == 2
+
+
+def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
+    train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), examples=("one two",), test=recipe.dev))
+    assert capsys.readouterr().out.startswith("one two\t")
+    summary = json.loads((tmp_path / "model" / "summary.json").read_text())
+    assert {part: [score["name"] for score in scores] for part, scores in summary["scores"].items()} == {
+        "dev": ["chrf"],
+        "test": ["chrf"],
+    }
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "type: chrf" in card and summary["scores"]["test"][0]["signature"] in card
+    assert str(tmp_path) not in card
+
+
+def one_of_several(recipe, rank, processes, port):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    with_one_thread(recipe)
+
+
+@pytest.mark.parametrize("batches_per_step", [1, 3])
+def test_two_processes_have_the_loss_curve_of_one(recipe, tmp_path, batches_per_step):
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    plain = dataclasses.replace(recipe, dropout=0.0, batches_per_step=batches_per_step, log_steps=1)
+    train(into(plain, tmp_path / "one"))
+    processes = [
+        in_background(into(plain, tmp_path / "two"), one_of_several, rank=rank, processes=2, port=port)
+        for rank in range(2)
+    ]
+    assert [exit_code(process) for process in processes] == [0, 0]
+    for alone, together in zip(figures(tmp_path / "one"), figures(tmp_path / "two"), strict=True):
+        assert together == pytest.approx(alone, abs=1e-4)

@@ -1,0 +1,25 @@
+"""What the options of several commands have in common."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+Model = Annotated[str, Positional, arg(metavar="MODEL")]
+Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
+# The help of an option that may be left out says itself what holds then.
+OptionalInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
+OptionalFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
+OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
+OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+
+
+class UsageError(ValueError):
+    """Options that make no sense, alone or together."""
+
+
+def at_least_one(**options: int | None) -> None:
+    """Raises UsageError for an option below one."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")

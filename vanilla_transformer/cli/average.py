@@ -1,0 +1,85 @@
+"""`vanilla-transformer average`: a model whose weights are the mean of several (section 6.1)."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.training.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+@dataclass(frozen=True)
+class Average:
+    """Make a model of the mean weights of several: of a run's last checkpoints, or of those named (section 6.1).
+
+    A run, finished or not, is named by its directory. Checkpoints (`RUN/checkpoints/step-...`) and models must be of
+    one shape; the tokenizer is that of the first.
+    """
+
+    models: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN|CHECKPOINT ...", help_behavior_hint="")]
+    """Directory of a run, or directories of checkpoints or models."""
+    output: Path
+    """Directory for the model; it must be empty or not exist."""
+    last: OptionalInt = None
+    """How many checkpoints of a run, from its end (default: what its recipe says)."""
+
+    def run(self) -> None:
+        """Averages, saves and prints the directory."""
+        from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+        from vanilla_transformer.training.averaging import load_average
+        from vanilla_transformer.translation import load_tokenizer
+
+        if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
+            raise UsageError(f"{self.output} is not empty: name another directory as --output.")
+        checkpoints = self._checkpoints()
+        home = _home(self.models[0])
+        model = VanillaTransformerForConditionalGeneration(_config(home))
+        load_average(model, checkpoints)
+        tokenizer = load_tokenizer(home)
+        model.save_pretrained(self.output)
+        tokenizer.save_pretrained(self.output)
+        print(f"The mean of {', '.join(map(str, checkpoints))}.", file=sys.stderr)
+        print(self.output)
+
+    def _checkpoints(self) -> list[Path]:
+        from vanilla_transformer.training.checkpoints import averaged_checkpoints
+        from vanilla_transformer.training.directory import RunDirectory
+
+        at_least_one(last=self.last)
+        if not self.models:
+            raise UsageError("Name a run, or at least one checkpoint.")
+        run = RunDirectory(self.models[0])
+        if len(self.models) > 1 or not run.checkpoints.is_dir():
+            if self.last is not None:
+                raise UsageError("--last is for the checkpoints of one run.")
+            return list(self.models)
+        recipe = load_recipe(run.path / "recipe.yaml")
+        chosen = averaged_checkpoints(
+            run.checkpoints, recipe.save_steps or 1, None, self.last or recipe.average_checkpoints, warn
+        )
+        if not chosen:
+            raise ValueError(f"{run.path} has no checkpoint yet.")
+        return [checkpoint.path for checkpoint in chosen]
+
+
+def _home(path: Path) -> Path:
+    """The directory that has the tokenizer, and the sizes of the model, of a run, a checkpoint or a model."""
+    if not path.exists():
+        raise FileNotFoundError(2, "There is no such directory", str(path))
+    in_run = path.resolve().parent.parent
+    return in_run if not (path / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else path
+
+
+def _config(home: Path) -> "VanillaTransformerConfig":
+    from vanilla_transformer.training.choices import model_config
+    from vanilla_transformer.translation import load_config
+
+    unfinished = not (home / "config.json").is_file() and (home / "recipe.yaml").is_file()
+    return model_config(load_recipe(home / "recipe.yaml")) if unfinished else load_config(home)

@@ -1,0 +1,86 @@
+"""`vanilla-transformer evaluate`: scores of a model on a corpus."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText
+from vanilla_transformer.cli.streams import open_output, progress_bar
+from vanilla_transformer.cli.translate import Decoding
+from vanilla_transformer.training.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from vanilla_transformer.evaluation import Evaluation
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a model on a corpus: each metric with its value and how it was counted."""
+
+    model: Model
+    """Directory or Hub id of the model."""
+    data: tuple[str, ...]
+    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or a built-in corpus: cmudict:test."""
+    metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
+    """sacrebleu, chrf, ter, wer, per (default: those of the model's recipe, else sacrebleu and chrf)."""
+    source_column: OptionalText = None
+    """Column (or language of a `translation` column) to translate from (default: the first)."""
+    target_column: OptionalText = None
+    """Column (or language of a `translation` column) to compare with (default: the second)."""
+    output: OptionalPath = None
+    """File for the translations, one line for each pair of the corpus."""
+    json: Flag = False
+    """Print one JSON object."""
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal."""
+    decoding: Decoding = Decoding()
+
+    def run(self) -> None:
+        """Translates the corpus and prints the scores."""
+        from vanilla_transformer.data.corpus import read_corpus
+        from vanilla_transformer.evaluation import check_names, evaluate_model
+
+        metrics = self.metrics or _metrics_of(self.model)
+        check_names(metrics)
+        arguments = self.decoding.arguments()
+        corpus = read_corpus(self.data, source_column=self.source_column, target_column=self.target_column)
+        model, tokenizer = self.decoding.load(self.model)
+        with progress_bar(self.progress, "sources") as bar:
+            evaluation = evaluate_model(model, tokenizer, corpus, metrics, progress=bar.update, **arguments)
+        if self.output is not None:
+            with open_output(self.output) as output:
+                print(*evaluation.predictions, sep="\n", file=output)
+        print(json.dumps(self._as_json(evaluation)) if self.json else _as_text(evaluation))
+
+    def _as_json(self, evaluation: "Evaluation") -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "data": self.data,
+            "scores": [dataclasses.asdict(score) for score in evaluation.scores],
+            "pairs": len(evaluation.sources),
+            "distinct_sources": evaluation.decoded,
+            "truncated_sources": evaluation.truncated,
+            "seconds": evaluation.seconds,
+            "sentences_per_second": evaluation.sentences_per_second,
+            "target_tokens_per_second": evaluation.tokens_per_second,
+        }
+
+
+def _metrics_of(model: str) -> tuple[str, ...]:
+    recipe = Path(model) / "recipe.yaml"
+    return (load_recipe(recipe) if recipe.is_file() else Recipe()).metrics
+
+
+def _as_text(evaluation: "Evaluation") -> str:
+    lines = [str(score) for score in evaluation.scores]
+    lines.append(
+        f"{evaluation.decoded:,} sources in {evaluation.seconds:.1f} s: "
+        f"{evaluation.sentences_per_second:,.1f} sentences/s, {evaluation.tokens_per_second:,.0f} target tokens/s"
+    )
+    if evaluation.truncated:
+        lines.append(f"{evaluation.truncated:,} sources were too long for the model and were cut")
+    return "\n".join(lines)

@@ -1,0 +1,113 @@
+"""From the words on the command line to a command that runs, and from what went wrong to one sentence."""
+
+import functools
+import operator
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
+
+from vanilla_transformer import __version__
+from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.cli.average import Average
+from vanilla_transformer.cli.evaluate import Evaluate
+from vanilla_transformer.cli.info import Info
+from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
+from vanilla_transformer.cli.train import Train
+from vanilla_transformer.cli.translate import Translate
+
+# torch, transformers and datasets take seconds to load: a command imports what it needs once it runs, so that help
+# and mistakes in the options are there at once.
+
+PROGRAM = "vanilla-transformer"
+DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text to translations.
+
+With --version alone the version is printed; --debug anywhere shows the traceback of an error."""
+COMMANDS = {"train": Train, "translate": Translate, "evaluate": Evaluate, "info": Info, "average": Average}
+TOKENIZER_COMMANDS = {"train": TokenizerTrain, "encode": TokenizerEncode, "decode": TokenizerDecode}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command in `argv` and returns the exit code: 1 for an error, 2 for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    try:
+        _run([word for word in words if word != "--debug"])
+        sys.stdout.flush()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; what is left in the buffer must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{PROGRAM}: error: {_sentence(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _run(words: list[str]) -> None:
+    if words == ["--version"]:
+        print(PROGRAM, __version__)
+        return
+    command = _parse(words)
+    _quieten_libraries()
+    command.run()
+
+
+def _parse(words: list[str]) -> Any:
+    """The command with its options."""
+    train = Train.from_words(words[1:]) if words[:1] == ["train"] else Train()
+    tokenizer: Any = Annotated[
+        _choice(TOKENIZER_COMMANDS, words[1:2]),
+        subcommand("tokenizer", description="Learn a vocabulary of sub-words, or apply one to text."),
+    ]
+    command = tyro.cli(
+        _choice(COMMANDS, words[:1], defaults={"train": train}) | tokenizer,
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        args=words,
+        config=(OmitArgPrefixes, OmitSubcommandPrefixes),
+    )
+    if isinstance(command, Train) and command.name != train.name:
+        raise UsageError(f"The recipe comes before all options: `train {command.name} --option value ...`.")
+    return command
+
+
+def _choice(commands: dict[str, type], chosen: list[str], defaults: dict[str, Any] | None = None) -> Any:
+    """The commands as tyro wants them; in a list of commands each is described by its first sentence alone."""
+    options: list[Any] = []
+    for name, command in commands.items():
+        description = None if chosen == [name] else (command.__doc__ or "").partition("\n")[0]
+        settings: dict[str, Any] = {"default": defaults[name]} if defaults and name in defaults else {}
+        options.append(Annotated[command, subcommand(name, description=description, **settings)])
+    return functools.reduce(operator.or_, options)
+
+
+def _quieten_libraries() -> None:
+    """Leaves standard error to what a user has to know; the libraries' own variables bring the rest back."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong and what to do, in one line."""
+    message = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):
+        return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    if isinstance(error, OSError | ValueError):
+        return message.rstrip(".") + "."
+    if type(error).__name__ == "OutOfMemoryError":
+        return "The device has too little memory for such batches: give a smaller --batch-tokens."
+    return f"{type(error).__name__}: {message} (not your mistake: --debug shows where it happened)"

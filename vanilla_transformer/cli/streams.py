@@ -1,0 +1,85 @@
+"""Standard input, standard output and the progress on standard error."""
+
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader, FileIO, TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+from vanilla_transformer.cli.arguments import UsageError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+# Seconds without a new line after which those that came are translated, for whoever waits for an answer.
+PATIENCE = 0.05
+
+
+def read_input(path: Path | None) -> Iterator[str]:
+    """The lines of a file, or of standard input where there is none."""
+    from vanilla_transformer.data.lines import read_lines
+
+    if path is None and sys.stdin.isatty():
+        print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
+    return read_lines("-" if path is None else path)
+
+
+def answer_promptly(lines: Iterator[str], path: Path | None) -> Iterable[str | None]:
+    """The lines, with pauses marked where they come from a terminal or another program rather than from a file."""
+    from vanilla_transformer.translation import with_pauses
+
+    mode = os.stat(sys.stdin.fileno() if path is None else path).st_mode
+    if stat.S_ISREG(mode):
+        return lines
+    if path is None:
+        # Python closes sys.stdin when it ends, and aborts if a thread still waits for a line in its buffer.
+        sys.stdin = cast(TextIO, _BinaryInput(BufferedReader(FileIO(sys.stdin.fileno(), closefd=False))))
+    return with_pauses(lines, PATIENCE)
+
+
+@dataclass(frozen=True)
+class _BinaryInput:
+    """Standard input without what makes text of it; nothing happens when it is thrown away."""
+
+    buffer: BinaryIO
+
+    def isatty(self) -> bool:
+        """Whether somebody types."""
+        return self.buffer.isatty()
+
+
+def refuse_same_file(input: Path | None, output: Path | None) -> None:
+    """Raises UsageError where the output would wipe out the input."""
+    if input is not None and output is not None and input.exists() and output.exists() and output.samefile(input):
+        raise UsageError(f"{output} cannot be both input and output.")
+
+
+@contextlib.contextmanager
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    """A file or standard output, in UTF-8 whatever the locale, that hands on each line as soon as it is written."""
+    if path is None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
+        yield sys.stdout
+        return
+    with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
+        yield file
+
+
+def progress_bar(asked: bool, unit: str) -> "tqdm":
+    """A bar on standard error, shown where that is a terminal and nobody types, or where it was asked for."""
+    from tqdm import tqdm
+
+    shown = asked or (sys.stderr.isatty() and not sys.stdin.isatty())
+    return tqdm(unit=f" {unit}", disable=not shown, dynamic_ncols=True)
+
+
+def warn(message: str) -> None:
+    """Tells on standard error what did not stop the command, without breaking into a progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(f"vanilla-transformer: warning: {message}", file=sys.stderr)

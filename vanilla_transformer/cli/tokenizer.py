@@ -1,0 +1,88 @@
+"""`vanilla-transformer tokenizer`: learn a vocabulary of sub-words, or apply one."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import Flag, Model, UsageError
+from vanilla_transformer.cli.streams import open_output, read_input
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class TokenizerTrain:
+    """Learn one vocabulary of sub-words from files of text, both languages together (section 5.1)."""
+
+    files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]
+    """Files of UTF-8 text, plain or .gz."""
+    vocab_size: int
+    """Types in the vocabulary."""
+    output: Path
+    """Directory for the tokenizer."""
+    algorithm: Literal["bpe", "wordpiece", "unigram", "character"] = "bpe"
+    """How sub-words are learned."""
+
+    def run(self) -> None:
+        """Learns the vocabulary and saves the tokenizer."""
+        from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+
+        if not self.files:
+            raise UsageError("Name at least one file to learn from.")
+        texts = (line for file in self.files for line in read_input(file))
+        tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=self.vocab_size, algorithm=self.algorithm)
+        tokenizer.save_pretrained(self.output)
+        print(f"{self.output}: {len(tokenizer):,} types", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class TokenizerEncode:
+    """Split the lines of standard input into sub-words, separated by spaces."""
+
+    model: Model
+    """Directory or Hub id of a model or a tokenizer."""
+    ids: Flag = False
+    """Write ids in place of sub-words."""
+
+    def run(self) -> None:
+        """Writes the sub-words of each line."""
+        from vanilla_transformer.translation import load_tokenizer
+
+        tokenizer = load_tokenizer(self.model)
+        with open_output(None) as output:
+            for line in read_input(None):
+                ids = tokenizer(line, add_special_tokens=False)["input_ids"]
+                print(*(ids if self.ids else tokenizer.convert_ids_to_tokens(ids)), file=output)
+
+
+@dataclass(frozen=True)
+class TokenizerDecode:
+    """Join the sub-words in each line of standard input to text."""
+
+    model: Model
+    """Directory or Hub id of a model or a tokenizer."""
+    ids: Flag = False
+    """Read ids in place of sub-words."""
+
+    def run(self) -> None:
+        """Writes the text of each line of sub-words."""
+        from vanilla_transformer.translation import load_tokenizer
+
+        tokenizer = load_tokenizer(self.model)
+        with open_output(None) as output:
+            for number, line in enumerate(read_input(None), start=1):
+                ids = self._to_ids(tokenizer, line, number)
+                print(tokenizer.decode(ids, skip_special_tokens=True), file=output)
+
+    def _to_ids(self, tokenizer: "PreTrainedTokenizerBase", line: str, number: int) -> list[int]:
+        vocabulary = tokenizer.get_vocab()
+        known = {str(index): index for index in vocabulary.values()} if self.ids else vocabulary
+        for token in line.split():
+            if token not in known:
+                kind = "id" if self.ids else "sub-word"
+                raise ValueError(f"Line {number} of standard input: {token} is no {kind} of the tokenizer.")
+        return [known[token] for token in line.split()]

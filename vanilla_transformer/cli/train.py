@@ -1,0 +1,44 @@
+"""`vanilla-transformer train`: from a recipe, or from pairs of text alone, to a model."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.training.recipe import Recipe, load_recipe
+
+
+def _recipe_help() -> str:
+    folder = files("vanilla_transformer") / "recipes"
+    names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return f"A recipe of the package ({', '.join(names)}) or a YAML file; it comes before all options."
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model from pairs of text: by a recipe, by options, or by a recipe with some of its fields changed.
+
+    For a start, `train --train corpus.en corpus.de --output my-model` is enough: what is not given is chosen from the
+    data and the device, and printed. A run that was stopped goes on when the same command is given again. On several
+    devices: `accelerate launch -m vanilla_transformer train ...`.
+    """
+
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=_recipe_help(), help_behavior_hint="")] = None
+    recipe: Recipe = Recipe()
+
+    @classmethod
+    def from_words(cls, words: list[str]) -> "Train":
+        """The defaults of the options: those of the recipe that the words begin with, if they do."""
+        if words and not words[0].startswith("-"):
+            return cls(words[0], load_recipe(words[0]))
+        return cls()
+
+    def run(self) -> None:
+        """Trains, and prints the directory of the model, once for all processes."""
+        from accelerate import PartialState
+
+        from vanilla_transformer.training.loop import train
+
+        directory = train(self.recipe)
+        PartialState().print(directory)

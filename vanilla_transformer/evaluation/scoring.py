@@ -1,0 +1,101 @@
+"""Decodes a corpus and scores the translations against its targets."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
+from vanilla_transformer.translation import translate_lines
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a model on a corpus; sources, predictions and references are aligned, one for each of its lines.
+
+    `decoded` counts the distinct sources, `tokens` the target tokens generated for them in `seconds`.
+    """
+
+    scores: list[Score]
+    sources: list[str]
+    predictions: list[str]
+    references: list[str]
+    decoded: int
+    truncated: int
+    seconds: float
+    tokens: int
+
+    @property
+    def sentences_per_second(self) -> float:
+        """Distinct sources decoded in a second."""
+        return self.decoded / self.seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens generated in a second."""
+        return self.tokens / self.seconds
+
+
+def evaluate_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: "Dataset",
+    metrics: Sequence[str],
+    *,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], object] | None = None,
+    **generate_kwargs: Any,
+) -> Evaluation:
+    """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
+
+    BLEU, chrF and TER count every line of the corpus. For word and phoneme error rates the lines that share a source
+    are one item with several references.
+
+    Args:
+        metrics: Names from `METRICS`.
+        batch_tokens: Source tokens in a batch, padding included.
+        progress: Called with the number of distinct sources done after each batch.
+        generate_kwargs: For `model.generate`, whose own settings apply otherwise.
+    """
+    check_names(metrics)
+    sources, references = list(corpus["source"]), list(corpus["target"])
+    if not sources:
+        raise MetricError("The corpus to evaluate on is empty.")
+    distinct = list(dict.fromkeys(sources))
+    start = time.perf_counter()
+    translations = list(
+        translate_lines(model, tokenizer, distinct, batch_tokens=batch_tokens, progress=progress, **generate_kwargs)
+    )
+    seconds = time.perf_counter() - start
+    translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
+    return Evaluation(
+        scores=score_translations(metrics, translated, sources, references),
+        sources=sources,
+        predictions=[translated[source] for source in sources],
+        references=references,
+        decoded=len(distinct),
+        truncated=sum(translation.truncated for translation in translations),
+        seconds=seconds,
+        tokens=sum(translation.hypotheses[0].tokens for translation in translations),
+    )
+
+
+def score_translations(
+    metrics: Sequence[str], translated: dict[str, str], sources: Sequence[str], references: Sequence[str]
+) -> list[Score]:
+    """Scores the translation of each source, over lines or over distinct sources as each metric has it."""
+    accepted: dict[str, list[str]] = {}
+    for source, reference in zip(sources, references, strict=True):
+        accepted.setdefault(source, []).append(reference)
+    by_line = [translated[source] for source in sources], [[reference] for reference in references]
+    by_source = [translated[source] for source in accepted], list(accepted.values())
+    return [
+        result
+        for name in metrics
+        for result in score([name], *(by_source if METRICS[name].one_item_per_source else by_line))
+    ]

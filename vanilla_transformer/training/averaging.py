@@ -1,0 +1,68 @@
+"""Section 6.1: the mean of the last checkpoints of a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+WEIGHTS = "model.safetensors"
+
+
+class AveragingError(ValueError):
+    """Checkpoints that cannot be averaged, said in one sentence."""
+
+
+def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
+    """Section 6.1: the mean of the weights of `paths`, summed in float64, each in the type that it has in the first.
+
+    Args:
+        paths: Model directories, checkpoints, or files of safetensors.
+    """
+    if not paths:
+        raise AveragingError("There is no checkpoint to average.")
+    total: dict[str, torch.Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for path in paths:
+        for name, tensor in _read_weights(path, expected=dtypes).items():
+            if name in total:
+                total[name] += _as_shape(tensor, total[name].shape, name, path)
+            else:
+                dtypes[name] = tensor.dtype
+                total[name] = tensor.double()
+    return {name: (tensor / len(paths)).to(dtypes[name]).contiguous() for name, tensor in total.items()}
+
+
+def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
+    """Puts the mean of `paths` into a model of the same shape; weights that are tied to a loaded one follow it."""
+    weights = average_checkpoints(paths)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    unknown = sorted(weights.keys() - parameters.keys())
+    loaded = {id(parameters[name]) for name in weights.keys() & parameters.keys()}
+    absent = sorted(name for name, parameter in parameters.items() if id(parameter) not in loaded)
+    if unknown or absent:
+        name = (unknown or absent)[0]
+        raise AveragingError(f"The checkpoints are of another model: only one of the two has {name}.")
+    model.load_state_dict(weights, strict=False)
+
+
+def _read_weights(path: str | Path, expected: dict[str, torch.dtype]) -> dict[str, torch.Tensor]:
+    """All tensors of one checkpoint; tied weights are in the file once, under one name."""
+    file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+    try:
+        with safe_open(file, framework="pt") as reader:
+            weights = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118, no mapping
+    except (OSError, SafetensorError) as error:
+        raise AveragingError(f"The weights {file} cannot be read: {error}.") from None
+    if expected and weights.keys() != expected.keys():
+        name = sorted(weights.keys() ^ expected.keys())[0]
+        raise AveragingError(f"{file} is of another model than the first checkpoint: only one of them has {name}.")
+    return weights
+
+
+def _as_shape(tensor: torch.Tensor, shape: torch.Size, name: str, path: str | Path) -> torch.Tensor:
+    if tensor.shape != shape:
+        raise AveragingError(
+            f"{name} has the shape {tuple(tensor.shape)} in {path} and {tuple(shape)} in the first checkpoint."
+        )
+    return tensor

@@ -1,0 +1,209 @@
+"""Checkpoints that are whole or not there: written beside, checked by a manifest, then renamed."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vanilla_transformer.training.averaging import WEIGHTS
+
+MANIFEST = "manifest.json"
+PROGRESS = "progress.json"
+PARTIAL = ".partial-"
+RESUMABLE_KEPT = 2
+
+
+class CheckpointError(OSError):
+    """A checkpoint that cannot be written or read, said in one sentence."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that the loop remembers from one step to the next, beside weights and random states."""
+
+    data: str = ""
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    window_loss: float = 0.0
+    window_tokens: int = 0
+    window_seconds: float = 0.0
+    best_dev_nll: float | None = None
+    best_step: int = 0
+    evaluations_without_gain: int = 0
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A directory with a manifest; `resumable` ones also hold the optimizer and the random states."""
+
+    path: Path
+    step: int
+    resumable: bool
+    files: dict[str, dict[str, int | str]] = field(repr=False)
+
+    def damage(self) -> str | None:
+        """What is wrong with the files, or None: each must have the size and the sha256 of the manifest."""
+        for name, expected in self.files.items():
+            file = self.path / name
+            try:
+                if file.stat().st_size != expected["bytes"]:
+                    return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
+                if _sha256(file) != expected["sha256"]:
+                    return f"the contents of {name} have changed"
+            except OSError as error:
+                return f"{name} cannot be read ({error.strerror})"
+        return None
+
+    def progress(self) -> Progress:
+        """Where the run stood."""
+        return Progress(**json.loads((self.path / PROGRESS).read_text()))
+
+
+def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Checkpoint]:
+    """The checkpoints in `directory`, oldest first; what is not one is reported."""
+    checkpoints = []
+    for path in sorted(directory.glob("step-*")):
+        try:
+            manifest = json.loads((path / MANIFEST).read_text())
+            checkpoints.append(Checkpoint(path, manifest["step"], manifest["resumable"], manifest["files"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            report(f"Skipped checkpoint {path.name}: its {MANIFEST} is missing or damaged.")
+    return checkpoints
+
+
+def newest_whole_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint to go on from whose files all are as they were written; skipped ones are reported."""
+    for checkpoint in reversed(list_checkpoints(directory, report)):
+        if not checkpoint.resumable:
+            continue
+        damage = checkpoint.damage()
+        if damage is None:
+            return checkpoint
+        report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
+    if directory.is_dir() and any(directory.glob("step-*")):
+        report("No checkpoint is whole: the run begins again.")
+    return None
+
+
+def discard_after(directory: Path, step: int) -> None:
+    """Deletes what a killed run was just writing, and damaged checkpoints that the run goes back behind."""
+    remove_leftovers(directory)
+    for path in directory.glob("step-*"):
+        if int(path.name.removeprefix("step-")) > step:
+            _remove(path)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Deletes what a killed run was just writing."""
+    for path in directory.glob(f"{PARTIAL}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def partial_path(directory: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is written before it is whole."""
+    return directory / f"{PARTIAL}step-{step:08d}"
+
+
+def commit_checkpoint(partial: Path, progress: Progress) -> Path:
+    """Adds progress and manifest to the files in `partial`, sees them onto the disk, and gives it its final name."""
+    (partial / PROGRESS).write_text(json.dumps(dataclasses.asdict(progress), indent=1))
+    files = [file for file in partial.rglob("*") if file.is_file()]
+    for file in files:
+        _sync(file)
+    names = [file.relative_to(partial).as_posix() for file in files]
+    _write_manifest(partial, progress.step, resumable=True, names=names)
+    _sync(partial)
+    final = partial.with_name(partial.name.removeprefix(PARTIAL))
+    partial.rename(final)
+    _sync(final.parent)
+    return final
+
+
+def averaged_checkpoints(
+    directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
+) -> list[Checkpoint]:
+    """The last `number` checkpoints that count in the mean of section 6.1; what is no checkpoint is reported.
+
+    Those are the regular ones and that of the run's last step. One that a signal asked for changes no result.
+    """
+    checkpoints = list_checkpoints(directory, report)
+    return [one for one in checkpoints if one.step % save_steps == 0 or one.step == last_step][-number:]
+
+
+def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None, averaged: int) -> None:
+    """Keeps the `averaged` ones that count in the mean, and the newest two to go on from.
+
+    Those kept for the mean alone lose all but their weights.
+    """
+
+    def ignore(message: str) -> None:
+        """What is damaged was reported when the run started."""
+
+    checkpoints = list_checkpoints(directory, ignore)
+    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.resumable][-RESUMABLE_KEPT:]
+    weights = averaged_checkpoints(directory, save_steps, last_step, averaged, ignore)
+    for checkpoint in checkpoints:
+        if checkpoint in resumable:
+            continue
+        if checkpoint not in weights:
+            _remove(checkpoint.path)
+        elif checkpoint.resumable:
+            _keep_weights_alone(checkpoint)
+
+
+def write_beside_and_rename(file: Path, text: str) -> None:
+    """Replaces a small text file so that at any moment the old or the new one is there in full."""
+    partial = file.with_name(PARTIAL + file.name)
+    partial.write_text(text, encoding="utf-8")
+    _sync(partial)
+    partial.rename(file)
+
+
+def _remove(path: Path) -> None:
+    """Deletes a checkpoint so that half of one is never taken for one."""
+    doomed = path.with_name(PARTIAL + path.name)
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _keep_weights_alone(checkpoint: Checkpoint) -> None:
+    _write_manifest(checkpoint.path, checkpoint.step, resumable=False, names=[WEIGHTS], known=checkpoint.files)
+    for name in checkpoint.files.keys() - {WEIGHTS}:
+        (checkpoint.path / name).unlink()
+
+
+def _write_manifest(
+    path: Path,
+    step: int,
+    *,
+    resumable: bool,
+    names: Iterable[str],
+    known: dict[str, dict[str, int | str]] | None = None,
+) -> None:
+    files = known or {
+        name: {"bytes": (path / name).stat().st_size, "sha256": _sha256(path / name)} for name in sorted(names)
+    }
+    manifest = {"step": step, "resumable": resumable, "files": {name: files[name] for name in sorted(names)}}
+    write_beside_and_rename(path / MANIFEST, json.dumps(manifest, indent=1))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Asks the system to have `path` on the disk: a rename may otherwise overtake the contents."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

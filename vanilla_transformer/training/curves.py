@@ -1,0 +1,30 @@
+"""Learning curves as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+def draw_learning_curves(records: Sequence[dict[str, Any]], file: Path) -> None:
+    """Draws training loss, loss on `dev` and learning rate over the steps from the lines of a metrics.jsonl."""
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    _plot(losses, records, "loss", "train, with dropout and label smoothing")
+    _plot(losses, records, "dev_nll", "dev, without")
+    _plot(rates, records, "learning_rate", "Eq. 3")
+    losses.set_ylabel("loss, nats a target token")
+    rates.set_ylabel("learning rate")
+    rates.set_xlabel("step")
+    figure.savefig(file, dpi=120)
+
+
+def _plot(axes: Axes, records: Sequence[dict[str, Any]], field: str, label: str) -> None:
+    points = [(record["step"], record[field]) for record in records if field in record]
+    if points:
+        steps, values = zip(*points, strict=True)
+        axes.plot(steps, values, label=label, marker="." if len(points) < 20 else "")
+        axes.legend()
+        axes.grid(visible=True, alpha=0.3)

@@ -1,0 +1,164 @@
+"""The output directory: what may be in it when a run starts, and what a run makes of it."""
+
+import dataclasses
+import fcntl
+import os
+from pathlib import Path
+
+from vanilla_transformer.training.checkpoints import PARTIAL, write_beside_and_rename
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+
+RECIPE = "recipe.yaml"
+SUMMARY = "summary.json"
+
+# These change what is written or reported, and no weight.
+_FREE_FIELDS = {"test", "metrics", "examples", "log_steps", "trackers", "output"}
+
+
+class OutputError(OSError):
+    """An output directory that a run may not use, said in one sentence."""
+
+
+class RunDirectory:
+    """Paths inside the output directory, each by what it holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """One directory a checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def tokenizer_config(self) -> Path:
+        """The last file of the tokenizer to be written."""
+        return self.path / "tokenizer_config.json"
+
+    @property
+    def prepared(self) -> Path:
+        """The corpus in tokens, for as long as the run needs it."""
+        return self.path / "prepared"
+
+    @property
+    def trackers(self) -> Path:
+        """What trackers that write files write."""
+        return self.path / "trackers"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line for every line of the log and every measurement on `dev`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """All that the run said."""
+        return self.path / "train.log"
+
+    @property
+    def summary(self) -> Path:
+        """Written last: a run is finished when it is there."""
+        return self.path / SUMMARY
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a run has begun here."""
+        return (self.path / RECIPE).is_file()
+
+    def open(self, recipe: Recipe) -> Recipe:
+        """Makes the directory ready and returns the recipe with the choices of the run that goes on in it, if any.
+
+        Raises:
+            OutputError: The directory holds another run, a finished run or something else, and stays as it is; or
+                another process is training in it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._take()
+        if self.is_started:
+            return self._continue(recipe)
+        if any(not file.name.startswith(PARTIAL) for file in self.path.iterdir()):
+            raise OutputError(
+                f"The output directory {self.path} holds files that are no training run: "
+                "name one that is empty or does not exist."
+            )
+        self.keep(recipe)
+        return recipe
+
+    def leave(self) -> None:
+        """Lets others train in the directory; the end of the process does that too, however it comes."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take(self) -> None:
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.leave()
+            raise OutputError(
+                f"Another process is training in {self.path}: wait for its end, or name another directory."
+            ) from None
+        except OSError:
+            pass  # A file system without locks: nobody can be kept out.
+
+    def keep(self, recipe: Recipe) -> None:
+        """Writes the recipe that the run follows."""
+        write_beside_and_rename(self.path / RECIPE, recipe.to_yaml())
+
+    def _continue(self, recipe: Recipe) -> Recipe:
+        try:
+            kept = load_recipe(self.path / RECIPE)
+        except RecipeError as error:
+            raise OutputError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
+        merged = _merge(recipe, kept)
+        extends = merged.max_steps is not None and kept.max_steps is not None and merged.max_steps > kept.max_steps
+        differing = _differing_fields(merged, kept) - ({"max_steps"} if extends else set())
+        if differing and not self.checkpoints.exists():
+            # Most likely the first try failed for the very field that is another now. There is nothing to lose yet.
+            self.tokenizer_config.unlink(missing_ok=True)
+            self.keep(recipe)
+            return recipe
+        if differing:
+            changes = "; ".join(
+                f"{name} {_shown(getattr(kept, name))} there, {_shown(getattr(merged, name))} here"
+                for name in sorted(differing)
+            )
+            raise OutputError(
+                f"The output directory {self.path} holds another run ({changes}): name another directory, or give the "
+                "same recipe to go on with it."
+            )
+        if self.summary.exists():
+            if not extends:
+                raise OutputError(
+                    f"The run in {self.path} is finished: name another directory, or give a larger --max-steps than "
+                    f"{kept.max_steps:,} to train it further."
+                )
+            self.summary.unlink()
+        self.keep(merged)
+        return merged
+
+
+def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
+    """The recipe as given, with the earlier choices of the run where it leaves the choice."""
+    open_fields = {name for name, value in vars(recipe).items() if value is None or value == "auto"}
+    return dataclasses.replace(recipe, **{name: getattr(kept, name) for name in open_fields})
+
+
+def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
+    """Fields that would give other weights; a run stopped before its choices were made leaves those open."""
+    choices_are_made = kept.max_steps is not None
+    return {
+        name
+        for name, value in vars(kept).items()
+        if value != getattr(recipe, name)
+        and name not in _FREE_FIELDS
+        and (choices_are_made or value not in (None, "auto"))
+    }
+
+
+def _shown(value: object) -> str:
+    return " ".join(value) if isinstance(value, tuple) else str(value)

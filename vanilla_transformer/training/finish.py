@@ -1,0 +1,202 @@
+"""The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from tqdm import tqdm
+from transformers.utils import logging as transformers_logging
+
+from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.evaluation.scoring import evaluate_model
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.training.averaging import load_average
+from vanilla_transformer.training.card import write_model_card
+from vanilla_transformer.training.checkpoints import (
+    PARTIAL,
+    Progress,
+    averaged_checkpoints,
+    remove_leftovers,
+    write_beside_and_rename,
+)
+from vanilla_transformer.training.cost import describe_device, peak_memory, training_flops
+from vanilla_transformer.training.curves import draw_learning_curves
+from vanilla_transformer.training.directory import OutputError, RunDirectory
+from vanilla_transformer.training.inputs import Inputs
+from vanilla_transformer.training.journal import Journal
+from vanilla_transformer.training.recipe import Recipe, settled
+from vanilla_transformer.translation import translate_lines
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is known of a finished run."""
+
+    steps: int
+    epochs: float
+    averaged_steps: list[int]
+    parameters: int
+    pairs: int
+    target_tokens: int
+    flops: float
+    seconds: float
+    last_loss: float | None
+    best_dev_nll: float | None
+    best_dev_step: int | None
+    last_dev_nll: float | None
+    peak_memory_bytes: int
+    device: str
+    precision: str
+    scores: dict[str, list[Score]]
+
+    def in_words(self) -> str:
+        """The summary for the person who waited for it."""
+        losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
+        if self.best_dev_nll is not None:
+            best = f"{self.best_dev_nll:.4f} (step {self.best_dev_step:,})"
+            losses.append(f"dev nll {self.last_dev_nll:.4f}, at best {best}")
+        return (
+            f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
+            f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
+            f"{'; '.join([*losses, f'{self.flops:.2e} FLOPs', f'peak memory {self.peak_memory_bytes / 1e9:.2f} GB'])}."
+        )
+
+
+def finish_run(
+    recipe: Recipe,
+    run: RunDirectory,
+    inputs: Inputs,
+    model: VanillaTransformerForConditionalGeneration,
+    progress: Progress,
+    journal: Journal,
+) -> None:
+    """Makes the output directory a scored model; done again from the last checkpoint if it is interrupted."""
+    remove_leftovers(run.path)
+    averaged = _load_mean_of_checkpoints(recipe, run, model, progress, journal)
+    _save_model(model, run)
+    scores = {
+        name: _score(name, text, recipe, inputs, model, journal)
+        for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
+        if text is not None and recipe.metrics
+    }
+    summary = _summarise(recipe, inputs, model, progress, journal.records(), averaged, scores)
+    draw_learning_curves(journal.records(), run.path / "learning_curves.png")
+    write_model_card(run.path, recipe, summary, inputs.languages)
+    _print_examples(recipe, inputs, model)
+    journal.say(summary.in_words())
+    shutil.rmtree(run.prepared, ignore_errors=True)
+    write_beside_and_rename(run.summary, json.dumps(dataclasses.asdict(summary), indent=1) + "\n")
+
+
+def _load_mean_of_checkpoints(
+    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, journal: Journal
+) -> list[int]:
+    """Section 6.1: puts the mean of the last checkpoints into the model, and returns their steps."""
+    whole = []
+    for checkpoint in averaged_checkpoints(
+        run.checkpoints, settled(recipe.save_steps), progress.step, recipe.average_checkpoints, journal.say
+    ):
+        damage = checkpoint.damage()
+        if damage is None:
+            whole.append(checkpoint)
+        else:
+            journal.say(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
+    load_average(model, [checkpoint.path for checkpoint in whole])
+    steps = [checkpoint.step for checkpoint in whole]
+    journal.say(f"The model is the mean of the checkpoints of steps {', '.join(f'{step:,}' for step in steps)}.")
+    return steps
+
+
+def _save_model(model: VanillaTransformerForConditionalGeneration, run: RunDirectory) -> None:
+    """Puts whole files into the output directory."""
+    partial = run.path / f"{PARTIAL}model"
+    try:
+        with without_progress_bars():
+            model.eval().save_pretrained(partial)
+        for file in partial.iterdir():
+            file.rename(run.path / file.name)
+        partial.rmdir()
+    except (OSError, SafetensorError) as error:
+        raise OutputError(
+            f"The model cannot be written to {run.path} ({' '.join(str(error).split())}): its checkpoints are whole, "
+            "and when there is room the same command goes on from the last."
+        ) from error
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Within it transformers shows no bars of its own."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def _score(
+    name: str,
+    corpus: "Dataset",
+    recipe: Recipe,
+    inputs: Inputs,
+    model: VanillaTransformerForConditionalGeneration,
+    journal: Journal,
+) -> list[Score]:
+    total = len(set(corpus["source"]))
+    with tqdm(desc=f"translating {name}", total=total, unit="sentence", disable=None, leave=False) as bar:
+        evaluation = evaluate_model(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update)
+    for score in evaluation.scores:
+        journal.say(f"{name}: {score}")
+    return evaluation.scores
+
+
+def _summarise(
+    recipe: Recipe,
+    inputs: Inputs,
+    model: VanillaTransformerForConditionalGeneration,
+    progress: Progress,
+    records: list[dict[str, Any]],
+    averaged: list[int],
+    scores: dict[str, list[Score]],
+) -> Summary:
+    corpus = inputs.train
+    tokens_in_epoch = int(corpus.target_lengths.sum(dtype=np.int64))
+    epochs = progress.target_tokens / tokens_in_epoch
+    last = {name: record[name] for record in records for name in ("loss", "dev_nll") if name in record}
+    return Summary(
+        steps=progress.step,
+        epochs=epochs,
+        averaged_steps=averaged,
+        parameters=model.num_parameters(),
+        pairs=len(corpus),
+        target_tokens=progress.target_tokens,
+        flops=epochs * training_flops(model.config, corpus.source_lengths, corpus.target_lengths),
+        seconds=progress.seconds,
+        last_loss=last.get("loss"),
+        last_dev_nll=last.get("dev_nll"),
+        best_dev_nll=progress.best_dev_nll,
+        best_dev_step=progress.best_step if progress.best_dev_nll is not None else None,
+        peak_memory_bytes=peak_memory(model.device),
+        device=describe_device(model.device, progress.processes),
+        precision=recipe.precision,
+        scores=scores,
+    )
+
+
+def _print_examples(recipe: Recipe, inputs: Inputs, model: VanillaTransformerForConditionalGeneration) -> None:
+    """Prints each example and its translation to standard output, with a tab between them."""
+    for source, translation in zip(
+        recipe.examples, translate_lines(model, inputs.tokenizer, recipe.examples), strict=True
+    ):
+        print(source, translation.text, sep="\t")

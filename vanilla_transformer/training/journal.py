@@ -1,0 +1,88 @@
+"""What a run says while it goes: progress bar, train.log and metrics.jsonl."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from vanilla_transformer.training.checkpoints import write_beside_and_rename
+
+
+class JournalError(OSError):
+    """A log that cannot be written, said in one sentence."""
+
+
+class Journal:
+    """Tells the same to the screen and to the files; on other processes than the main one it is silent."""
+
+    def __init__(self, metrics: Path, log: Path, *, speaks: bool) -> None:
+        self.metrics, self.log = metrics, log
+        self.speaks = speaks
+        self.bar: tqdm | None = None
+
+    def say(self, message: str) -> None:
+        """One sentence for the person in front of the screen and for the log."""
+        if self.speaks:
+            tqdm.write(message, file=sys.stderr)
+            self.note(message)
+
+    def note(self, message: str) -> None:
+        """One sentence for the log alone."""
+        if self.speaks:
+            _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
+
+    def record(self, record: dict[str, Any], words: str) -> None:
+        """Adds a line to metrics.jsonl, and its words to the log and, where there is no bar, to the screen."""
+        if self.speaks:
+            _append(self.metrics, json.dumps(record))
+            self.note(words)
+            if self.bar is None:
+                print(words, file=sys.stderr, flush=True)
+
+    def start_bar(self, *, total: int, done: int) -> None:
+        """Shows a progress bar where somebody can see one; a file or a pipe gets a line for each record instead."""
+        if self.speaks and sys.stderr.isatty():
+            self.bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, smoothing=0.1)
+
+    def advance(self, figures: str) -> None:
+        """One step more on the bar, and the latest figures beside it."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(figures, refresh=False)
+            self.bar.update()
+
+    def end_bar(self) -> None:
+        """Leaves the bar as it stands and goes on below it."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, without one that was cut short."""
+        if not self.metrics.exists():
+            return []
+        records = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return records
+
+    def forget_after(self, step: int) -> None:
+        """Drops the records of steps that are about to be made again, and a line that was cut short."""
+        if self.speaks and self.metrics.exists():
+            kept = [json.dumps(record) for record in self.records() if record["step"] <= step]
+            write_beside_and_rename(self.metrics, "".join(f"{line}\n" for line in kept))
+
+
+def _append(file: Path, line: str) -> None:
+    try:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    except OSError as error:
+        raise JournalError(
+            f"{file} cannot be written ({error.strerror}): when that is mended, the same command goes on."
+        ) from error

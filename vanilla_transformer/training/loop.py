@@ -1,0 +1,398 @@
+"""The training loop (section 5.2): batch, loss, backward, step, log, evaluate, save."""
+
+import hashlib
+import math
+import shutil
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from safetensors import SafetensorError
+
+from vanilla_transformer.data.batching import Step, StepPlan, collate, share
+from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.evaluation.metrics import check_names
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.training.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    Progress,
+    commit_checkpoint,
+    discard_after,
+    newest_whole_checkpoint,
+    partial_path,
+    prune_checkpoints,
+    remove_leftovers,
+)
+from vanilla_transformer.training.choices import CorpusFacts, complete, device_facts, model_config
+from vanilla_transformer.training.directory import OutputError, RunDirectory
+from vanilla_transformer.training.finish import finish_run
+from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.interruption import StopRequest, stop_on_signals
+from vanilla_transformer.training.journal import Journal
+from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
+from vanilla_transformer.training.processes import main_decides, main_first, start_accelerator
+from vanilla_transformer.training.recipe import Recipe, RecipeError, settled
+
+# On an accelerator reading a number waits for all work before it; this many steps share one wait.
+STEPS_PER_READING = 10
+
+
+class DivergenceError(ValueError):
+    """A loss that is no number any more."""
+
+
+def train(recipe: Recipe) -> Path:
+    """Trains from raw text to a model directory, as the recipe says, and returns the directory.
+
+    A run that was stopped in that directory goes on from its newest checkpoint, to the same weights.
+
+    Raises:
+        ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
+        SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
+    """
+    check_names(recipe.metrics)
+    if recipe.output is None:
+        raise RecipeError("There is no place for the model: name a directory as --output.")
+    run = RunDirectory(Path(recipe.output))
+    accelerator = start_accelerator(recipe, run)
+    try:
+        to_follow = main_decides(accelerator, lambda: run.open(recipe))
+        journal = Journal(run.metrics, run.log, speaks=accelerator.is_main_process)
+        _follow(to_follow, run, accelerator, journal)
+        return run.path
+    finally:
+        run.leave()
+        accelerator.end_training()
+
+
+def _follow(recipe: Recipe, run: RunDirectory, accelerator: Accelerator, journal: Journal) -> None:
+    """A run from its first file to its last; how it ends is in the log."""
+    try:
+        inputs = main_first(accelerator, lambda: gather_inputs(recipe, run, journal.say))
+        recipe = main_decides(accelerator, lambda: _settle(inputs, run, accelerator, journal))
+        _start_trackers(accelerator, recipe)
+        loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, journal)
+        loop.resume()
+        with stop_on_signals() as stop:
+            loop.run(stop)
+        if not loop.is_over:
+            step = loop.progress.step
+            journal.say(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
+            raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+        if accelerator.is_main_process:
+            finish_run(recipe, run, inputs, loop.plain_model, loop.progress, journal)
+    except (OSError, ValueError, RuntimeError) as error:
+        with suppress(OSError):
+            journal.note(f"Ended by an error: {error}")
+        raise
+    finally:
+        journal.end_bar()
+
+
+def _settle(inputs: Inputs, run: RunDirectory, accelerator: Accelerator, journal: Journal) -> Recipe:
+    """Chooses what is still open, says so, and keeps the whole recipe in the output directory."""
+    corpus = CorpusFacts(
+        pairs=len(inputs.train),
+        source_tokens=int(inputs.train.source_lengths.sum(dtype=np.int64)),
+        target_tokens=int(inputs.train.target_lengths.sum(dtype=np.int64)),
+    )
+    device = device_facts(accelerator.device, accelerator.num_processes)
+    recipe, sentences = complete(inputs.recipe, corpus, device)
+    for sentence in sentences:
+        journal.say(sentence)
+    run.keep(recipe)
+    return recipe
+
+
+def _start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
+    settings = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in vars(recipe).items()}
+    known = {name: value for name, value in settings.items() if value is not None}
+    accelerator.init_trackers("vanilla_transformer", known)
+
+
+class TrainingLoop:
+    """A run's model, optimizer and place in the data, and the steps that move them on."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        corpus: PreparedCorpus,
+        dev: PreparedCorpus | None,
+        checkpoints: Path,
+        journal: Journal,
+    ) -> None:
+        self.recipe, self.accelerator, self.journal = recipe, accelerator, journal
+        self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
+        self.progress = Progress(data=fingerprint(corpus), processes=accelerator.num_processes)
+        self.max_steps, self.save_steps = settled(recipe.max_steps), settled(recipe.save_steps)
+        self.eval_steps, self.log_steps = settled(recipe.eval_steps), recipe.log_steps
+        self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
+        self.plan, self.steps_in_epoch = make_plan(corpus, recipe), 0
+
+        set_seed(recipe.seed)
+        self.config = model_config(recipe)
+        model = VanillaTransformerForConditionalGeneration(self.config).to(accelerator.device)
+        if accelerator.device.type == "cpu":
+            # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
+            model.set_attn_implementation("eager")
+        optimizer = make_optimizer(model.parameters(), recipe, accelerator.device)
+        schedule = make_schedule(
+            optimizer, self.config.d_model, settled(recipe.warmup_steps), recipe.learning_rate_scale
+        )
+        self.plain_model = model
+        self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
+        self.learning_rate = 0.0
+        self.unread_loss = torch.zeros((), device=accelerator.device)
+        self.figures: dict[str, float] = {}
+        self._clock = 0.0
+        set_seed(recipe.seed, device_specific=True)
+        keep_plain_names(accelerator)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last step is done, or patience with `dev` is at its end."""
+        impatient = self.recipe.patience is not None and self.progress.evaluations_without_gain >= self.recipe.patience
+        return self.progress.step >= self.max_steps or impatient
+
+    def resume(self) -> None:
+        """Goes back to the newest whole checkpoint, if there is one, and forgets what was recorded after it."""
+        checkpoint = main_decides(
+            self.accelerator, lambda: newest_whole_checkpoint(self.checkpoints, self.journal.say)
+        )
+        if checkpoint is not None:
+            self._go_back_to(checkpoint)
+        if self.accelerator.is_main_process:
+            discard_after(self.checkpoints, self.progress.step)
+        self.journal.forget_after(self.progress.step)
+
+    def _go_back_to(self, checkpoint: Checkpoint) -> None:
+        data, processes = self.progress.data, self.progress.processes
+        self.progress = checkpoint.progress()
+        if self.progress.data != data:
+            raise OutputError(
+                f"The training data is not what it was when the run in {self.checkpoints.parent} began: "
+                "bring it back, or name another output directory."
+            )
+        self.accelerator.load_state(str(checkpoint.path))
+        self.journal.say(f"Going on from the checkpoint of step {checkpoint.step:,}.")
+        if self.progress.processes != processes:
+            self.journal.say(
+                f"It was made by {self.progress.processes} processes and now there are {processes}: "
+                "dropout draws other numbers than it would have."
+            )
+            set_seed(self.recipe.seed + self.progress.step, device_specific=True)
+            self.progress.processes = processes
+
+    def run(self, stop: StopRequest) -> None:
+        """Trains to the end, or until a signal has asked to stop; either way the last step is saved."""
+        self.model.train()
+        self.journal.start_bar(total=self.max_steps, done=self.progress.step)
+        self._clock = time.perf_counter()
+        for step in self._remaining_steps():
+            self._update(step)
+            self._count(step)
+            reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
+            stopping = reading_is_due and self._read_losses(stop)
+            if self._is_due(self.log_steps):
+                self._log()
+            if self._is_due(self.eval_steps):
+                self._evaluate()
+            if stopping or self._is_due(self.save_steps):
+                self._save()
+            self.journal.advance(_in_words(self.figures))
+            if stopping:
+                break
+        self.journal.end_bar()
+
+    def _remaining_steps(self) -> Iterator[Step]:
+        """Epoch after epoch, from the place where the run stands."""
+        while not self.is_over:
+            steps = self.plan.epoch(self.progress.epoch)
+            self.steps_in_epoch = len(steps)
+            for step in steps[self.progress.step_in_epoch :]:
+                yield step
+                if self.is_over:
+                    return
+            self.progress.epoch += 1
+            self.progress.step_in_epoch = 0
+
+    def _is_due(self, *intervals: int) -> bool:
+        return self.is_over or any(self.progress.step % interval == 0 for interval in intervals)
+
+    def _update(self, step: Step) -> None:
+        """Section 5.3: one update of the weights, from the mean loss over the target tokens of the whole step."""
+        processes = self.accelerator.num_processes
+        batches = share(step, self.accelerator.process_index, processes)
+        for number, rows in enumerate(batches, start=1):
+            # Processes exchange their gradients once a step, after its last batch.
+            with nullcontext() if number == len(batches) else self.accelerator.no_sync(self.model):
+                loss = self._loss(self.model, self.corpus, rows, step.target_tokens)
+                # The exchange takes the mean over processes, and the step wants their sum.
+                self.accelerator.backward(loss * processes)
+            self.unread_loss += loss.detach() * step.target_tokens
+        if self.recipe.max_grad_norm is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
+        self.learning_rate = self.schedule.get_last_lr()[0]
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+
+    def _loss(
+        self, model: torch.nn.Module, corpus: PreparedCorpus, rows: np.ndarray, target_tokens: int
+    ) -> torch.Tensor:
+        """The summed cross-entropy of some rows over `target_tokens`; without rows, zero with a zero gradient."""
+        device = self.accelerator.device
+        batch = collate(corpus.rows(rows), settled(self.config.pad_token_id))
+        # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
+            inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+            return model(**inputs, num_items_in_batch=target_tokens).loss
+
+    def _count(self, step: Step) -> None:
+        self.progress.step += 1
+        self.progress.step_in_epoch += 1
+        self.progress.target_tokens += step.target_tokens
+        self.progress.window_tokens += step.target_tokens
+
+    def _read_losses(self, stop: StopRequest) -> bool:
+        """Takes the losses since the last reading from all processes; True if a signal asked one of them to stop."""
+        asked = torch.full_like(self.unread_loss, float(stop.signal != 0))
+        loss, asked_anywhere = self.accelerator.reduce(torch.stack([self.unread_loss, asked]), "sum").tolist()
+        if not math.isfinite(loss):
+            raise DivergenceError(
+                f"The loss is no number any more at step {self.progress.step:,}, with the learning rate "
+                f"{self.learning_rate:.2e}: the checkpoints in {self.checkpoints} are from before. Start anew in "
+                "another output directory with a smaller --learning-rate-scale, a longer --warmup-steps, "
+                "--max-grad-norm 1 or --precision float32."
+            )
+        self.unread_loss.zero_()
+        progress = self.progress
+        progress.window_loss += loss
+        progress.window_seconds += self._pass_time()
+        self.figures = {
+            "loss": progress.window_loss / progress.window_tokens,
+            "learning_rate": self.learning_rate,
+            "tokens_per_second": round(progress.window_tokens / progress.window_seconds),
+        }
+        return asked_anywhere > 0
+
+    def _log(self) -> None:
+        """Writes down the figures of all steps since the last line, and begins to count anew."""
+        self._record(self.figures, _in_words(self.figures))
+        self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
+
+    def _evaluate(self) -> None:
+        """Measures the loss on `dev`, without smoothing or dropout."""
+        if self.dev is None:
+            return
+        nll, progress = self._dev_nll(self.dev), self.progress
+        if progress.best_dev_nll is None or nll < progress.best_dev_nll:
+            progress.best_dev_nll, progress.best_step, progress.evaluations_without_gain = nll, progress.step, 0
+        else:
+            progress.evaluations_without_gain += 1
+        perplexity = math.exp(min(nll, 700.0))
+        words = f"dev: nll {nll:.4f} · perplexity {perplexity:.2f}"
+        self._record({"dev_nll": nll, "dev_perplexity": perplexity}, words)
+
+    @torch.no_grad()
+    def _dev_nll(self, dev: PreparedCorpus) -> float:
+        """Mean negative log-likelihood of a target token, in nats."""
+        total, tokens = torch.zeros_like(self.unread_loss), 0
+        self.plain_model.eval()
+        for step in make_plan(dev, self.recipe).epoch(0):
+            tokens += step.target_tokens
+            for rows in share(step, self.accelerator.process_index, self.accelerator.num_processes):
+                total += self._loss(self.plain_model, dev, rows, target_tokens=1)
+        self.plain_model.train()
+        return self.accelerator.reduce(total, "sum").item() / tokens
+
+    def _record(self, figures: dict[str, float], words: str) -> None:
+        """Writes figures of this step to metrics.jsonl, the log and the trackers."""
+        self._pass_time()
+        progress = self.progress
+        epoch = progress.epoch + progress.step_in_epoch / self.steps_in_epoch
+        place = {"step": progress.step, "epoch": round(epoch, 4)}
+        totals = {"target_tokens": progress.target_tokens, "seconds": round(progress.seconds, 3)}
+        self.journal.record({**place, **figures, **totals}, f"step {progress.step:,} · epoch {epoch:.2f} · {words}")
+        self.accelerator.log(figures, step=progress.step)
+
+    def _pass_time(self) -> float:
+        """Adds the seconds since the last call to those of the run, and returns them."""
+        now = time.perf_counter()
+        passed, self._clock = now - self._clock, now
+        self.progress.seconds += passed
+        return passed
+
+    def _save(self) -> None:
+        """Writes a whole checkpoint, or none: until it is whole, it is beside the others under a hidden name."""
+        self._pass_time()
+        partial = partial_path(self.checkpoints, self.progress.step)
+        try:
+            if self.accelerator.is_main_process:
+                remove_leftovers(self.checkpoints)
+                partial.mkdir(parents=True)
+            self.accelerator.wait_for_everyone()
+            self.accelerator.save_state(str(partial))
+            self.accelerator.wait_for_everyone()
+            if self.accelerator.is_main_process:
+                commit_checkpoint(partial, self.progress)
+                prune_checkpoints(
+                    self.checkpoints,
+                    save_steps=self.save_steps,
+                    last_step=self.progress.step if self.is_over else None,
+                    averaged=self.recipe.average_checkpoints,
+                )
+        # torch and safetensors have errors of their own for a disk that takes no more.
+        except (OSError, RuntimeError, SafetensorError) as error:
+            remove_leftovers(self.checkpoints)
+            free = shutil.disk_usage(self.checkpoints.parent).free
+            raise CheckpointError(
+                f"The checkpoint of step {self.progress.step:,} cannot be written to {self.checkpoints} "
+                f"({' '.join(str(error).split())}; {free / 1e9:,.2f} GB are free): the earlier ones are whole, and "
+                "when there is room the same command goes on from the newest."
+            ) from error
+
+
+def fingerprint(corpus: PreparedCorpus) -> str:
+    """Tells corpora apart by the lengths of their pairs, which decide the batches."""
+    return hashlib.sha256(corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()).hexdigest()
+
+
+def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
+    """The recipe's batches for a corpus."""
+    return StepPlan(
+        corpus.source_lengths,
+        corpus.target_lengths,
+        batch_tokens=settled(recipe.batch_tokens),
+        batches_per_step=settled(recipe.batches_per_step),
+        seed=recipe.seed,
+    )
+
+
+def keep_plain_names(accelerator: Accelerator) -> None:
+    """Makes checkpoints hold each weight once, under the model's own name, whatever the processes wrap it in."""
+
+    def before_saving(models: list[torch.nn.Module], weights: list[dict[str, Any]], output: str) -> None:
+        weights[:] = [OrderedDict(accelerator.unwrap_model(model).named_parameters()) for model in models]
+
+    def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:
+        models[:] = [accelerator.unwrap_model(model) for model in models]
+
+    accelerator.register_save_state_pre_hook(before_saving)
+    accelerator.register_load_state_pre_hook(before_loading)
+
+
+def _in_words(figures: dict[str, float]) -> str:
+    if not figures:
+        return ""
+    return "loss {loss:.3f} · {tokens_per_second:,} tokens/s · learning rate {learning_rate:.2e}".format(**figures)

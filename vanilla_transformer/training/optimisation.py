@@ -1,0 +1,29 @@
+"""Section 5.3: Adam, and the learning rate that rises and then falls with the root of the step."""
+
+from collections.abc import Iterable
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from vanilla_transformer.training.recipe import Recipe
+
+
+def paper_learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
+    """Section 5.3, Eq. 3: d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5); the first step is step 1."""
+    return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, device: torch.device) -> torch.optim.Adam:
+    """Section 5.3: Adam with the recipe's β1, β2 and ε, as one kernel where torch has it for the device."""
+    return torch.optim.Adam(
+        parameters,
+        lr=1.0,  # The schedule gives the whole rate.
+        betas=(recipe.adam_beta1, recipe.adam_beta2),
+        eps=recipe.adam_epsilon,
+        fused=device.type in ("cpu", "cuda"),
+    )
+
+
+def make_schedule(optimizer: torch.optim.Optimizer, d_model: int, warmup_steps: int, scale: float) -> LambdaLR:
+    """Eq. 3 as a schedule of torch, which counts the steps already done."""
+    return LambdaLR(optimizer, lambda steps_done: paper_learning_rate(steps_done + 1, d_model, warmup_steps, scale))

@@ -1,0 +1,229 @@
+"""The recipe: one flat list of settings that decides a training run, read from YAML or the command line."""
+
+import dataclasses
+import difflib
+import importlib.resources
+import math
+import types
+import typing
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+Value = typing.TypeVar("Value")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be followed, said in one sentence."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a training run; what is left out is chosen from the data and the device, and printed."""
+
+    train: tuple[str, ...] = ()
+    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id or `cmudict:train`."""
+    dev: tuple[str, ...] = ()
+    """Pairs held out to follow the progress, in any form that `train` takes."""
+    test: tuple[str, ...] = ()
+    """Pairs scored once, at the end."""
+    source_column: str | None = None
+    """Column (or language of a `translation` column) to translate from; by default the first."""
+    target_column: str | None = None
+    """Column (or language of a `translation` column) to translate into; by default the second."""
+    max_length: int = 256
+    """Pairs with more tokens than this on a side are left out, and counted."""
+
+    tokenizer: str | None = None
+    """Model directory or Hub id whose tokenizer is used; by default one is learned from `train`."""
+    tokenizer_algorithm: Literal["bpe", "wordpiece", "unigram", "character"] = "bpe"
+    """How sub-words are learned (section 5.1: byte-pair encoding)."""
+    tokenizer_sides: Literal["both", "source", "target"] = "both"
+    """Which side of `train` sub-words are learned from."""
+    vocab_size: int | None = None
+    """Types in the one vocabulary of both sides; chosen from the number of pairs."""
+
+    preset: str | None = None
+    """Named sizes: tiny, small, base, big or a row of Table 3; chosen from the number of pairs and the device."""
+    d_model: int | None = None
+    """Width of every layer's output (section 3.1); the preset's."""
+    d_ff: int | None = None
+    """Inner width of the feed-forward layers (section 3.3); the preset's."""
+    num_heads: int | None = None
+    """Attention heads (section 3.2.2); the preset's."""
+    d_k: int | None = None
+    """Width of a head's queries and keys; by default d_model / num_heads."""
+    d_v: int | None = None
+    """Width of a head's values; by default d_model / num_heads."""
+    encoder_layers: int | None = None
+    """Layers of the encoder; the preset's."""
+    decoder_layers: int | None = None
+    """Layers of the decoder; the preset's."""
+    dropout: float | None = None
+    """Residual dropout (section 5.4); chosen from the number of pairs."""
+    label_smoothing: float | None = None
+    """Label smoothing (section 5.4); the preset's."""
+    positional_encoding: Literal["sinusoidal", "learned"] | None = None
+    """Positions as in section 3.5, or learned (Table 3, row E); the preset's."""
+
+    batch_tokens: int | None = None
+    """Target tokens in a step, over all devices and batches (section 5.1); chosen from the number of pairs."""
+    batches_per_step: int | None = None
+    """Batches that a step is cut into, each of sentences of about equal length; chosen from the device's memory."""
+    max_steps: int | None = None
+    """Updates of the weights (section 5.2); chosen from the number of pairs and the device."""
+    warmup_steps: int | None = None
+    """Steps over which the learning rate rises (Eq. 3)."""
+    learning_rate_scale: float = 1.0
+    """Factor on the learning rate of Eq. 3."""
+    adam_beta1: float = 0.9
+    """Decay of Adam's mean of gradients (section 5.3)."""
+    adam_beta2: float = 0.98
+    """Decay of Adam's mean of squared gradients (section 5.3)."""
+    adam_epsilon: float = 1e-9
+    """Adam's epsilon (section 5.3)."""
+    max_grad_norm: float | None = None
+    """Longest gradient, longer ones are scaled down; by default none is, as in the paper."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Numbers in matrix products; auto takes bfloat16 where the device computes in it. Weights stay float32."""
+    seed: int = 1
+    """Start of all random numbers: weights, order of the data, dropout."""
+
+    eval_steps: int | None = None
+    """Steps between measurements of the loss on `dev`."""
+    patience: int | None = None
+    """Measurements without a better loss on `dev` before the run ends early; by default it never does."""
+    metrics: tuple[str, ...] = ("sacrebleu", "chrf")
+    """Scores of `dev` and `test` at the end: sacrebleu, chrf, ter, wer, per."""
+    examples: tuple[str, ...] = ()
+    """Sentences translated and printed at the end."""
+
+    save_steps: int | None = None
+    """Steps between checkpoints."""
+    average_checkpoints: int = 5
+    """Number of last checkpoints whose mean is the final model (section 6.1: 5 for base, 20 for big)."""
+    log_steps: int = 50
+    """Steps between lines of the log and of metrics.jsonl."""
+
+    output: str | None = None
+    """Directory that becomes the model; an unfinished run of the same recipe in it goes on."""
+    trackers: tuple[str, ...] = ()
+    """Trackers of accelerate that the metrics are sent to as well: tensorboard, wandb, mlflow, ..."""
+
+    def __post_init__(self) -> None:
+        for field, hint in _hints().items():
+            object.__setattr__(self, field, _checked_type(field, getattr(self, field), hint))
+        for field, (least, below) in _RANGES.items():
+            value = getattr(self, field)
+            if value is not None and not least <= value < below:
+                limit = f"at least {least}" + (f" and below {below}" if below < math.inf else "")
+                raise RecipeError(f"{field} must be {limit}, not {value}.")
+
+    def to_yaml(self) -> str:
+        """The recipe as YAML that `load_recipe` reads back; fields that are None are left to be chosen."""
+        values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
+        # YAML as it is read takes some rare characters, U+0085 among them, for line breaks unless they are escaped.
+        return text if yaml.safe_load(text) == plain else yaml.safe_dump(plain, sort_keys=False, width=1000)
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"), (1, math.inf)),
+    **dict.fromkeys(("max_length", "batch_tokens", "batches_per_step", "max_steps", "warmup_steps"), (1, math.inf)),
+    **dict.fromkeys(("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps"), (1, math.inf)),
+    **dict.fromkeys(("dropout", "label_smoothing", "adam_beta1", "adam_beta2"), (0, 1)),
+    **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
+    "seed": (0, 2**31),
+}
+
+
+def settled(value: Value | None) -> Value:
+    """The value of a field that is chosen by now."""
+    assert value is not None
+    return value
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """The recipe of that name that comes with the package, or the one in that YAML file."""
+    shipped = _shipped_recipes()
+    path = Path(name_or_path)
+    file: Traversable = shipped.get(str(name_or_path), path)
+    if str(name_or_path) not in shipped and not path.is_file():
+        raise RecipeError(
+            f"There is no recipe and no file {str(name_or_path)!r}{_nearest(str(name_or_path), shipped)}; "
+            f"recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
+        )
+    values = _read_yaml(file)
+    fields = [field.name for field in dataclasses.fields(Recipe)]
+    for name in values:
+        if name not in fields:
+            raise RecipeError(f"{file}: there is no field {str(name)!r} in a recipe{_nearest(str(name), fields)}.")
+    try:
+        return Recipe(**values)
+    except RecipeError as error:
+        raise RecipeError(f"{file}: {error}") from None
+
+
+def _shipped_recipes() -> dict[str, Traversable]:
+    folder = importlib.resources.files("vanilla_transformer") / "recipes"
+    if not folder.is_dir():
+        return {}
+    return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
+
+
+def _read_yaml(file: Traversable) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{file} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise RecipeError(f"{file} must hold lines of the form `field: value`.")
+    return values
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _hints() -> dict[str, Any]:
+    return {field.name: field.type for field in dataclasses.fields(Recipe)}
+
+
+def _checked_type(field: str, value: Any, hint: Any) -> Any:
+    """`value` as the type that the field wants: YAML reads 1e-9 as text, and gives lists for tuples."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if value is None and types.NoneType in options:
+        return None
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            if value in typing.get_args(option):
+                return value
+        elif typing.get_origin(option) is tuple:
+            items = (value,) if isinstance(value, str) else value
+            if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+                return tuple(items)
+        elif option is float and not isinstance(value, bool):
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                continue
+        elif isinstance(value, option) and not isinstance(value, bool):
+            return value
+    raise RecipeError(f"{field} must be {_describe(options)}, not {value!r}.")
+
+
+def _describe(options: tuple[Any, ...]) -> str:
+    words = {int: "a whole number", float: "a number", str: "text"}
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            return f"one of {', '.join(typing.get_args(option))}"
+        if typing.get_origin(option) is tuple:
+            return "text or a list of texts"
+        if option in words:
+            return words[option]
+    raise AssertionError(options)
