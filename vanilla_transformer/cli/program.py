@@ -109,5 +109,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError | ValueError):
         return message.rstrip(".") + "."
     if type(error).__name__ == "OutOfMemoryError":
-        return "The device has too little memory for such batches: give a smaller --batch-tokens."
+        return (
+            "The device has too little memory for such batches: in training give more --batches-per-step, "
+            "in translation fewer --batch-tokens."
+        )
     return f"{type(error).__name__}: {message} (not your mistake: --debug shows where it happened)"

@@ -1,18 +1,16 @@
 """`vanilla-transformer train`: from a recipe, or from pairs of text alone, to a model."""
 
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.training.recipe import Recipe, load_recipe
+from vanilla_transformer.training.recipe import Recipe, load_recipe, shipped_recipes
 
 
 def _recipe_help() -> str:
-    folder = files("vanilla_transformer") / "recipes"
-    names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
-    return f"A recipe of the package ({', '.join(names)}) or a YAML file; it comes before all options."
+    names = ", ".join(sorted(shipped_recipes()))
+    return f"A recipe of the package ({names}) or a YAML file; it comes before all options."
 
 
 @dataclass(frozen=True)

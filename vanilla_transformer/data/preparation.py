@@ -169,7 +169,9 @@ def _write_tokens(
     kept = empty = 0
     with (
         written_beside(directory / TOKENS_FILE) as temporary,
-        tqdm(total=len(corpus), desc="tokenizing", unit=" pairs", unit_scale=True, disable=not progress) as bar,
+        tqdm(
+            total=len(corpus), desc="tokenizing", unit=" pairs", unit_scale=True, disable=None if progress else True
+        ) as bar,
     ):
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for sources, targets in _text_batches(corpus):

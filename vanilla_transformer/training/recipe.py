@@ -149,7 +149,7 @@ def settled(value: Value | None) -> Value:
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
     """The recipe of that name that comes with the package, or the one in that YAML file."""
-    shipped = _shipped_recipes()
+    shipped = shipped_recipes()
     path = Path(name_or_path)
     file: Traversable = shipped.get(str(name_or_path), path)
     if str(name_or_path) not in shipped and not path.is_file():
@@ -168,7 +168,8 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         raise RecipeError(f"{file}: {error}") from None
 
 
-def _shipped_recipes() -> dict[str, Traversable]:
+def shipped_recipes() -> dict[str, Traversable]:
+    """The recipes that come with the package, by name."""
     folder = importlib.resources.files("vanilla_transformer") / "recipes"
     if not folder.is_dir():
         return {}
