@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: quickstart test check format clean
 
 quickstart: $(VENV)/.installed
-	$(BIN)/vanilla-transformer train cmudict --max-steps 3000 --output models/cmudict-quickstart
+	$(BIN)/vanilla-transformer train cmudict --max-steps 5000 --output models/cmudict-quickstart
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2

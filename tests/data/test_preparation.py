@@ -1,4 +1,5 @@
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -171,7 +172,9 @@ def test_another_process_gets_the_place_and_not_the_tokens(prepare):
     assert as_lists(pickle.loads(pickled).rows([7])) == as_lists(prepared.rows([7]))
 
 
-def test_the_bar_can_be_switched_off(tokenizer, tmp_path, capsys):
+def test_the_bar_is_for_terminals_and_can_be_switched_off(tokenizer, tmp_path, capsys, monkeypatch):
+    prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "piped", progress=True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "silent", progress=False)
     assert capsys.readouterr().err == ""
     prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "told", progress=True)
