@@ -6,7 +6,11 @@ BIN := $(VENV)/bin
 .PHONY: quickstart test check format clean
 
 quickstart: $(VENV)/.installed
-	$(BIN)/vanilla-transformer train cmudict --max-steps 5000 --output models/cmudict-quickstart
+	@if [ -f models/cmudict-quickstart/summary.json ]; then \
+		echo 'models/cmudict-quickstart is there already: delete it to train it again.'; \
+	else \
+		$(BIN)/vanilla-transformer train cmudict --max-steps 5000 --output models/cmudict-quickstart; \
+	fi
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2
