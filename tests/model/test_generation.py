@@ -6,8 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig
-from transformers.trainer_seq2seq import Seq2SeqTrainer
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, default_data_collator
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.generation_vanilla_transformer import GoogleLengthPenalty
@@ -161,13 +160,21 @@ def test_prefix_is_kept_and_not_counted(tiny_model):
     assert (outputs != PAD).sum(-1).tolist() == [3 + 5 + 50, 3 + 3 + 50, 3 + 2 + 50]
 
 
-def test_length_that_a_trainer_writes_changes_nothing(tiny_model):
+def test_prediction_in_a_trainer_leaves_the_defaults_as_they_were(tiny_model, tmp_path):
     before = tiny_model.generate(input_ids=SOURCE, attention_mask=MASK)
-    # What prediction with generate leaves behind.
-    defaults = tiny_model.generation_config._get_default_generation_params()
-    tiny_model.generation_config.update(**defaults, defaults_only=True)
-    assert tiny_model.generation_config.max_length == 20
-    assert hasattr(Seq2SeqTrainer, "prediction_step")
+    pair = {"input_ids": SOURCE[0].tolist(), "attention_mask": MASK[0].tolist(), "labels": [6, 3, END]}
+    seen = []
+    trainer = Seq2SeqTrainer(
+        model=tiny_model,
+        args=Seq2SeqTrainingArguments(tmp_path, predict_with_generate=True, report_to=[], use_cpu=True),
+        eval_dataset=[pair, pair],
+        data_collator=default_data_collator,
+        compute_metrics=lambda prediction: seen.append(prediction.predictions) or {},
+    )
+    trainer.evaluate()
+    expected = before[0][before[0] != PAD].tolist()
+    assert seen[0][0][: len(expected)].tolist() == expected
+    assert tiny_model.generation_config.max_length == 20  # The trainer writes it, and nobody asked for it.
     assert torch.equal(tiny_model.generate(input_ids=SOURCE, attention_mask=MASK), before)
 
 
