@@ -140,7 +140,9 @@ def test_learned_positions_end_where_they_end(tiny_config):
     assert model(input_ids=SOURCE, decoder_input_ids=TARGET).logits.shape == (2, 5, 48)
     with pytest.raises(ValueError, match="7 tokens is longer than the 6 learned positions"):
         model(input_ids=torch.full((1, 7), 5), decoder_input_ids=TARGET[:1])
-    assert model.generate(input_ids=SOURCE, attention_mask=MASK).shape[1] <= 1 + 6
+    for prefix in (1, 3):
+        settings = {"decoder_input_ids": TARGET[:, :prefix], "suppress_tokens": [0, 2]}
+        assert model.generate(input_ids=SOURCE, attention_mask=MASK, **settings).shape[1] == 6 + 1
 
 
 def test_accumulated_batches_give_the_gradient_of_one(tiny_model):

@@ -85,13 +85,14 @@ class PaperGenerationMixin(GenerationMixin):
         beyond = self._beyond_source(generation_config, kwargs)
         if beyond is not None:
             limits = self._source_lengths(inputs, kwargs) + beyond
+            prompt_length = self._prompt_length(kwargs.get("decoder_input_ids"))
             if self.config.positional_encoding == "learned":
-                limits = limits.clamp(max=self.config.max_position_embeddings)
+                # The last new token is never read, so it needs no position.
+                limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
             criteria = kwargs.pop("stopping_criteria", None) or []
-            limit = SourceLengthLimit(limits, self._prompt_length(kwargs.get("decoder_input_ids")))
-            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, limit])
+            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, SourceLengthLimit(limits, prompt_length)])
             # Overrules the length that `self.generation_config` may hold, quietly.
-            kwargs["max_length"] = int(limits.max()) + limit.prompt_length
+            kwargs["max_length"] = int(limits.max()) + prompt_length
         return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
     def _beyond_source(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> int | None:
@@ -99,10 +100,10 @@ class PaperGenerationMixin(GenerationMixin):
         for name in ("max_new_tokens", "max_length"):
             if kwargs.get(name) is not None or getattr(generation_config, name, None) is not None:
                 return None
-        for settings in (kwargs, vars(generation_config or object), vars(self.generation_config)):
-            if "max_length_beyond_source" in settings:
-                return settings["max_length_beyond_source"]
-        return None
+        if "max_length_beyond_source" in kwargs:
+            return kwargs["max_length_beyond_source"]
+        given = getattr(generation_config, "max_length_beyond_source", None)
+        return given if given is not None else getattr(self.generation_config, "max_length_beyond_source", None)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
