@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.modeling_vanilla_transformer import Dropout, PositionalEncoding
+from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Dropout, Encoder, PositionalEncoding
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
 MASK = (SOURCE != 0).long()
@@ -214,3 +214,24 @@ def test_either_ids_or_embeddings_are_asked_for(tiny_model):
         tiny_model(inputs_embeds=embeddings(SOURCE), decoder_inputs_embeds=embeddings(TARGET)).logits,
         tiny_model(input_ids=SOURCE, decoder_input_ids=TARGET).logits,
     )
+
+
+def test_decoder_on_its_own_goes_on_from_its_cache(tiny_model):
+    """Without a source there is nothing to attend to but the target's own past."""
+    decoder = tiny_model.get_decoder()
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
+    whole = decoder(input_ids=TARGET, attention_mask=mask).last_hidden_state
+    begun = decoder(input_ids=TARGET[:, :3], attention_mask=mask[:, :3], use_cache=True)
+    rest = decoder(input_ids=TARGET[:, 3:], attention_mask=mask, past_key_values=begun.past_key_values)
+    torch.testing.assert_close(rest.last_hidden_state, whole[:, 3:], atol=1e-5, rtol=0)
+
+
+def test_encoder_and_decoder_are_saved_and_loaded_on_their_own(tiny_model, tmp_path):
+    whole = tiny_model(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=TARGET, output_hidden_states=True)
+    for part in ("encoder", "decoder"):
+        getattr(tiny_model.model, part).save_pretrained(tmp_path / part)
+    encoder, decoder = Encoder.from_pretrained(tmp_path / "encoder"), Decoder.from_pretrained(tmp_path / "decoder")
+    states = encoder(input_ids=SOURCE, attention_mask=MASK).last_hidden_state
+    torch.testing.assert_close(states, whole.encoder_last_hidden_state)
+    found = decoder(input_ids=TARGET, encoder_hidden_states=states, encoder_attention_mask=MASK)
+    torch.testing.assert_close(found.last_hidden_state, whole.decoder_hidden_states[-1])

@@ -1,3 +1,4 @@
+import json
 import logging
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from transformers import pipeline
+from transformers import BatchEncoding, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from vanilla_transformer import (
@@ -165,6 +166,7 @@ def test_device_and_dtype_are_those_asked_for(directory: Path) -> None:
     assert translate.model.dtype == torch.bfloat16
     assert translate.device == torch.device("cpu")
     assert len(translate(TEXTS, batch_size=2)) == len(TEXTS)
+    assert pipeline("translation", model=directory, torch_dtype=torch.bfloat16).model.dtype == torch.bfloat16
 
 
 def test_dropout_is_off_for_a_model_that_was_in_training(tokenizer: VanillaTransformerTokenizer) -> None:
@@ -172,26 +174,71 @@ def test_dropout_is_off_for_a_model_that_was_in_training(tokenizer: VanillaTrans
     assert not pipeline("translation", model=model, tokenizer=tokenizer).model.training
 
 
-def test_saved_pipeline_loads_from_its_own_code(
+def test_languages_are_for_tokenizers_that_know_several(
+    translate: VanillaTransformerTranslationPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    languages = {"src_lang": "en", "tgt_lang": "de"}
+    assert translate("the cat", **languages) == translate("the cat")
+
+    asked = []
+
+    def build(tokenizer: VanillaTransformerTokenizer, text: str, **settings: object) -> BatchEncoding:
+        asked.append(settings)
+        return tokenizer(text, return_tensors="pt")
+
+    monkeypatch.setattr(VanillaTransformerTokenizer, "_build_translation_inputs", build, raising=False)
+    assert translate("the cat", **languages) == translate("the cat")
+    assert asked == [{**languages, "truncation": True, "return_tensors": "pt"}]
+
+
+def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(
     translate: VanillaTransformerTranslationPipeline, tmp_path: Path
 ) -> None:
     translate.save_pretrained(tmp_path)
-    loaded = pipeline("translation", model=str(tmp_path), trust_remote_code=True, max_new_tokens=6)
-    assert not isinstance(loaded, VanillaTransformerTranslationPipeline)
-    assert type(loaded).__name__ == VanillaTransformerTranslationPipeline.__name__
-    assert loaded(TEXTS) == translate(TEXTS)
+    for trust in (None, True):
+        loaded = pipeline("translation", model=str(tmp_path), trust_remote_code=trust, max_new_tokens=6)
+        assert type(loaded) is VanillaTransformerTranslationPipeline
+        assert loaded(TEXTS) == translate(TEXTS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert set(config["custom_pipelines"]) == {"translation", "text2text-generation"}
+    assert (tmp_path / "pipeline_vanilla_transformer.py").is_file()
 
 
-def test_tasks_that_are_registered_already_stay_as_they_are() -> None:
-    script = (
-        "from transformers import Pipeline\n"
-        "from transformers.pipelines import PIPELINE_REGISTRY\n"
-        "class Other(Pipeline): ...\n"
-        "PIPELINE_REGISTRY.register_pipeline('translation', Other)\n"
-        "before = dict(PIPELINE_REGISTRY.supported_tasks)\n"
-        "import vanilla_transformer\n"
-        "after = PIPELINE_REGISTRY.supported_tasks\n"
-        "assert {task: after[task] for task in before} == before\n"
-        "assert set(after) - set(before) == {'text2text-generation'}\n"
-    )
+def test_importing_the_package_adds_to_what_is_registered_and_changes_nothing() -> None:
+    script = """
+from transformers import Pipeline, pipelines
+from transformers.models.auto import configuration_auto, modeling_auto, tokenization_auto
+
+class Other(Pipeline): ...
+
+def registered():
+    mappings = {
+        "tasks": pipelines.PIPELINE_REGISTRY.supported_tasks,
+        "aliases": pipelines.PIPELINE_REGISTRY.task_aliases,
+        "configurations": configuration_auto.CONFIG_MAPPING._extra_content,
+        "names": dict.fromkeys(configuration_auto.CONFIG_MAPPING_NAMES),
+        "models": modeling_auto.MODEL_MAPPING._extra_content,
+        "seq2seq models": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING._extra_content,
+        "causal models": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING._extra_content,
+        "tokenizers": tokenization_auto.TOKENIZER_MAPPING._extra_content,
+    }
+    return {name: dict(mapping) for name, mapping in mappings.items()}
+
+pipelines.PIPELINE_REGISTRY.register_pipeline("translation", Other)
+before, removed = registered(), dict(pipelines.REMOVED_TASKS)
+import vanilla_transformer
+after = registered()
+for name, mapping in before.items():
+    assert {key: after[name][key] for key in mapping} == mapping, name
+added = {name: [getattr(key, "__name__", key) for key in after[name] if key not in before[name]] for name in after}
+assert {name: keys for name, keys in added.items() if keys} == {
+    "tasks": ["text2text-generation"],
+    "configurations": ["vanilla_transformer"],
+    "models": ["VanillaTransformerConfig"],
+    "seq2seq models": ["VanillaTransformerConfig"],
+    "tokenizers": ["VanillaTransformerConfig"],
+}, added
+removed.pop("text2text-generation")  # The note that this task is gone is no longer true.
+assert pipelines.REMOVED_TASKS == removed
+"""
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import string
 import subprocess
 import sys
@@ -28,6 +29,8 @@ TEXTS = [
     "I wrote </s></s></s> and <s> and <pad><pad> and <unk> for </s> and </s>. </s>",
 ] * 3
 
+SPLIT = ["über sa@@ f@@ ti@@ g-@@ grünes gras .", "das gras ist über dem sa@@ nd .", "das </s> und ein@@ </s> ."]
+
 AutoTokenizer.register(VanillaTransformerConfig, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
 
 tricky_texts = st.lists(
@@ -54,7 +57,14 @@ def tokenizer() -> VanillaTransformerTokenizer:
 
 
 def train(algorithm: str) -> VanillaTransformerTokenizer:
-    return VanillaTransformerTokenizer.train(TEXTS, 280 if algorithm == "character" else 400, algorithm)
+    return VanillaTransformerTokenizer.train(
+        TEXTS, {"character": 280, "presplit": None}.get(algorithm, 400), algorithm
+    )
+
+
+@pytest.fixture(scope="module")
+def presplit() -> VanillaTransformerTokenizer:
+    return VanillaTransformerTokenizer.train(SPLIT, algorithm="presplit")
 
 
 def reloaded(tokenizer: VanillaTransformerTokenizer, directory: Path) -> VanillaTransformerTokenizer:
@@ -76,6 +86,7 @@ def decoded(tokenizer: VanillaTransformerTokenizer, ids: list[int]) -> str:
 @example("\n")
 @example("\u2581a\u2581")
 @example("".join(SPECIAL))
+@example("a@@ b @@ c@@\nd@@")
 @given(text=tricky_texts)
 def test_any_text_comes_back_exactly_before_and_after_saving(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, text: str
@@ -83,10 +94,11 @@ def test_any_text_comes_back_exactly_before_and_after_saving(
     trained, loaded = tokenizers[algorithm]
     ids = trained(text)["input_ids"]
     assert loaded(text)["input_ids"] == ids
+    expected = re.sub(r"@@( |\Z)", "", text) if algorithm == "presplit" else text
     for tokenizer in (trained, loaded):
-        assert decoded(tokenizer, ids) == text
-        assert tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) == text
-        assert tokenizer.batch_decode([ids, [2]], skip_special_tokens=True) == [text, ""]
+        assert decoded(tokenizer, ids) == tokenizer.joined(text) == expected
+        assert tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) == expected
+        assert tokenizer.batch_decode([ids, [2]], skip_special_tokens=True) == [expected, ""]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -167,11 +179,13 @@ def test_vocabulary_error_survives_pickling() -> None:
     ("texts", "vocab_size", "algorithm", "message"),
     [
         (TEXTS, 259, "bpe", "at least 260"),
+        (TEXTS, 259, "presplit", "at least 260"),
+        (TEXTS, None, "bpe", "vocab_size is missing: bpe"),
         (TEXTS, 300, "bpee", "no algorithm 'bpee'"),
         ("one text", 300, "bpe", "iterable of texts"),
     ],
 )
-def test_wrong_arguments_are_named(texts: list[str], vocab_size: int, algorithm: str, message: str) -> None:
+def test_wrong_arguments_are_named(texts: list[str], vocab_size: int | None, algorithm: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
 
@@ -209,6 +223,40 @@ def test_character_pieces_are_characters_and_unseen_ones_are_bytes(
     assert len(tokenizer.tokenize("🦊")) == len("🦊".encode())
 
 
+def test_split_text_keeps_its_pieces_and_comes_back_in_words(
+    presplit: VanillaTransformerTokenizer, tmp_path: Path
+) -> None:
+    for tokenizer in (presplit, reloaded(presplit, tmp_path)):
+        pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(SPLIT[0]))
+        assert len(pieces) == len(SPLIT[0].split())
+        assert decoded(tokenizer, pieces) == tokenizer.joined(SPLIT[0]) == "über saftig-grünes gras ."
+        assert [tokenizer.joined(text) for text in ("", "sand ist sand .", "sa@@")] == ["", "sand ist sand .", "sa"]
+
+
+def test_pieces_that_no_text_had_are_bytes(presplit: VanillaTransformerTokenizer) -> None:
+    # A known piece inside an unknown one is none: each byte, and the space before them, is a piece.
+    assert len(presplit.tokenize("grasmatte")) == 1 + len("grasmatte")
+    assert len(presplit.tokenize("gras übrig")) == 1 + 1 + len("übrig".encode())
+    assert presplit.joined("gras@@ matte 🙂") == "grasmatte 🙂"
+
+
+def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
+    presplit: VanillaTransformerTokenizer,
+) -> None:
+    ids = presplit("das </s> .", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 3
+    assert min(ids) >= 260
+    assert presplit.joined("</s> ein@@ </s> <pad>") == "</s> ein</s> <pad>"
+
+
+def test_most_frequent_pieces_fill_the_vocabulary_in_order(presplit: VanillaTransformerTokenizer) -> None:
+    small = VanillaTransformerTokenizer.train(SPLIT, 264, "presplit")
+    assert small.convert_ids_to_tokens([260, 261, 262, 263]) == ["Ġ.", "Ġ</s>", "Ġdas", "Ġgras"]
+    assert presplit.convert_ids_to_tokens([260, 261, 262, 263]) == ["Ġ.", "Ġ</s>", "Ġdas", "Ġgras"]
+    assert len(presplit) == 260 + len({piece for text in SPLIT for piece in text.split()})
+    assert small.joined(SPLIT[0]) == presplit.joined(SPLIT[0])
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_word_of_any_length_is_read_in_time(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str
@@ -216,7 +264,7 @@ def test_a_word_of_any_length_is_read_in_time(
     tokenizer = tokenizers[algorithm][0]
     text = "a你" * 5_000
     assert decoded(tokenizer, tokenizer(text)["input_ids"]) == text
-    VanillaTransformerTokenizer.train([text] * 2, 262, algorithm if algorithm != "character" else "bpe")
+    VanillaTransformerTokenizer.train([text] * 2, 261, algorithm)
 
 
 def test_pickled_tokenizer_is_the_same(tokenizer: VanillaTransformerTokenizer) -> None:
@@ -250,21 +298,24 @@ def test_streamer_writes_the_text(tokenizer: VanillaTransformerTokenizer, capsys
     assert capsys.readouterr().out == "Über der Matte tanzen Mäuse!\n"
 
 
-def test_saved_tokenizer_loads_without_this_package_and_without_trusting_code(tmp_path: Path) -> None:
-    saved = train("bpe")
-    reloaded(saved, tmp_path)
-    text = " the cat's </s> mat "
+def test_saved_tokenizers_load_without_this_package_and_without_trusting_code(tmp_path: Path) -> None:
+    saved = {algorithm: train(algorithm) for algorithm in ("bpe", "presplit")}
+    for algorithm, tokenizer in saved.items():
+        reloaded(tokenizer, tmp_path / algorithm)
+    text = " the c@@ at's </s> mat "
     script = (
         "import json, sys\n"
         "from transformers import AutoTokenizer\n"
-        "tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])\n"
-        "ids = tokenizer(sys.argv[2])['input_ids']\n"
-        "print(json.dumps([ids, tokenizer.decode(ids, skip_special_tokens=True)]))\n"
+        "for directory in sys.argv[2:]:\n"
+        "    tokenizer = AutoTokenizer.from_pretrained(directory)\n"
+        "    ids = tokenizer(sys.argv[1])['input_ids']\n"
+        "    print(json.dumps([ids, tokenizer.decode(ids, skip_special_tokens=True)]))\n"
         "assert 'vanilla_transformer' not in sys.modules\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path), text]
+    command = [sys.executable, "-c", script, text, *saved]
     output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert json.loads(output) == [saved(text)["input_ids"], text]
+    expected = [[tokenizer(text)["input_ids"], tokenizer.joined(text)] for tokenizer in saved.values()]
+    assert [json.loads(line) for line in output.splitlines()] == expected
 
 
 def test_saved_file_serves_the_tokenizers_library(tokenizer: VanillaTransformerTokenizer, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
+import ast
 import dataclasses
 import inspect
+import itertools
 import subprocess
 import sys
 
@@ -45,12 +47,15 @@ def test_any_text_and_number_survives_yaml(tmp_path_factory, examples, scale, se
     assert load_recipe(written(tmp_path_factory.mktemp("recipe"), recipe.to_yaml())) == recipe
 
 
-def test_every_field_says_what_it_is_in_one_line():
-    lines = inspect.getsource(Recipe).splitlines()
-    for field in dataclasses.fields(Recipe):
-        place = next(number for number, line in enumerate(lines) if line.startswith(f"    {field.name}: "))
-        doc = lines[place + 1].strip()
-        assert doc.startswith('"""') and doc.endswith('."""'), field.name
+def test_every_field_says_what_it_is():
+    body = ast.parse(inspect.getsource(Recipe)).body[0].body
+    described = {
+        field.target.id: ast.literal_eval(doc.value)
+        for field, doc in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
+    }
+    assert list(described) == [field.name for field in dataclasses.fields(Recipe)]
+    assert all(text[0].isalpha() and text.endswith(".") for text in described.values())
 
 
 def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError
 from vanilla_transformer.cli.streams import open_output, read_input
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ class TokenizerTrain:
 
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]
     """Files of UTF-8 text, plain or .gz."""
-    vocab_size: int
-    """Types in the vocabulary."""
     output: Path
     """Directory for the tokenizer."""
-    algorithm: Literal["bpe", "wordpiece", "unigram", "character"] = "bpe"
-    """How sub-words are learned."""
+    vocab_size: OptionalInt = None
+    """Types in the vocabulary; presplit alone can do without, and takes all."""
+    algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
+    """How sub-words are learned; presplit takes text that is split already, words that go on marked by `@@ `."""
 
     def run(self) -> None:
         """Learns the vocabulary and saves the tokenizer."""
@@ -33,6 +33,8 @@ class TokenizerTrain:
 
         if not self.files:
             raise UsageError("Name at least one file to learn from.")
+        if self.vocab_size is None and self.algorithm != "presplit":
+            raise UsageError(f"Give --vocab-size: {self.algorithm} can learn a vocabulary of any size.")
         texts = (line for file in self.files for line in read_input(file))
         tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=self.vocab_size, algorithm=self.algorithm)
         tokenizer.save_pretrained(self.output)

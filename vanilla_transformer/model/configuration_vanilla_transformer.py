@@ -1,5 +1,6 @@
 """The paper's hyper-parameters, and its published settings by name."""
 
+import difflib
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -50,6 +51,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         max_position_embeddings: Longest sequence of `learned` positions; sinusoidal ones have no limit.
         layer_norm_eps: Added to the variance in layer normalisation; the paper gives none, its authors' code 1e-6.
         attention_bias: Biases in the attention projections; the paper's projections are matrices.
+        output_bias: A bias on the logits, which the paper has not; models converted from Marian have one.
         activation_function: Between the two products of Eq. 2.
         tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
     """
@@ -77,6 +79,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     max_position_embeddings: int = 1024
     layer_norm_eps: float = 1e-6
     attention_bias: bool = False
+    output_bias: bool = False
     activation_function: str = "relu"
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
@@ -129,7 +132,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
             ValueError: There is no preset of that name.
         """
         if name not in _PRESETS:
-            raise ValueError(f"There is no preset {name!r}; there are {', '.join(_PRESETS)}.")
+            near = difflib.get_close_matches(name, _PRESETS, n=1, cutoff=0.4)
+            meant = f", did you mean {near[0]!r}? There" if near else "; there"
+            raise ValueError(f"There is no preset {name!r}{meant} are {', '.join(_PRESETS)}.")
         return cls(**{**_PRESETS[name], **overrides})
 
 

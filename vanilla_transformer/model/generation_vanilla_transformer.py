@@ -11,6 +11,8 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 
 # Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
 _UNFILLED = -1
+# The length that the library writes into a generation config in which there is none.
+_LIBRARY_MAX_LENGTH = 20
 
 
 def paper_generation_config(config: VanillaTransformerConfig) -> GenerationConfig:
@@ -78,10 +80,11 @@ class PaperGenerationMixin(GenerationMixin):
         """The library's `generate`; see its documentation for all arguments.
 
         With no argument but the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at most
-        its own source length (`</s>` counts on both sides) + 50 new tokens. An explicit `max_new_tokens` or
-        `max_length` takes the place of that limit. The length that `self.generation_config` holds does not:
-        `Seq2SeqTrainer` writes one there by itself.
+        its own source length (`</s>` counts on both sides) + 50 new tokens. What a call asks for takes the place of
+        that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. A call that says
+        `do_sample` and no `num_beams` has none, as the library documents it: True samples, False is greedy search.
         """
+        settings = self._search_asked_for(generation_config, kwargs)
         beyond = self._beyond_source(generation_config, kwargs)
         if beyond is not None:
             limits = self._source_lengths(inputs, kwargs) + beyond
@@ -91,19 +94,44 @@ class PaperGenerationMixin(GenerationMixin):
                 limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
             criteria = kwargs.pop("stopping_criteria", None) or []
             kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, SourceLengthLimit(limits, prompt_length)])
-            # Overrules the length that `self.generation_config` may hold, quietly.
-            kwargs["max_length"] = int(limits.max()) + prompt_length
+            settings["max_length"] = int(limits.max()) + prompt_length
+        if generation_config is None:
+            kwargs.update(settings)
+        else:
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**settings)
         return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
+    def _search_asked_for(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a call without a beam means for the paper's settings of one, so that the library warns of none."""
+
+        def asked(name: str) -> Any:
+            return kwargs.get(name, getattr(generation_config, name, None))
+
+        beams = 1 if asked("num_beams") is None and asked("do_sample") is not None else asked("num_beams")
+        if beams != 1:
+            return {}
+        without_beam = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
+        return {name: value for name, value in without_beam.items() if asked(name) is None}
+
     def _beyond_source(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> int | None:
-        """The tokens allowed beyond the source's length, or None where another limit was asked for."""
+        """The tokens allowed beyond the source's length, or None where another limit was asked for.
+
+        A `max_length` of `self.generation_config` is one, unless it is the library's own 20: `Seq2SeqTrainer` writes
+        that there by itself.
+        """
         for name in ("max_new_tokens", "max_length"):
             if kwargs.get(name) is not None or getattr(generation_config, name, None) is not None:
                 return None
         if "max_length_beyond_source" in kwargs:
             return kwargs["max_length_beyond_source"]
         given = getattr(generation_config, "max_length_beyond_source", None)
-        return given if given is not None else getattr(self.generation_config, "max_length_beyond_source", None)
+        if given is not None:
+            return given
+        own = self.generation_config
+        if own.max_new_tokens is not None or own.max_length not in (None, _LIBRARY_MAX_LENGTH):
+            return None
+        return getattr(own, "max_length_beyond_source", None)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -114,7 +142,10 @@ class PaperGenerationMixin(GenerationMixin):
             return input_ids.ne(self.config.pad_token_id).sum(-1)
         states = kwargs.get("inputs_embeds")
         if states is None:
-            states = kwargs["encoder_outputs"][0]
+            encoder_outputs = kwargs.get("encoder_outputs")
+            if encoder_outputs is None:
+                return torch.ones(1, dtype=torch.long)  # The library's source is then one `<s>`.
+            states = encoder_outputs[0]
         return torch.full((states.shape[0],), states.shape[1])
 
     def _prompt_length(self, decoder_input_ids: torch.Tensor | None) -> int:

@@ -28,8 +28,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
-
-IGNORED_LABEL = -100
+from .loss_vanilla_transformer import IGNORED_LABEL, summed_cross_entropy
+from .saving_vanilla_transformer import SavedWithItsCode
 
 
 def scaled_dot_product_attention(
@@ -103,9 +103,13 @@ class MultiHeadAttention(nn.Module):
         """
         q_BHQK = self._heads(self.q_proj(hidden_states), self.d_k)
         k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation or "eager", scaled_dot_product_attention
-        )
+        implementation = self.config._attn_implementation or "eager"
+        if "flash" in implementation and self.d_k != self.d_v:
+            raise ValueError(
+                f"Flash attention needs keys and values of one width, not d_k {self.d_k} and d_v {self.d_v}: "
+                'load the model with attn_implementation="sdpa".'
+            )
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, scaled_dot_product_attention)
         # No dropout on the weights: the paper's section 5.4 names two places, and this is neither.
         heads_BQHK, weights_BHQL = attend(
             self, q_BHQK, k_BHLK, v_BHLK, attention_mask, dropout=0.0, scaling=self.d_k**-0.5, **kwargs
@@ -168,18 +172,20 @@ class PositionalEncoding(nn.Module):
             else None
         )
 
-    def forward(self, length: int, start: int = 0, device: torch.device | None = None) -> torch.Tensor:
+    def forward(self, length: int, start: int | torch.Tensor = 0, device: torch.device | None = None) -> torch.Tensor:
         """Encodings of the positions `start` to `start + length - 1`, (length, d_model).
 
         Raises:
             ValueError: Learned positions end before.
         """
-        positions = torch.arange(start, start + length, device=device)
+        positions = torch.arange(length, device=device) + start
         if self.learned is not None:
-            if start + length > self.learned.num_embeddings:
+            # A compiled graph cannot look at `start`, which a static cache holds in a tensor.
+            if not torch.compiler.is_compiling() and start + length > self.learned.num_embeddings:
                 raise ValueError(
-                    f"A sequence of {start + length} tokens is longer than the {self.learned.num_embeddings} learned "
-                    "positions (max_position_embeddings): cut it, or use sinusoidal positions, which have no limit."
+                    f"A sequence of {int(start + length)} tokens is longer than the {self.learned.num_embeddings} "
+                    "learned positions (max_position_embeddings): cut it, or use sinusoidal positions, which have no "
+                    "limit."
                 )
             return self.learned(positions)
         exponents = torch.arange(0, self.d_model, 2, device=device, dtype=torch.float32) / self.d_model
@@ -257,18 +263,19 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """(batch, target length, d_model) to the same shape."""
+        """(batch, target length, d_model) to the same shape; a decoder on its own, without a source, skips it."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask, past_key_values=past_key_values, **kwargs)
         x = self.self_attention_norm(x + self.dropout(attended))
-        attended, _ = self.cross_attention(
-            x, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
-        )
-        x = self.cross_attention_norm(x + self.dropout(attended))
+        if encoder_hidden_states is not None:
+            attended, _ = self.cross_attention(
+                x, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
+            )
+            x = self.cross_attention_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
-class VanillaTransformerPreTrainedModel(PreTrainedModel):
+class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
     """How weights begin, and what the parts of the library may do with the model."""
 
     config: VanillaTransformerConfig
@@ -319,18 +326,19 @@ class _Stack(VanillaTransformerPreTrainedModel):
         return embeddings * self.config.d_model**0.5
 
     def _add_positions(
-        self, embeddings_BTD: torch.Tensor, attention_mask: torch.Tensor | None, start: int = 0
+        self, embeddings_BTD: torch.Tensor, attention_mask: torch.Tensor | None, start: int | torch.Tensor = 0
     ) -> torch.Tensor:
         """Sections 3.5 and 5.4: the sum of embeddings and positional encodings, and its dropout.
 
-        A sentence's first token that is not padding has position 0, on whichever side the padding stands.
+        A sentence's first token that is not padding has position 0, on whichever side the padding stands. A mask
+        covers the cached tokens too, `start` of them.
         """
         length, device = embeddings_BTD.shape[1], embeddings_BTD.device
         if attention_mask is None or attention_mask.dim() != 2:
             encodings = self.positional_encoding(length, start, device)
         else:
-            table = self.positional_encoding(start + length, device=device)
-            positions_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, start : start + length]
+            table = self.positional_encoding(attention_mask.shape[1], device=device)
+            positions_BT = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
             encodings = nn.functional.embedding(positions_BT, table)
         return self.dropout(embeddings_BTD + encodings.to(embeddings_BTD.dtype))
 
@@ -509,7 +517,7 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.post_init()
         self.generation_config = paper_generation_config(config)
 
@@ -535,6 +543,7 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As `VanillaTransformerModel.forward`, to logits (batch, target length, vocabulary) and a loss.
@@ -545,9 +554,11 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
             logits_to_keep: Only the last so many positions get logits (0: all), or those of an index tensor.
             num_items_in_batch: What the summed loss is divided by; the number of labels that count if None. A step
                 of several batches gives the number of labels in all of them.
+            skip_logits: Returns the loss of `labels` without logits: half the time and memory of a step may be theirs.
 
         The loss is the mean cross-entropy in nats a target token; in training mode the targets are smoothed by
-        `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not.
+        `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
+        with a `label_smoothing_factor` asks for no loss and smooths by its own: never both.
         """
         if labels is not None:
             use_cache = False
@@ -565,9 +576,12 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BTV = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None if labels is None else self._loss(logits_BTV, labels, num_items_in_batch)
+        logits_BTV, loss = None, None
+        if not skip_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits_BTV = self.lm_head(outputs.last_hidden_state[:, kept])
+        if labels is not None:
+            loss = self._loss(outputs.last_hidden_state, logits_BTV, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits_BTV,
@@ -581,22 +595,35 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
         )
 
     def _loss(
-        self, logits_BTV: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+        self,
+        hidden_BTD: torch.Tensor,
+        logits_BTV: torch.Tensor | None,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
     ) -> torch.Tensor:
         """Section 5.4: cross-entropy against (1 - ε_ls) on the label and ε_ls / V on every type."""
-        total = nn.functional.cross_entropy(
-            logits_BTV.flatten(0, 1).float(),
-            labels.flatten(),
-            ignore_index=IGNORED_LABEL,
-            reduction="sum",
-            label_smoothing=self.config.label_smoothing if self.training else 0.0,
-        )
+        label_smoothing = float(self.config.label_smoothing) if self.training else 0.0
+        if logits_BTV is None:
+            total = summed_cross_entropy(
+                hidden_BTD.flatten(0, 1), self.lm_head.weight, labels.flatten(), label_smoothing, self.lm_head.bias
+            )
+        else:
+            total = nn.functional.cross_entropy(
+                logits_BTV.flatten(0, 1).float(),
+                labels.flatten(),
+                ignore_index=IGNORED_LABEL,
+                reduction="sum",
+                label_smoothing=label_smoothing,
+            )
         if num_items_in_batch is None:
             num_items_in_batch = (labels != IGNORED_LABEL).sum().clamp(min=1)
         elif isinstance(num_items_in_batch, torch.Tensor):
             num_items_in_batch = num_items_in_batch.to(total.device)
         return total / num_items_in_batch
 
+
+VanillaTransformerModel.register_for_auto_class("AutoModel")
+VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 
 __all__ = [
     "VanillaTransformerForConditionalGeneration",

@@ -115,9 +115,45 @@ class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGeneratio
 
     return_name = "translation"
 
+    def _sanitize_parameters(  # type: ignore[override]
+        self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        preprocess, generate, postprocess = super()._sanitize_parameters(**kwargs)
+        return preprocess | _given({"src_lang": src_lang, "tgt_lang": tgt_lang}), generate, postprocess
+
+    def preprocess(  # type: ignore[override]
+        self, input_: str, truncation: bool = True, src_lang: str | None = None, tgt_lang: str | None = None
+    ) -> dict[str, Any]:
+        """As for text to text; the languages are for tokenizers that know several, others have no use for them."""
+        build = getattr(self.tokenizer, "_build_translation_inputs", None)
+        if build is None or (src_lang is None and tgt_lang is None):
+            return super().preprocess(input_, truncation)
+        return build(input_, return_tensors="pt", truncation=truncation, src_lang=src_lang, tgt_lang=tgt_lang)
+
+
+# Each pipeline by the task that `pipeline` is asked for.
+PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
+    "translation": VanillaTransformerTranslationPipeline,
+    "text2text-generation": VanillaTransformerText2TextGenerationPipeline,
+}
+
+
+def custom_pipelines() -> dict[str, dict[str, Any]]:
+    """What a saved configuration says, so that `pipeline` finds this file beside a model."""
+    file = __name__.rpartition(".")[2]
+    return {
+        task: {"impl": f"{file}.{pipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+        for task, pipeline in PIPELINES.items()
+    }
+
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-__all__ = ["VanillaTransformerText2TextGenerationPipeline", "VanillaTransformerTranslationPipeline"]
+__all__ = [
+    "PIPELINES",
+    "VanillaTransformerText2TextGenerationPipeline",
+    "VanillaTransformerTranslationPipeline",
+    "custom_pipelines",
+]

@@ -1,10 +1,11 @@
 """Section 5.1: one vocabulary of sub-words for source and target, from which any text comes back exactly."""
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Self
+from typing import Any, Self
 
 from tokenizers import (
     AddedToken,
@@ -19,7 +20,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-ALGORITHMS = ("bpe", "wordpiece", "unigram", "character")
+ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
 
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence, 3 is there because the library wants it.
 _SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -33,6 +34,10 @@ _TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # Letters never stand together with < or >: so no piece can be learned that spells a special token.
 _WORDS = Regex(r" ?\p{L}(?:[\p{L}\p{M}]|['’\u200C\u200D](?=\p{L}))*| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 _CHARACTERS = Regex(r"[\s\S]")
+# With the space before it, as everywhere.
+_BETWEEN_SPACES = Regex(" [^ ]*")
+# What subword-nmt leaves at the end of a piece of a word that goes on.
+_GOES_ON = Regex(r"@@(?: |\z)")
 
 # In bytes. Wordpiece looks at so many of a word together, for its search is cubic in them.
 _LONGEST_PIECE = 100
@@ -65,18 +70,20 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     """Section 5.1: text to ids of sub-words, ended by `</s>`, and back to exactly the same text.
 
     Sub-words are made of bytes, so no character is unknown. Text is only text: where it holds the string of a
-    special token, that string is split like any other.
+    special token, that string is split like any other. Text that was split before (`presplit`) comes back joined.
     """
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, algorithm: str = "bpe") -> Self:
+    def train(cls, texts: Iterable[str], vocab_size: int | None = None, algorithm: str = "bpe") -> Self:
         """Learns a vocabulary; the same texts in the same order give the same one.
 
         Args:
             texts: Sentences of source and target together; read once.
-            vocab_size: Types in the vocabulary: 4 special tokens, 256 bytes, and what is learned.
+            vocab_size: Types in the vocabulary: 4 special tokens, 256 bytes, and what is learned. `presplit` takes
+                all pieces there are if it is None.
             algorithm: `bpe` (byte-pair encoding), `wordpiece` (its pieces, the longest first), `unigram` (the
-                likeliest pieces), or `character` (one piece for each character).
+                likeliest pieces), `character` (one piece for each character), or `presplit` (for text that is split
+                already: what stands between spaces, where a piece of a word that goes on ends with `@@`).
 
         Raises:
             VocabularyError: The texts cannot give so many types.
@@ -86,20 +93,58 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         if algorithm not in ALGORITHMS:
             raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
         least = len(_SPECIAL_TOKENS) + len(_BYTES)
-        if vocab_size < least:
+        if vocab_size is not None and vocab_size < least:
             raise ValueError(
                 f"vocab_size must be at least {least}, for {len(_BYTES)} bytes and {len(_SPECIAL_TOKENS)} special "
                 f"tokens, not {vocab_size}."
             )
-        learn = _learn_characters if algorithm == "character" else _learn_sub_words
-        tokenizer = learn(texts, vocab_size, algorithm)
-        if tokenizer.get_vocab_size() < vocab_size:
+        if algorithm == "presplit":
+            tokenizer = _learn_presplit(texts, vocab_size)
+        elif vocab_size is None:
+            raise ValueError(f"vocab_size is missing: {algorithm} can learn a vocabulary of any size.")
+        elif algorithm == "character":
+            tokenizer = _learn_characters(texts, vocab_size)
+        else:
+            tokenizer = _learn_sub_words(texts, vocab_size, algorithm)
+        if vocab_size is not None and tokenizer.get_vocab_size() < vocab_size:
             raise VocabularyError(vocab_size, tokenizer.get_vocab_size())
         end = _SPECIAL_TOKENS["eos_token"]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
         )
         return cls(tokenizer_object=tokenizer, split_special_tokens=True, **_SPECIAL_TOKENS)
+
+    def joined(self, text: str) -> str:
+        """The text as a translation into it comes out: the same, but for `presplit`, whose pieces become words."""
+        ids = self(text, add_special_tokens=False)["input_ids"]
+        return str(self.decode(ids, skip_special_tokens=True))
+
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        """A special token that a user adds is found in text, as everywhere; the four of the class never are."""
+        if not special_tokens:
+            return super()._add_tokens(new_tokens)
+        of_the_class = [token for token in new_tokens if str(token) in _SPECIAL_TOKENS.values()]
+        added = [token for token in new_tokens if str(token) not in _SPECIAL_TOKENS.values()]
+        known = [str(token) for token in self._extra_special_tokens]
+        self._extra_special_tokens += [str(token) for token in added if str(token) not in known]
+        # The backend finds no token in text that it takes for special: `_decode` skips these.
+        findable = [AddedToken(t, normalized=False) if isinstance(t, str) else copy.copy(t) for t in added]
+        for token in findable:
+            token.special = False
+        return super()._add_tokens(of_the_class, special_tokens=True) + super()._add_tokens(findable)
+
+    def _decode(
+        self,
+        token_ids: int | list[int],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+        **kwargs: Any,
+    ) -> str:
+        if skip_special_tokens and self.extra_special_tokens:
+            ids = [token_ids] if isinstance(token_ids, int) else token_ids
+            special = set(self.all_special_ids)
+            token_ids = [token for token in ids if token not in special]
+        return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
 
 
 def _special_tokens() -> list[AddedToken]:
@@ -207,7 +252,7 @@ def _score_in_parts(piece: str, scores: dict[str, float]) -> float:
     return best[-1]
 
 
-def _learn_characters(texts: Iterable[str], vocab_size: int, algorithm: str) -> Tokenizer:
+def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """One piece for each of the most frequent characters, bytes for the others."""
     counts = Counter(chain.from_iterable(texts))
     frequent = sorted((char for char in counts if not char.isascii()), key=lambda char: (-counts[char], char))
@@ -217,6 +262,25 @@ def _learn_characters(texts: Iterable[str], vocab_size: int, algorithm: str) -> 
     tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_CHARACTERS, "isolated"), _TO_BYTES])
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(_special_tokens())
+    return tokenizer
+
+
+def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
+    """The most frequent pieces as they stand, whole; bytes for the others. Decoding joins the pieces of a word."""
+    counts = Counter(piece for text in texts for piece in text.split(" ") if piece)
+    frequent = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    known = [*_SPECIAL_TOKENS.values(), *_BYTES]
+    known += [
+        _TO_BYTES.pre_tokenize_str(f" {piece}")[0][0]
+        for piece in frequent[: None if vocab_size is None else vocab_size - len(known)]
+    ]
+    # Byte-pair encoding that has learned no pair: a piece is known, or else falls into its bytes.
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(known)}, [], ignore_merges=True))
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_BETWEEN_SPACES, "isolated"), _TO_BYTES])
+    strip, join = decoders.Strip(" ", left=1, right=0), decoders.Replace(_GOES_ON, "")
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), strip, join])
     tokenizer.add_special_tokens(_special_tokens())
     return tokenizer
 

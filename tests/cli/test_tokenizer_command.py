@@ -1,0 +1,34 @@
+"""`vanilla-transformer tokenizer train` on text that is split into sub-words already."""
+
+import io
+
+import pytest
+
+from vanilla_transformer.cli.program import main
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("sa@@ f@@ ti@@ g-@@ grünes gras .\ngras ist grün .\n", encoding="utf-8")
+    return path
+
+
+def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, tmp_path, capsys, monkeypatch):
+    output = str(tmp_path / "tokenizer")
+    assert main(["tokenizer", "train", str(text), "--algorithm", "presplit", "--output", output]) == 0
+    assert "269 types" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    assert main(["tokenizer", "encode", output]) == 0
+    pieces = capsys.readouterr().out
+    assert pieces.splitlines()[1].split()[0] == "Ġgras"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(pieces.encode())))
+    assert main(["tokenizer", "decode", output]) == 0
+    assert capsys.readouterr().out == "saftig-grünes gras .\ngras ist grün .\n"
+
+
+def test_other_algorithms_need_a_size(text, tmp_path, capsys):
+    code = main(["tokenizer", "train", str(text), "--output", str(tmp_path / "tokenizer")])
+    assert code == 2
+    assert "--vocab-size: bpe can learn" in capsys.readouterr().err
+    assert not (tmp_path / "tokenizer").exists()

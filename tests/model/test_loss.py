@@ -1,0 +1,125 @@
+"""The loss in parts is the loss over all logits."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vanilla_transformer.model import loss_vanilla_transformer as loss_module
+from vanilla_transformer.model.loss_vanilla_transformer import IGNORED_LABEL, summed_cross_entropy
+
+ROWS, WIDTH, VOCABULARY = 37, 16, 300
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch):
+    """Eight rows at a time for the products, three for the passes over the logits."""
+    monkeypatch.setattr(loss_module, "_LOGITS_TOGETHER", {"cpu": 8 * VOCABULARY, "cuda": 8 * VOCABULARY})
+    monkeypatch.setattr(loss_module, "_LOGITS_IN_CACHE", 3 * VOCABULARY)
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(ROWS, WIDTH, generator=generator, requires_grad=True)
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator, requires_grad=True)
+    labels = torch.randint(0, VOCABULARY, (ROWS,), generator=generator)
+    labels[::5] = IGNORED_LABEL
+    return hidden, weight, labels
+
+
+def with_all_logits(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, smoothing: float):
+    return torch.nn.functional.cross_entropy(
+        torch.nn.functional.linear(hidden, weight).float(), labels, reduction="sum", label_smoothing=smoothing
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_in_parts_and_its_gradients_equal_those_over_all_logits(small_parts, smoothing: float):
+    found = []
+    for function in (summed_cross_entropy, with_all_logits):
+        hidden, weight, labels = examples()
+        total = function(hidden, weight, labels, smoothing)
+        (total / 7).backward()
+        found.append((total.detach(), hidden.grad, weight.grad))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_of_the_output_counts_too(small_parts):
+    hidden, weight, labels = examples()
+    bias = torch.linspace(-2, 2, VOCABULARY, requires_grad=True)
+    summed_cross_entropy(hidden, weight, labels, 0.1, bias).backward()
+    gradients = [tensor.grad.clone() for tensor in (hidden, weight, bias)]
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    for tensor in (hidden, weight, bias):
+        tensor.grad = None
+    torch.nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=0.1).backward()
+    torch.testing.assert_close(gradients, [tensor.grad for tensor in (hidden, weight, bias)], rtol=1e-5, atol=1e-5)
+
+
+def test_under_autocast_the_products_alone_are_rounded(small_parts):
+    found = []
+    for function in (summed_cross_entropy, with_all_logits):
+        hidden, weight, labels = examples()
+        with torch.autocast("cpu", torch.bfloat16):
+            total = function(hidden, weight, labels, 0.1)
+        total.backward()
+        assert total.dtype == hidden.grad.dtype == weight.grad.dtype == torch.float32
+        found.append((total.detach(), hidden.grad, weight.grad))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[0][1:], found[1][1:], rtol=2e-2, atol=3e-2)
+
+
+def test_rows_that_do_not_count_have_neither_loss_nor_gradient(small_parts):
+    hidden, weight, _ = examples()
+    total = summed_cross_entropy(hidden, weight, torch.full((ROWS,), IGNORED_LABEL), 0.1)
+    total.backward()
+    assert total.item() == 0
+    assert not hidden.grad.any()
+    assert not weight.grad.any()
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest tensor that any operation gives."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
+def test_logits_of_all_rows_never_exist(small_parts):
+    hidden, weight, labels = examples()
+    with LargestTensor() as largest:
+        summed_cross_entropy(hidden, weight, labels, 0.1).backward()
+    assert largest.numel == WIDTH * VOCABULARY  # The projection itself; eight rows' logits are half of it.
+    with LargestTensor() as largest:
+        with_all_logits(hidden, weight, labels, 0.1).backward()
+    assert largest.numel >= ROWS * VOCABULARY
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_loss_without_logits_is_the_one_with_them(tiny_model, training: bool):
+    tiny_model.config.label_smoothing = 0.1
+    tiny_model.train(training)
+    labels = torch.tensor([[6, 3, 12, 2], [9, 2, IGNORED_LABEL, IGNORED_LABEL]])
+    inputs = {"input_ids": torch.tensor([[5, 9, 2], [11, 2, 0]]), "labels": labels, "num_items_in_batch": 9}
+    found = []
+    for skip_logits in (False, True):
+        tiny_model.zero_grad()
+        outputs = tiny_model(**inputs, skip_logits=skip_logits)
+        assert (outputs.logits is None) is skip_logits
+        outputs.loss.backward()
+        gradients = {name: parameter.grad.clone() for name, parameter in tiny_model.named_parameters()}
+        found.append((outputs.loss.detach(), gradients))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def test_without_gradients_only_the_loss_is_worked_out(tiny_model):
+    labels = torch.tensor([[6, 3, 12, 2]])
+    with torch.no_grad():
+        loss = tiny_model(input_ids=torch.tensor([[5, 9, 2]]), labels=labels, skip_logits=True).loss
+    expected = tiny_model(input_ids=torch.tensor([[5, 9, 2]]), labels=labels).loss
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, expected.detach())

@@ -1,0 +1,77 @@
+"""LoRA adapters of PEFT on the attention projections."""
+
+import pytest
+import torch
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+peft = pytest.importorskip("peft", reason="PEFT is not installed.")
+
+SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
+LABELS = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])
+INPUTS = {"input_ids": SOURCE, "attention_mask": (SOURCE != 0).long(), "labels": LABELS}
+PROJECTIONS = ["q_proj", "k_proj", "v_proj", "out_proj"]
+
+
+@pytest.fixture
+def adapted(tiny_model):
+    """The model with adapters that were trained for some steps; everything else stayed frozen."""
+    torch.manual_seed(0)
+    model = peft.get_peft_model(
+        tiny_model, peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=8, target_modules=PROJECTIONS)
+    )
+    frozen = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-2)
+    losses = []
+    for _ in range(15):
+        loss = model.train()(**INPUTS).loss
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < 0.7 * losses[0]
+    trained = dict(model.named_parameters())
+    assert all(torch.equal(trained[name], before) for name, before in frozen.items())
+    return model.eval()
+
+
+def test_adapters_sit_on_every_attention_projection_and_nowhere_else(adapted):
+    sublayers = 2 + 2 * 2  # One attention in each encoder layer, two in each decoder layer.
+    trainable = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    assert len(trainable) == sublayers * len(PROJECTIONS) * 2
+    assert all("lora_" in name for name in trainable)
+
+
+def test_merged_adapters_are_a_plain_model_with_the_same_logits(adapted, tmp_path):
+    expected = adapted(**INPUTS).logits
+    found = adapted.generate(input_ids=SOURCE, attention_mask=INPUTS["attention_mask"])
+    merged = adapted.merge_and_unload()
+    assert type(merged) is VanillaTransformerForConditionalGeneration
+    torch.testing.assert_close(merged(**INPUTS).logits, expected, atol=1e-5, rtol=0)
+    merged.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(**INPUTS).logits, expected, atol=1e-5, rtol=0)
+    assert torch.equal(loaded.generate(input_ids=SOURCE, attention_mask=INPUTS["attention_mask"]), found)
+
+
+def test_saved_adapters_are_put_on_the_base_model_again(adapted, tiny_config, tmp_path):
+    adapted.save_pretrained(tmp_path / "adapter")
+    expected = adapted(**INPUTS).logits
+    base = adapted.unload()
+    base.save_pretrained(tmp_path / "base")
+    assert (base(**INPUTS).logits - expected).abs().max() > 1e-2
+    loaded = peft.PeftModel.from_pretrained(
+        VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "base"), tmp_path / "adapter"
+    )
+    torch.testing.assert_close(loaded(**INPUTS).logits, expected, atol=1e-5, rtol=0)
+
+
+def test_the_models_own_adapter_methods_work(adapted, tmp_path):
+    adapted.save_pretrained(tmp_path / "adapter")
+    expected = adapted(**INPUTS).logits
+    adapted.unload().save_pretrained(tmp_path / "base")
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "base")
+    model.load_adapter(tmp_path / "adapter")
+    torch.testing.assert_close(model(**INPUTS).logits, expected, atol=1e-5, rtol=0)
+    model.disable_adapters()
+    assert (model(**INPUTS).logits - expected).abs().max() > 1e-2

@@ -1,0 +1,90 @@
+"""The presets: every row of Table 3, each at its own widths."""
+
+import pytest
+import torch
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+# What Table 3 says of each row where it differs from base; d_k and d_v are d_model / h where it gives neither.
+BASE = {
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "d_model": 512,
+    "d_ff": 2048,
+    "num_heads": 8,
+    "d_k": 64,
+    "d_v": 64,
+    "dropout": 0.1,
+    "label_smoothing": 0.1,
+    "positional_encoding": "sinusoidal",
+}
+TABLE_3 = {
+    "base": {},
+    "table3-A-h1": {"num_heads": 1, "d_k": 512, "d_v": 512},
+    "table3-A-h4": {"num_heads": 4, "d_k": 128, "d_v": 128},
+    "table3-A-h16": {"num_heads": 16, "d_k": 32, "d_v": 32},
+    "table3-A-h32": {"num_heads": 32, "d_k": 16, "d_v": 16},
+    "table3-B-dk16": {"d_k": 16},
+    "table3-B-dk32": {"d_k": 32},
+    "table3-C-n2": {"encoder_layers": 2, "decoder_layers": 2},
+    "table3-C-n4": {"encoder_layers": 4, "decoder_layers": 4},
+    "table3-C-n8": {"encoder_layers": 8, "decoder_layers": 8},
+    "table3-C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "table3-C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "table3-C-dff1024": {"d_ff": 1024},
+    "table3-C-dff4096": {"d_ff": 4096},
+    "table3-D-dropout0.0": {"dropout": 0.0},
+    "table3-D-dropout0.2": {"dropout": 0.2},
+    "table3-D-smoothing0.0": {"label_smoothing": 0.0},
+    "table3-D-smoothing0.2": {"label_smoothing": 0.2},
+    "table3-E": {"positional_encoding": "learned"},
+    "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+}
+
+
+def test_presets_are_the_rows_of_table_3_and_two_smaller_sizes():
+    assert set(VanillaTransformerConfig.presets()) == {"tiny", "small", *TABLE_3}
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_a_preset_is_its_row_of_table_3(name):
+    config = VanillaTransformerConfig.from_preset(name, vocab_size=321)
+    assert {field: getattr(config, field) for field in BASE} == {**BASE, **TABLE_3[name]}
+    assert config.vocab_size == 321
+
+
+@pytest.mark.parametrize("name", VanillaTransformerConfig.presets())
+def test_a_preset_builds_learns_saves_and_loads(name, tmp_path):
+    """At its full width and depth; a small vocabulary and bfloat16 keep `big` within a few seconds."""
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig.from_preset(name, vocab_size=16)
+    model = VanillaTransformerForConditionalGeneration(config).to(torch.bfloat16)
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "labels": torch.tensor([[8, 9, 2]])}
+
+    with torch.no_grad():
+        before = model.eval()(**batch).loss
+    model.train()(**batch).loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    with torch.no_grad():
+        after = model.eval()(**batch)
+    assert after.loss < before
+
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert {field: getattr(loaded.config, field) for field in BASE} == {
+        field: getattr(config, field) for field in BASE
+    }
+    assert loaded.dtype == torch.bfloat16
+    with torch.no_grad():
+        assert torch.equal(loaded.eval()(**batch).logits, after.logits)
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [("bas", "base"), ("table3-c-d256", "table3-C-d256"), ("Big", "big")])
+def test_a_misspelt_preset_names_the_nearest(wrong, nearest):
+    with pytest.raises(ValueError, match=f"did you mean '{nearest}'"):
+        VanillaTransformerConfig.from_preset(wrong)
+
+
+def test_a_name_like_no_preset_lists_them_all():
+    with pytest.raises(ValueError, match=r"no preset 'xyz'; there are tiny, small, base, .*, table3-E\."):
+        VanillaTransformerConfig.from_preset("xyz")
