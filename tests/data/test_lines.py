@@ -74,7 +74,11 @@ def test_a_directory_is_no_file(tmp_path):
         list(read_lines(tmp_path))
 
 
-@pytest.mark.parametrize("data", [b"plain text", gzip.compress(b"a\n" * 10_000)[:-12], gzip.compress(b"a\n")[:-1]])
+@pytest.mark.parametrize(
+    "data",
+    [b"plain text", gzip.compress(b"a\n" * 10_000)[:-12], gzip.compress(b"a\n")[:-1]],
+    ids=["no gzip", "cut in the text", "cut in the checksum"],
+)
 def test_a_damaged_gzip_file_is_named(tmp_path, data):
     path = tmp_path / "text.gz"
     path.write_bytes(data)

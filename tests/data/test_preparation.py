@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from vanilla_transformer.data import preparation
+from vanilla_transformer.data import preparation, streams
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -62,9 +62,9 @@ def expected_rows(tokenizer, pairs):
     return [(tokenizer(source)["input_ids"], tokenizer(text_target=target)["input_ids"]) for source, target in pairs]
 
 
-@pytest.mark.parametrize("pairs_per_batch", [1, 3, 10_000])
-def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pairs_per_batch):
-    monkeypatch.setattr(preparation, "PAIRS_PER_BATCH", pairs_per_batch)
+@pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
+def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pairs_per_table):
+    monkeypatch.setattr(streams, "PAIRS_PER_TABLE", pairs_per_table)
     prepared = prepare()
     expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
     assert as_lists(prepared.rows(range(len(prepared)))) == expected
@@ -72,6 +72,14 @@ def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pair
     assert prepared.source_lengths.tolist() == [len(source) for source, _ in expected]
     assert prepared.target_lengths.tolist() == [len(target) for _, target in expected]
     assert prepared.source_lengths.dtype == prepared.target_lengths.dtype == np.int32
+
+
+def test_what_earlier_calls_of_the_tokenizer_asked_for_changes_no_row(prepare, tokenizer):
+    expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
+    tokenizer("something", padding="max_length", max_length=9, truncation=True)
+    assert as_lists(prepare().rows(range(len(KEPT)))) == expected
+    tokenizer("something", split_special_tokens=False)
+    assert as_lists(prepare(PAIRS[1:]).rows(range(len(KEPT) - 1))) == expected[1:]
 
 
 def test_dropped_pairs_are_counted_and_told(prepare):
@@ -131,7 +139,7 @@ def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizin
 
 
 def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkeypatch, forbid_tokenizing):
-    monkeypatch.setattr(preparation, "PAIRS_PER_BATCH", 2)
+    monkeypatch.setattr(streams, "PAIRS_PER_TABLE", 2)
     first = prepare()
     tokenized, calls = preparation._tokenized, []
 

@@ -2,26 +2,29 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.storage import written_beside
+from vanilla_transformer.data.streams import PairStream, stream_of
 
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
-PAIRS_PER_BATCH = 10_000
-# Part of every fingerprint. Another number makes the tokens again, which a change of what is written here asks for.
-LAYOUT = 1
+# Another number makes the tokens again, which a change of what is written here asks for.
+LAYOUT = 2
 
 Ids = NDArray[np.unsignedinteger]
 
@@ -41,13 +44,28 @@ class PreparationReport:
         return f"{self.kept:,} of {self.read:,} pairs" + (f", without {' and '.join(reasons)}" if reasons else "")
 
 
-class PreparedCorpus:
-    """The token ids of the pairs that `prepare_corpus` kept in `directory`, memory-mapped.
+class PreparedCorpus(ABC):
+    """Pairs of token ids, by position.
 
     Attributes:
         source_lengths, target_lengths: Tokens of each pair's sides, ``</s>`` included.
         report: What was kept and what was dropped.
     """
+
+    source_lengths: NDArray[np.int32]
+    target_lengths: NDArray[np.int32]
+    report: PreparationReport
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    @abstractmethod
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
+        """Return the source and target ids of the pairs at `indices`."""
+
+
+class StoredCorpus(PreparedCorpus):
+    """The pairs that `prepare_corpus` kept in `directory`, memory-mapped."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -61,12 +79,9 @@ class PreparedCorpus:
         self.source_lengths = _lengths(self._sources)
         self.target_lengths = _lengths(self._targets)
 
-    def __len__(self) -> int:
-        return len(self.source_lengths)
-
-    def __reduce__(self) -> tuple[type["PreparedCorpus"], tuple[Path]]:
+    def __reduce__(self) -> tuple[type["StoredCorpus"], tuple[Path]]:
         # Another process maps the file again, instead of getting a copy of it.
-        return PreparedCorpus, (self.directory,)
+        return StoredCorpus, (self.directory,)
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
         """Return the source and target ids of the pairs at `indices`, as views of the file."""
@@ -80,17 +95,19 @@ class PreparedCorpus:
 
 
 def prepare_corpus(
-    corpus: Dataset,
+    corpus: PairStream | Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerFast,
     *,
     max_length: int,
     directory: Path,
     progress: bool = True,
-) -> PreparedCorpus:
+) -> StoredCorpus:
     """Turn text pairs into tokens in `directory`, or open those that are there from the same text and tokenizer.
 
+    The text is read once. If the tokens are there it is read only where its stamp does not say that it is the same.
+
     Args:
-        corpus: Pairs of text, with the columns ``source`` and ``target``.
+        corpus: Pairs of text; a dataset, streamed or not, has them in the columns ``source`` and ``target``.
         tokenizer: Gives the ids, the end of sentence included.
         max_length: A pair with more tokens on a side is dropped, as is one with nothing but white space on a side.
         directory: Is made where it does not exist. Nothing in it is used before all of it is written.
@@ -100,12 +117,15 @@ def prepare_corpus(
         CorpusError: No pair is left.
     """
     directory = Path(directory)
-    fingerprint = _fingerprint(corpus, tokenizer, max_length)
-    if not _is_prepared(directory, fingerprint):
-        report = _write_tokens(corpus, tokenizer, max_length, directory, fingerprint, progress)
-        with written_beside(directory / REPORT_FILE) as temporary:
-            temporary.write_text(json.dumps({"fingerprint": fingerprint, **asdict(report)}, indent=2) + "\n")
-    return PreparedCorpus(directory)
+    stream = corpus if isinstance(corpus, PairStream) else stream_of(corpus)
+    settings = _settings(tokenizer, max_length)
+    there = _what_is_there(directory)
+    if there is None or there["settings"] != settings or not _is_same_text(stream, there):
+        made = _write_tokens(stream, tokenizer, max_length, directory, progress)
+        _write_report(directory, {**made, "settings": settings, "stamp": stream.stamp})
+    elif stream.stamp is not None and there["stamp"] != stream.stamp:
+        _write_report(directory, {**there, "stamp": stream.stamp})
+    return StoredCorpus(directory)
 
 
 class _Side(NamedTuple):
@@ -126,96 +146,118 @@ def _lengths(sides: Sequence[_Side]) -> NDArray[np.int32]:
     return np.concatenate([np.diff(side.bounds) for side in sides])
 
 
-def _is_prepared(directory: Path, fingerprint: str) -> bool:
-    """Tell whether both files are there, whole, and of this fingerprint."""
+def _what_is_there(directory: Path) -> dict[str, Any] | None:
+    """Return the report of tokens that are there, whole and its own, else None."""
     try:
         report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
         with pa.memory_map(str(directory / TOKENS_FILE)) as file:
             metadata = pa.ipc.open_file(file).schema.metadata or {}
     except (OSError, ValueError):
-        return False
-    return report.get("fingerprint") == fingerprint == metadata.get(b"fingerprint", b"").decode()
+        return None
+    return report if report.get("id") == metadata.get(b"id", b"").decode() else None
 
 
-def _fingerprint(corpus: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int) -> str:
-    """Hash all that the tokens depend on: the text itself, the tokenizer and the limit."""
+def _write_report(directory: Path, report: dict[str, Any]) -> None:
+    with written_beside(directory / REPORT_FILE) as temporary:
+        temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _settings(tokenizer: PreTrainedTokenizerFast, max_length: int) -> str:
+    """Hash all but the text that the tokens depend on."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
     del backend["padding"], backend["truncation"]
-    settings = [LAYOUT, max_length, getattr(tokenizer, "split_special_tokens", False), backend]
-    texts, lengths = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16), hashlib.blake2b(digest_size=16)
-    for table in corpus.with_format("arrow").iter(PAIRS_PER_BATCH):
+    settings = [LAYOUT, max_length, tokenizer.split_special_tokens, backend]
+    return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+
+
+def _is_same_text(stream: PairStream, report: dict[str, Any]) -> bool:
+    if stream.stamp is not None and stream.stamp == report["stamp"]:
+        return True
+    text = _TextHash()
+    for table in stream.tables():
+        text.update(table)
+    return text.hexdigest() == report["text"]
+
+
+class _TextHash:
+    """A hash of text pairs that depends on them alone, and not on the tables they come in."""
+
+    def __init__(self) -> None:
+        self._hashes = {name: hashlib.blake2b(digest_size=16) for name in ("source", "target", "lengths")}
+
+    def update(self, table: pa.Table) -> None:
+        """Go on with the pairs of a table."""
+        lengths = []
         for name in ("source", "target"):
-            for chunk in table.column(name).cast(pa.large_string()).chunks:
-                _, offsets, text = chunk.buffers()
-                bounds = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
-                lengths.update(np.diff(bounds).data)
-                texts.update(memoryview(text or b"")[bounds[0] : bounds[-1]])
-    return (texts.digest() + lengths.digest()).hex()
+            column = pa.concat_arrays(table.column(name).cast(pa.large_string()).chunks)
+            _, offsets, text = column.buffers()
+            bounds = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+            lengths.append(np.diff(bounds))
+            self._hashes[name].update(memoryview(text or b"")[bounds[0] : bounds[-1]])
+        self._hashes["lengths"].update(np.stack(lengths, axis=1).data)
+
+    def hexdigest(self) -> str:
+        """Return the hash of all so far."""
+        return "".join(part.hexdigest() for part in self._hashes.values())
 
 
 def _write_tokens(
-    corpus: Dataset,
-    tokenizer: PreTrainedTokenizerFast,
-    max_length: int,
-    directory: Path,
-    fingerprint: str,
-    progress: bool,
-) -> PreparationReport:
-    """Write the ids of the pairs that are neither empty nor too long, and count the others."""
+    stream: PairStream, tokenizer: PreTrainedTokenizerFast, max_length: int, directory: Path, progress: bool
+) -> dict[str, Any]:
+    """Write the ids of the pairs that are neither empty nor too long; return what the report says of the text."""
     # Half or a quarter of what 64 bits would take.
     kind = pa.list_(pa.uint16() if len(tokenizer) <= 1 << 16 else pa.uint32())
-    schema = pa.schema([("source", kind), ("target", kind)], metadata={"fingerprint": fingerprint})
-    kept = empty = 0
+    name = secrets.token_hex(8)
+    schema = pa.schema([("source", kind), ("target", kind)], metadata={"id": name})
+    text, read, kept, empty = _TextHash(), 0, 0, 0
     with (
         written_beside(directory / TOKENS_FILE) as temporary,
         tqdm(
-            total=len(corpus), desc="tokenizing", unit=" pairs", unit_scale=True, disable=None if progress else True
+            total=stream.pairs, desc="tokenizing", unit=" pairs", unit_scale=True, disable=None if progress else True
         ) as bar,
     ):
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            for sources, targets in _text_batches(corpus):
-                full = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
-                short = list(_short_enough(_tokenized(full, tokenizer), max_length))
+            for table in stream.tables():
+                text.update(table)
+                texts = zip(table.column("source").to_pylist(), table.column("target").to_pylist(), strict=True)
+                full = [(source, target) for source, target in texts if source.strip() and target.strip()]
+                short = _short_enough(_tokenized(full, tokenizer), max_length)
                 if short:
-                    writer.write_batch(
-                        pa.record_batch([pa.array(ids, type=kind) for ids in zip(*short, strict=True)], schema)
-                    )
+                    columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
+                    writer.write_batch(pa.record_batch(columns, schema))
+                read += table.num_rows
                 kept += len(short)
-                empty += len(sources) - len(full)
-                bar.update(len(sources))
-        report = PreparationReport(len(corpus), kept, empty, len(corpus) - empty - kept)
+                empty += table.num_rows - len(full)
+                bar.update(table.num_rows)
+        report = PreparationReport(read, kept, empty, read - empty - kept)
         if not kept:
             raise CorpusError(
-                f"no pair is left of {len(corpus):,}: {empty:,} have an empty side and {report.dropped_too_long:,} "
+                f"no pair is left of {read:,}: {empty:,} have an empty side and {report.dropped_too_long:,} "
                 f"have a side of more than {max_length} tokens"
             )
-    return report
+    return {"id": name, "text": text.hexdigest(), **asdict(report)}
 
 
-def _text_batches(corpus: Dataset) -> Iterator[tuple[list[str], list[str]]]:
-    for table in corpus.with_format("arrow").iter(PAIRS_PER_BATCH):
-        yield table.column("source").to_pylist(), table.column("target").to_pylist()
-
-
-def _tokenized(
-    pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast
-) -> Iterator[tuple[list[int], list[int]]]:
+def _tokenized(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> list[tuple[list[int], ...]]:
     if not pairs:
-        return iter(())
-    sources, targets = zip(*pairs, strict=True)
-    # The library works on all cores already; processes on top of it only cost memory.
-    encoded = tokenizer(
-        list(sources),
-        text_target=list(targets),
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    return zip(encoded["input_ids"], encoded["labels"], strict=True)
+        return []
+    # The tokenizer's own call makes Python objects of much that is not asked for, in twice the time of this. The
+    # backend works on all cores already; processes on top of it only cost memory.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    sides = [[encoding.ids for encoding in backend.encode_batch_fast(side)] for side in zip(*pairs, strict=True)]
+    return list(zip(*sides, strict=True))
 
 
-def _short_enough(
-    pairs: Iterable[tuple[list[int], list[int]]], max_length: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    return ((source, target) for source, target in pairs if max(len(source), len(target)) <= max_length)
+def _short_enough(pairs: Iterable[tuple[list[int], ...]], max_length: int) -> list[tuple[list[int], ...]]:
+    return [pair for pair in pairs if max(map(len, pair)) <= max_length]
+
+
+def _id_lists(rows: Sequence[list[int]], kind: pa.ListType) -> pa.ListArray:
+    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    ids = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), count=offsets[-1])
+    return pa.ListArray.from_arrays(offsets, ids, type=kind)

@@ -1,10 +1,14 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, among them the text pairs that are kept as Arrow."""
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pyarrow as pa
+
+from vanilla_transformer.data.lines import CorpusError
 
 
 @contextmanager
@@ -20,3 +24,25 @@ def written_beside(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str) -> None:
+    """Write text pairs to an Arrow file that `datasets` can map, with the stamp of what they come from."""
+    schema = pa.schema([("source", pa.string()), ("target", pa.string())], metadata={"stamp": stamp})
+    rows = 0
+    with written_beside(path) as temporary:
+        with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+            for table in tables:
+                writer.write_table(table.replace_schema_metadata(schema.metadata))
+                rows += table.num_rows
+        if not rows:
+            raise CorpusError(f"{name}: there are no pairs in it")
+
+
+def stamp_in(path: Path) -> str | None:
+    """Return the stamp in a file of `write_tables`, None where there is no such file."""
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
+            return (reader.schema.metadata or {}).get(b"stamp", b"").decode()
+    except (OSError, pa.ArrowInvalid):
+        return None

@@ -1,14 +1,17 @@
 """What a run starts from: the corpora, the tokenizer and the corpora in tokens."""
 
-import dataclasses
-import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vanilla_transformer.data.corpus import corpus_languages, read_corpus
+from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import PreparedCorpus, prepare_corpus
+from vanilla_transformer.data.sources import CorpusSource, parse_source, parse_sources
+from vanilla_transformer.data.streams import PairStream, sample_pairs
+from vanilla_transformer.data.tables import Pair
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.training.checkpoints import PARTIAL, remove_leftovers
 from vanilla_transformer.training.choices import choose_vocab_size
@@ -39,90 +42,134 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     """Reads the corpora, learns or loads the tokenizer and prepares the tokens; the recipe gets its vocabulary."""
     if not recipe.train:
         raise RecipeError("There is nothing to learn from: give the pairs of text as --train.")
-    train = read_corpus(recipe.train, **_reading(recipe, recipe.train, run))
-    dev, test = (
-        read_corpus(source, **_reading(recipe, source, run)) if source else None
-        for source in (recipe.dev, recipe.test)
-    )
-    recipe, tokenizer = _tokenizer(recipe, run, train, say)
+    sources = parse_sources(recipe.train)
+    reading = [_reading(source, recipe, run) for source in sources]
+    train = [open_corpus(source.parts, **how) for source, how in zip(sources, reading, strict=True)]
+    dev, test = (_read_held_out(recipe, field, run) for field in ("dev", "test"))
+    recipe, tokenizer, train = _tokenizer(recipe, run, train, say)
     return Inputs(
         recipe,
         tokenizer,
-        train=_prepare("train", train, tokenizer, recipe, run, say),
-        dev=None if dev is None else _prepare("dev", dev, tokenizer, recipe, run, say),
+        train=_prepare_all(sources, train, tokenizer, recipe, run, say),
+        dev=None if dev is None else _prepare("dev", "dev", dev, tokenizer, recipe, run, say),
         dev_text=dev,
         test_text=test,
-        languages=corpus_languages(recipe.train, **_reading(recipe, recipe.train, run)),
+        languages=corpus_languages(sources[0].parts, **reading[0]),
     )
 
 
-def _reading(recipe: Recipe, source: Sequence[str], run: RunDirectory) -> dict[str, Any]:
-    """Where and how a corpus is read; columns are named in tables alone, and `dev` may be two files beside a table."""
-    columns = {"source_column": recipe.source_column, "target_column": recipe.target_column}
-    beside_a_table = len(source) == 2 and len(recipe.train) == 1
-    return {"cache_dir": run.prepared / "text", **({} if beside_a_table else columns)}
+def _read_held_out(recipe: Recipe, field: str, run: RunDirectory) -> "Dataset | None":
+    words = getattr(recipe, field)
+    if not words:
+        return None
+    source = parse_source(words)
+    return read_corpus(source.parts, **_reading(source, recipe, run))
 
 
-def _prepare(
-    name: str,
-    corpus: "Dataset",
+def _reading(source: CorpusSource, recipe: Recipe, run: RunDirectory) -> dict[str, Any]:
+    """Where and how a corpus is read; columns named for all are those of the tables among the corpora."""
+    columns = {"source_column": source.source_column, "target_column": source.target_column}
+    beside_a_table = len(source.parts) == 2 and any(len(other.parts) == 1 for other in parse_sources(recipe.train))
+    if columns == {"source_column": None, "target_column": None} and not beside_a_table:
+        columns = {"source_column": recipe.source_column, "target_column": recipe.target_column}
+    return {"cache_dir": run.prepared / "text", "streaming": source.streaming, **columns}
+
+
+def _prepare_all(
+    sources: Sequence[CorpusSource],
+    streams: Sequence[PairStream],
     tokenizer: VanillaTransformerTokenizer,
     recipe: Recipe,
     run: RunDirectory,
     say: Callable[[str], None],
 ) -> PreparedCorpus:
-    directory = run.prepared / name
-    prepared = prepare_corpus(corpus, tokenizer, max_length=recipe.max_length, directory=directory)
+    """The corpora to learn from as one, with the share of each in an epoch told."""
+    if len(streams) == 1:
+        return _prepare("train", "train", streams[0], tokenizer, recipe, run, say)
+    parts = [
+        _prepare(f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, run, say)
+        for number, stream in enumerate(streams, start=1)
+    ]
+    weights = [source.weight for source in sources if source.weight is not None]
+    mixed = MixedCorpus(parts, weights or None, seed=recipe.seed)
+    for source, part, share in zip(sources, parts, mixed.shares, strict=True):
+        say(
+            f"An epoch of {len(mixed):,} pairs has {share:,} of {source}, {share / len(mixed):.1%}: "
+            f"each {share / len(part):.4g} times."
+        )
+    return mixed
+
+
+def _prepare(
+    directory: str,
+    name: str,
+    corpus: "PairStream | Dataset",
+    tokenizer: VanillaTransformerTokenizer,
+    recipe: Recipe,
+    run: RunDirectory,
+    say: Callable[[str], None],
+) -> PreparedCorpus:
+    prepared = prepare_corpus(corpus, tokenizer, max_length=recipe.max_length, directory=run.prepared / directory)
     say(f"{name}: {prepared.report}")
     return prepared
 
 
 def _tokenizer(
-    recipe: Recipe, run: RunDirectory, corpus: "Dataset", say: Callable[[str], None]
-) -> tuple[Recipe, VanillaTransformerTokenizer]:
-    """The run's tokenizer: the one that it has already, the one that the recipe names, or a new one."""
+    recipe: Recipe, run: RunDirectory, corpora: Sequence[PairStream], say: Callable[[str], None]
+) -> tuple[Recipe, VanillaTransformerTokenizer, list[PairStream]]:
+    """The run's tokenizer: the one that it has already, the one that the recipe names, or a new one.
+
+    Learning one counts the pairs, and the corpora that come back know their number.
+    """
+    streams = list(corpora)
     if run.tokenizer_config.exists():
         tokenizer = VanillaTransformerTokenizer.from_pretrained(run.path)
     else:
         if recipe.tokenizer is not None:
             tokenizer = VanillaTransformerTokenizer.from_pretrained(recipe.tokenizer)
         else:
-            tokenizer = _learn_tokenizer(recipe, corpus, say)
+            counts, sample = sample_pairs(streams, MOST_PAIRS_FOR_THE_VOCABULARY)
+            streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
+            tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
         _save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
         raise RecipeError(
             f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} types: leave it out."
         )
-    return dataclasses.replace(recipe, vocab_size=len(tokenizer)), tokenizer
+    return replace(recipe, vocab_size=len(tokenizer)), tokenizer, streams
 
 
-def _learn_tokenizer(recipe: Recipe, corpus: "Dataset", say: Callable[[str], None]) -> VanillaTransformerTokenizer:
-    chosen, sentences = choose_vocab_size(recipe, len(corpus))
+def _learn_tokenizer(
+    recipe: Recipe, pairs: int, sample: Sequence[Pair], say: Callable[[str], None]
+) -> VanillaTransformerTokenizer:
+    if not sample:
+        raise CorpusError(f"{' '.join(recipe.train)}: there are no pairs in it")
+    chosen, sentences = choose_vocab_size(recipe, pairs)
     for sentence in sentences:
         say(sentence)
+    if len(sample) < pairs:
+        say(f"The vocabulary is learned from {len(sample):,} of the {pairs:,} pairs, taken from all along them.")
     assert chosen.vocab_size is not None
     try:
-        return _learn(chosen, corpus, chosen.vocab_size)
+        return _learn(chosen, sample, chosen.vocab_size)
     except ValueError as error:
         available = getattr(error, "available", None)
         if available is None or recipe.vocab_size is not None:
             raise
     say(f"The text gives no more than {available:,} types, so the vocabulary has that size.")
-    return _learn(chosen, corpus, available)
+    return _learn(chosen, sample, available)
 
 
-def _learn(recipe: Recipe, corpus: "Dataset", vocab_size: int) -> VanillaTransformerTokenizer:
-    sentences = _sentences(corpus, recipe.tokenizer_sides)
+def _learn(recipe: Recipe, sample: Sequence[Pair], vocab_size: int) -> VanillaTransformerTokenizer:
+    sentences = _sentences(sample, recipe.tokenizer_sides)
     return VanillaTransformerTokenizer.train(sentences, vocab_size, algorithm=recipe.tokenizer_algorithm)
 
 
-def _sentences(corpus: "Dataset", sides: str) -> Iterator[str]:
-    columns = ("source", "target") if sides == "both" else (sides,)
-    stride = math.ceil(len(corpus) / MOST_PAIRS_FOR_THE_VOCABULARY)
-    sample = corpus if stride == 1 else corpus.select(range(0, len(corpus), stride))
-    for batch in sample.iter(batch_size=1000):
+def _sentences(sample: Sequence[Pair], sides: str) -> Iterator[str]:
+    columns = {"both": (0, 1), "source": (0,), "target": (1,)}[sides]
+    for start in range(0, len(sample), 1000):
         for column in columns:
-            yield from batch[column]
+            yield from (pair[column] for pair in sample[start : start + 1000])
 
 
 def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list
 
 from vanilla_transformer.training.directory import RunDirectory
-from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.trackers import make_trackers
 
 Result = TypeVar("Result")
 # The others wait while the main process reads and prepares the corpus.
@@ -19,17 +19,11 @@ LONGEST_WAIT = timedelta(hours=12)
 
 def start_accelerator(recipe: Recipe, run: RunDirectory) -> Accelerator:
     """Joins the other processes, if there are any, and finds this one's device and the trackers asked for."""
-    known = {str(tracker) for tracker in get_available_trackers()}
-    for tracker in recipe.trackers:
-        if tracker not in known:
-            raise RecipeError(
-                f"The tracker {tracker!r} is not installed or not one of accelerate's; installed: "
-                f"{', '.join(sorted(known)) or 'none'}."
-            )
+    trackers = make_trackers(recipe.trackers, run)
     return Accelerator(
         # Left to itself accelerate takes several processes without accelerators for so many runs of one process.
         cpu=not torch.accelerator.is_available(),
-        log_with=list(recipe.trackers) or None,
+        log_with=trackers or None,
         project_config=ProjectConfiguration(project_dir=str(run.path), logging_dir=str(run.trackers)),
         step_scheduler_with_optimizer=False,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from vanilla_transformer.data import mixture
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.mixture import MixedCorpus
+from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return VanillaTransformerTokenizer.train(["news talk"], 262)
+
+
+@pytest.fixture
+def parts(tmp_path, tokenizer):
+    """Corpora of 10, 4 and 1 pairs, each of its own words."""
+
+    def prepared(name, size):
+        pairs = {"source": [f"{name} {number}" for number in range(size)] + [""], "target": [name] * (size + 1)}
+        return prepare_corpus(Dataset.from_dict(pairs), tokenizer, max_length=30, directory=tmp_path / name)
+
+    return [prepared("news", 10), prepared("parliament", 4), prepared("law", 1)]
+
+
+def texts(corpus, tokenizer):
+    rows = corpus.rows(range(len(corpus)))
+    return [tuple(tokenizer.decode(ids, skip_special_tokens=True) for ids in pair) for pair in rows]
+
+
+def counts(corpus, tokenizer):
+    """How often each pair is there."""
+    pairs, numbers = np.unique([source for source, _ in texts(corpus, tokenizer)], return_counts=True)
+    return dict(zip(pairs.tolist(), numbers.tolist(), strict=True))
+
+
+def test_without_weights_every_pair_is_there_once_in_order(parts, tokenizer):
+    mixed = MixedCorpus(parts, seed=1)
+    assert texts(mixed, tokenizer) == [pair for part in parts for pair in texts(part, tokenizer)]
+    assert mixed.shares == [10, 4, 1]
+    assert mixed.report == PreparationReport(read=18, kept=15, dropped_empty=3, dropped_too_long=0)
+
+
+def test_rows_come_in_the_order_of_their_indices_and_lengths_are_theirs(parts, tokenizer):
+    mixed = MixedCorpus(parts, [1, 2, 3], seed=1)
+    indices = np.random.default_rng(0).permutation(len(mixed))
+    rows = mixed.rows(indices)
+    assert [len(source) for source, _ in rows] == mixed.source_lengths[indices].tolist()
+    assert [len(target) for _, target in rows] == mixed.target_lengths[indices].tolist()
+    everything = texts(mixed, tokenizer)
+    assert [tokenizer.decode(source, skip_special_tokens=True) for source, _ in rows] == [
+        everything[index][0] for index in indices
+    ]
+
+
+@pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [1, 1, 1], [10, 4, 1], [7, 1, 2], [1, 2, 300]])
+def test_each_corpus_has_its_share_of_an_epoch_and_no_pair_is_left_out(parts, tokenizer, weights):
+    mixed = MixedCorpus(parts, weights, seed=1)
+    assert len(mixed) == sum(mixed.shares)
+    for part, share, weight in zip(parts, mixed.shares, weights, strict=True):
+        assert share == pytest.approx(len(mixed) * weight / sum(weights), abs=1.5)
+        assert share >= len(part)
+    assert any(share == len(part) for part, share in zip(parts, mixed.shares, strict=True))
+    there = counts(mixed, tokenizer)
+    for part, share in zip(parts, mixed.shares, strict=True):
+        times = [there[source] for source, _ in texts(part, tokenizer)]
+        assert sum(times) == share
+        assert max(times) - min(times) <= 1
+
+
+def test_only_proportions_of_weights_matter(parts):
+    assert MixedCorpus(parts, [0.7, 0.2, 0.1], seed=1).shares == MixedCorpus(parts, [70, 20, 10], seed=1).shares
+
+
+def test_the_seed_decides_which_pairs_come_once_more_and_nothing_else(parts, tokenizer):
+    one, same, other = (MixedCorpus(parts[:2], [10, 6], seed=seed) for seed in (1, 1, 2))
+    assert texts(one, tokenizer) == texts(same, tokenizer)
+    assert one.shares == other.shares == [10, 6]
+    assert texts(one, tokenizer) != texts(other, tokenizer)
+
+
+def test_weights_that_would_fill_the_memory_are_refused(parts, monkeypatch):
+    monkeypatch.setattr(mixture, "MOST_PAIRS_IN_AN_EPOCH", 1000)
+    with pytest.raises(CorpusError, match=r"weights 0.001, 0.5, 0.5 an epoch .* has 10,010 pairs: give the larger"):
+        MixedCorpus(parts, [0.001, 0.5, 0.5], seed=1)

@@ -1,0 +1,92 @@
+import pytest
+
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.sources import CorpusSource, as_words, parse_source, parse_sources
+
+
+def test_one_corpus_is_its_words():
+    assert parse_sources(["a.en", "a.de"]) == [CorpusSource(("a.en", "a.de"))]
+    assert parse_sources(("wmt14:de-en:train",)) == [CorpusSource(("wmt14:de-en:train",))]
+
+
+def test_a_plus_stands_between_corpora_and_settings_belong_to_the_one_they_are_with():
+    words = "news.en news.de weight=0.7 + weight=3e-1 org/name:train source_column=en target-column=de streaming=True"
+    assert parse_sources(words.split()) == [
+        CorpusSource(("news.en", "news.de"), weight=0.7),
+        CorpusSource(("org/name:train",), weight=0.3, source_column="en", target_column="de", streaming=True),
+    ]
+    assert [source.weight for source in parse_sources(["a.tsv", "+", "b.tsv"])] == [None, None]
+
+
+def test_a_file_that_exists_is_taken_for_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "split=train.tsv").write_text("a\tb\n")
+    assert parse_sources(["split=train.tsv"]) == [CorpusSource(("split=train.tsv",))]
+    (tmp_path / "weight=1").touch()
+    assert parse_sources(["weight=1"]) == [CorpusSource(("weight=1",))]
+
+
+def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
+    assert parse_sources(["data/split=train.tsv"]) == [CorpusSource(("data/split=train.tsv",))]
+    assert parse_sources(["lang=de.tsv"]) == [CorpusSource(("lang=de.tsv",))]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("a.tsv wieght=1", "no setting 'wieght', did you mean 'weight'.* There are weight, source_column"),
+        ("a.tsv sorce_column=en", "did you mean 'source_column'"),
+        ("a.tsv weight=0", "a.tsv: a weight is a number greater than 0, not '0'"),
+        ("a.tsv weight=-1", "greater than 0"),
+        ("a.tsv weight=nan", "greater than 0"),
+        ("a.tsv weight=inf", "greater than 0"),
+        ("a.tsv weight=much", "not 'much'"),
+        ("a.tsv streaming=perhaps", "streaming is true or false, not 'perhaps'"),
+        ("a.tsv weight=1 + b.tsv", "b.tsv has no weight and others have one"),
+        ("a.tsv +", "no corpus on one side of a +"),
+        ("+ a.tsv", "no corpus on one side of a +"),
+        ("a.tsv + weight=1", "no corpus with weight=1"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_in_one_sentence(words, message):
+    with pytest.raises(CorpusError, match=message) as caught:
+        parse_sources(words.split())
+    assert "\n" not in str(caught.value)
+
+
+def test_held_out_text_is_one_corpus():
+    assert parse_source(["a.tsv", "source_column=en"]) == CorpusSource(("a.tsv",), source_column="en")
+    for words in ("a.tsv + b.tsv", "a.tsv weight=1"):
+        with pytest.raises(CorpusError, match="this is one corpus, without a weight"):
+            parse_source(words.split())
+
+
+def test_mappings_of_yaml_become_the_same_words():
+    mappings = [
+        {"corpus": ["news.en", "news.de"], "weight": 0.7},
+        {"corpus": "org/name:train", "weight": 0.3, "source_column": "en", "target_column": "de", "streaming": True},
+    ]
+    words = "news.en news.de weight=0.7 + org/name:train weight=0.3 source_column=en target_column=de streaming=true"
+    assert as_words(mappings) == words.split()
+    assert as_words({"corpus": "a.tsv", "streaming": False}) == ["a.tsv", "streaming=false"]
+    assert as_words([["a.en", "a.de"], "b.tsv"]) == ["a.en", "a.de", "+", "b.tsv"]
+
+
+def test_words_stay_as_they_are():
+    for words in ("a.tsv", ["a.en", "a.de"], ("a.tsv", "+", "b.tsv"), [], None, 3):
+        assert as_words(words) is words
+
+
+@pytest.mark.parametrize(
+    ("corpora", "message"),
+    [
+        ([{"weight": 0.7}], r"needs `corpus: NAME` or `corpus: \[FILE, FILE\]`"),
+        ([{"corpus": 3}], "needs `corpus: NAME`"),
+        ([{"corpus": []}], "needs `corpus: NAME`"),
+        (["a.tsv", None], "needs `corpus: NAME`"),
+        ([{"corpus": "a.tsv", "wieght": 0.7}], "did you mean 'weight'"),
+    ],
+)
+def test_mappings_that_say_no_corpus_are_refused(corpora, message):
+    with pytest.raises(CorpusError, match=message):
+        as_words(corpora)

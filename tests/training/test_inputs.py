@@ -1,0 +1,177 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from vanilla_transformer.data.corpus import CorpusError
+from vanilla_transformer.training import inputs
+from vanilla_transformer.training.directory import RunDirectory
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+
+NEWS = [(f"news {number}", f"Neues {number}") for number in range(12)]
+LAW = [(f"law {number}", f"Recht {number}") for number in range(4)]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The words for two corpora: line-aligned files and a table with its columns in the other order."""
+    for side, name in enumerate(("news.en", "news.de")):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in NEWS))
+    (tmp_path / "law.jsonl").write_text("".join(json.dumps({"de": t, "en": s, "id": 1}) + "\n" for s, t in LAW))
+    return [str(tmp_path / "news.en"), str(tmp_path / "news.de"), "+", str(tmp_path / "law.jsonl")]
+
+
+@pytest.fixture
+def gather(tmp_path):
+    """Gathers the inputs of a recipe for some words, and what is said meanwhile."""
+
+    def call(words, **fields):
+        run = RunDirectory(tmp_path / "run")
+        run.path.mkdir(exist_ok=True)
+        said = []
+        gathered = gather_inputs(Recipe(train=tuple(words), vocab_size=264, **fields), run, said.append)
+        return gathered, said
+
+    return call
+
+
+def texts(gathered, corpus):
+    decode = gathered.tokenizer.decode
+    return [tuple(decode(ids, skip_special_tokens=True) for ids in pair) for pair in corpus.rows(range(len(corpus)))]
+
+
+COLUMNS = ["source_column=en", "target_column=de"]
+
+
+def test_corpora_without_weights_are_there_once(files, gather):
+    gathered, said = gather([*files, *COLUMNS])
+    assert texts(gathered, gathered.train) == NEWS + LAW
+    assert gathered.languages == ("en", "de")
+    assert said[-1].startswith("An epoch of 16 pairs has 4 of ")
+    assert said[-1].endswith("law.jsonl, 25.0%: each 1 times.")
+
+
+def test_a_small_corpus_comes_again_until_it_has_its_weight(files, gather):
+    gathered, said = gather([*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS])
+    found = texts(gathered, gathered.train)
+    assert set(found) == set(NEWS + LAW)
+    assert len(found) == 20 and sum(pair in NEWS for pair in found) == 12
+    assert said[-2].endswith("news.de, 60.0%: each 1 times.")
+    assert said[-1].endswith("law.jsonl, 40.0%: each 2 times.")
+    again, _ = gather([*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS])
+    assert np.array_equal(again.train.source_lengths, gathered.train.source_lengths)
+
+
+def test_a_run_on_a_mixture_that_was_stopped_ends_as_if_it_had_not_been(files, tmp_path):
+    words = (*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS)
+    shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+    steps = {"batch_tokens": 40, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 2}
+    recipe = Recipe(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+    for name, limits in {"once": (8,), "twice": (4, 8)}.items():
+        for limit in limits:
+            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+    once, twice = (tmp_path / name / "checkpoints" / "step-00000008" for name in ("once", "twice"))
+    assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
+
+
+def test_another_weight_needs_no_new_tokens(files, gather, monkeypatch):
+    gather([*files, *COLUMNS])
+    monkeypatch.setattr("vanilla_transformer.data.preparation._tokenized", lambda *_: pytest.fail("tokenized again"))
+    gathered, _ = gather([*files[:2], "weight=1", *files[2:], "weight=1", *COLUMNS])
+    assert len(gathered.train) == 24
+
+
+def test_columns_named_for_all_are_those_of_the_tables(files, gather):
+    gathered, _ = gather(files, source_column="de", target_column="en", dev=tuple(files[:2]))
+    assert texts(gathered, gathered.train) == NEWS + [(target, source) for source, target in LAW]
+    assert texts(gathered, gathered.dev) == NEWS
+
+
+def test_columns_named_for_files_alone_are_refused(files, gather):
+    with pytest.raises(CorpusError, match="has no named columns: leave the names out"):
+        gather(files[:2], source_column="en", target_column="de")
+
+
+def test_a_streamed_corpus_gives_the_same_tokens_and_leaves_no_text(tmp_path, gather):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    Dataset.from_dict({"en": [s for s, _ in NEWS], "de": [t for _, t in NEWS]}).to_parquet(folder / "train.parquet")
+    words = [f"{folder}:train", *COLUMNS]
+    gathered, _ = gather([*words, "streaming=true"])
+    assert texts(gathered, gathered.train) == NEWS
+    assert not list((tmp_path / "run" / "prepared" / "text").rglob("*.arrow"))
+    gather(words)
+    assert list((tmp_path / "run" / "prepared" / "text").rglob("*.arrow"))
+
+
+def test_text_to_learn_from_is_read_twice_and_never_copied(tmp_path, files, gather, monkeypatch):
+    opened = []
+    original = inputs.open_corpus
+
+    def counted(*arguments, **settings):
+        stream = original(*arguments, **settings)
+        return dataclasses.replace(stream, tables=lambda: opened.append(stream.name) or stream.tables())
+
+    monkeypatch.setattr(inputs, "open_corpus", counted)
+    gather(files[:2])
+    assert len(opened) == 2
+    gather(files[:2])
+    assert len(opened) == 2
+    assert not (tmp_path / "run" / "prepared" / "text").exists()
+
+
+def test_a_large_corpus_gives_a_sample_for_the_vocabulary_and_that_is_said(files, gather, monkeypatch):
+    monkeypatch.setattr(inputs, "MOST_PAIRS_FOR_THE_VOCABULARY", 10)
+    _, said = gather(files[:2])
+    assert "The vocabulary is learned from 6 of the 12 pairs, taken from all along them." in said
+
+
+def test_the_order_of_sentences_for_the_vocabulary_is_sources_then_targets():
+    pairs = [(str(number), f"-{number}") for number in range(1500)]
+    sentences = list(inputs._sentences(pairs, "both"))
+    assert sentences[:2] == ["0", "1"] and sentences[1000] == "-0" and sentences[2000] == "1000"
+    assert len(sentences) == 3000
+    assert list(inputs._sentences(pairs, "target")) == [target for _, target in pairs]
+
+
+def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):
+    with pytest.raises(CorpusError, match=r"absent\.tsv does not exist"):
+        gather([*files[:2], "+", str(tmp_path / "absent.tsv")])
+    (tmp_path / "empty.tsv").write_text("\t\n")
+    with pytest.raises(CorpusError, match="no pair is left of 1: 1 have an empty side"):
+        gather([*files[:2], "+", str(tmp_path / "empty.tsv")])
+
+
+def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(
+        "train:\n"
+        "- {corpus: [news.en, news.de], weight: 0.7}\n"
+        "- {corpus: org/law:train, weight: 0.3, source_column: en, target_column: de, streaming: true}\n"
+        "dev: {corpus: dev.jsonl, source_column: en, target_column: de}\n"
+    )
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert " ".join(recipe.train) == (
+        "news.en news.de weight=0.7 + org/law:train weight=0.3 source_column=en target_column=de streaming=true"
+    )
+    assert recipe.dev == ("dev.jsonl", "source_column=en", "target_column=de")
+    (tmp_path / "again.yaml").write_text(recipe.to_yaml())
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train": ["a.tsv", "wieght=1"]}, r"train: a corpus has no setting 'wieght', did you mean 'weight'\?"),
+        ({"train": [{"corpus": "a.tsv", "weight": -1}]}, "train: a.tsv: a weight is a number greater than 0"),
+        ({"train": [{"corpus": "a.tsv", "weight": 1}, {"corpus": "b.tsv"}]}, "train: b.tsv has no weight"),
+        ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev: this is one corpus"),
+        ({"test": 3}, "test must be text"),
+    ],
+)
+def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, message):
+    with pytest.raises(RecipeError, match=message):
+        Recipe(**fields)

@@ -1,0 +1,75 @@
+"""Several corpora as one, where small ones come again until each has the share that its weight asks for."""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import Ids, PreparationReport, PreparedCorpus
+
+# An epoch is planned in memory: about 30 bytes a pair.
+MOST_PAIRS_IN_AN_EPOCH = 1_000_000_000
+
+
+class MixedCorpus(PreparedCorpus):
+    """Prepared corpora one after the other, each as often as its weight asks for.
+
+    Nothing is left out: the corpus that is largest for its weight is there once, the others come again as a whole
+    and, for what is then missing, with pairs drawn from all along them. The same corpora, weights and seed give the
+    same pairs at the same positions. This is what `datasets.interleave_datasets` does until all its datasets are
+    exhausted, with shares that are exact and not drawn, and without a copy of the text.
+
+    Args:
+        parts: The corpora.
+        weights: How much of an epoch each makes, in any unit; without them every pair is there once.
+        seed: Another one draws other pairs for the shares that are no whole number of repetitions.
+
+    Attributes:
+        shares: How many pairs of each part are in an epoch.
+    """
+
+    def __init__(self, parts: Sequence[PreparedCorpus], weights: Sequence[float] | None = None, *, seed: int) -> None:
+        self.parts = tuple(parts)
+        sizes = [len(part) for part in self.parts]
+        self.shares = _shares(sizes, weights) if weights is not None else sizes
+        self._starts = np.cumsum([0, *sizes])
+        self._pairs = np.concatenate(
+            [
+                start + _repeated(size, share, np.random.default_rng([seed, number]))
+                for number, (start, size, share) in enumerate(zip(self._starts, sizes, self.shares, strict=False))
+            ]
+        )
+        self.source_lengths = np.concatenate([part.source_lengths for part in self.parts])[self._pairs]
+        self.target_lengths = np.concatenate([part.target_lengths for part in self.parts])[self._pairs]
+        self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
+        """Return the source and target ids of the pairs at `indices`."""
+        pairs = self._pairs[np.asarray(indices, dtype=np.int64)]
+        owners = np.searchsorted(self._starts, pairs, side="right") - 1
+        found: list[tuple[Ids, Ids]] = [()] * len(pairs)  # type: ignore[list-item]
+        for number in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == number)
+            rows = self.parts[number].rows(pairs[places] - self._starts[number])
+            for place, row in zip(places.tolist(), rows, strict=True):
+                found[place] = row
+        return found
+
+
+def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Return the pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
+    pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
+    if pairs_per_weight * sum(weights) > MOST_PAIRS_IN_AN_EPOCH:
+        raise CorpusError(
+            f"with the weights {', '.join(f'{weight:g}' for weight in weights)} an epoch that holds each pair has "
+            f"{pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more weight"
+        )
+    return [max(size, round(weight * pairs_per_weight)) for size, weight in zip(sizes, weights, strict=True)]
+
+
+def _repeated(size: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return `share` of the numbers below `size`, none of them twice more often than another."""
+    times, rest = divmod(share, size)
+    return np.concatenate([np.tile(np.arange(size), times), np.sort(random.choice(size, rest, replace=False))])

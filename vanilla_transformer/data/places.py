@@ -1,0 +1,102 @@
+"""Where a corpus lies: which of its forms the words for it mean, before anything is read."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.tables import TABLE_READERS
+
+FILE_SUFFIXES = (*TABLE_READERS, ".parquet")
+BUILT_IN = "cmudict"
+# Three letters that end the names of corpus files and are no language.
+NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", "trg", "txt", "val"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a corpus lies: ``lines`` (two files), ``table`` (one), ``dataset`` (for `datasets`) or ``built-in``."""
+
+    kind: str
+    paths: tuple[str, ...] = ()
+    config: str | None = None
+    split: str | None = None
+    wanted: tuple[str | None, str | None] = (None, None)
+
+    def __str__(self) -> str:
+        return " and ".join(self.paths)
+
+
+def locate(source: Sequence[str], wanted: tuple[str | None, str | None]) -> Place:
+    """Tell what the words for a corpus mean; `wanted` are the names of its two columns."""
+    sources = [source] if isinstance(source, str) else [os.fspath(part) for part in source]
+    if len(sources) == 2:
+        if any(table_suffix(path) for path in sources):
+            raise CorpusError(f"{' and '.join(sources)} are not two line-aligned text files: give one table at a time")
+        place = Place("lines", tuple(sources))
+    elif len(sources) == 1:
+        place = _locate_one(sources[0], wanted)
+    else:
+        raise CorpusError(
+            f"a corpus is two line-aligned files or one other source, not {len(sources)}; several corpora to "
+            "learn from have a + between them"
+        )
+    if place.kind in ("lines", "built-in") and wanted != (None, None):
+        raise CorpusError(f"{place} has no named columns: leave the names out")
+    return place
+
+
+def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
+    path, parts = _split_off(source)
+    if path == BUILT_IN and len(parts) < 2:
+        return Place("built-in", (path,), split=parts[0] if parts else None)
+    suffix = table_suffix(path)
+    if not os.path.exists(path):
+        if suffix or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
+            raise CorpusError(f"{path} does not exist")
+    elif not os.path.isdir(path):
+        if parts:
+            raise CorpusError(f"{path} is a file, it has no split {':'.join(parts)!r}")
+        if suffix in TABLE_READERS:
+            return Place("table", (path,), wanted=wanted)
+        if suffix is None:
+            raise CorpusError(
+                f"{path} is none of the tables that can be read ({', '.join(FILE_SUFFIXES)}); "
+                "plain text needs two line-aligned files, one for each side"
+            )
+    if len(parts) > 2:
+        raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
+    config = parts[0] if len(parts) == 2 else None
+    return Place("dataset", (path,), config=config, split=parts[-1] if parts else None, wanted=wanted)
+
+
+def _split_off(source: str) -> tuple[str, list[str]]:
+    """Split NAME:CONFIG:SPLIT, where an existing path wins over colons."""
+    if os.path.exists(source):
+        return source, []
+    for parts in (1, 2):
+        name, *rest = source.rsplit(":", parts)
+        if len(rest) == parts and os.path.exists(name):
+            return name, rest
+    name, *rest = source.split(":")
+    return name, rest
+
+
+def table_suffix(path: str) -> str | None:
+    """Return the suffix by which a file is known for a table, None for other files."""
+    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    return suffix if suffix in FILE_SUFFIXES else None
+
+
+def without_suffixes(path: str) -> Path:
+    """Return the path without the suffixes that say how a text is kept and not what is in it."""
+    return Path(path.removesuffix(".gz").removesuffix(".txt"))
+
+
+def language(name: str) -> str | None:
+    """Return the language that a file suffix or a column is named after (``en``, ``pt_BR``, ``deu_Latn``), if any."""
+    if re.fullmatch(r"[a-z]{2,3}([_-][A-Za-z0-9]+)*", name) and name not in NOT_LANGUAGES:
+        return name
+    return None
