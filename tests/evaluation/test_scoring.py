@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
 from vanilla_transformer.evaluation import MetricError, evaluate_model, score
@@ -56,6 +57,23 @@ def test_lines_of_one_source_are_one_item_for_error_rates_and_several_for_bleu(m
     assert per.value == pytest.approx(100 * 2 / 5)
     assert "items:3|nrefs:1-3" in wer.signature
     assert [bleu] == score(["sacrebleu"], SOURCES, [[target] for target in TARGETS])
+
+
+def test_split_references_are_joined_as_translations_are(model):
+    split, whole = ["ein ju@@ n@@ ge .", "g-@@ gras"], ["ein junge .", "g-gras"]
+    tokenizer = VanillaTransformerTokenizer.train(split, algorithm="presplit")
+    for targets in (split, whole):
+        corpus = Dataset.from_dict({"source": split, "target": targets})
+        evaluation = evaluate_model(model, tokenizer, corpus, ["wer", "chrf"])
+        assert evaluation.predictions == evaluation.references == whole
+        assert [score.value for score in evaluation.scores] == pytest.approx([0, 100])
+
+
+def test_references_of_another_tokenizer_are_left_as_they_are(model, corpus):
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=VanillaTransformerTokenizer.train(TARGETS, 260).backend_tokenizer, pad_token="<pad>"
+    )
+    assert evaluate_model(model, tokenizer, corpus, ["wer"]).references == TARGETS
 
 
 def test_arguments_of_generate_reach_the_model(model, tokenizer, corpus):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.streams import open_output, progress_bar
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.training.recipe import Recipe, load_recipe
@@ -26,13 +26,16 @@ class Evaluate:
     data: tuple[str, ...]
     """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or a built-in corpus: cmudict:test."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
-    """sacrebleu, chrf, ter, wer, per (default: those of the model's recipe, else sacrebleu and chrf)."""
+    """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; or paper_bleu:fr and so on), wer, per (default: those
+    of the model's recipe, else sacrebleu and chrf)."""
     source_column: OptionalText = None
     """Column (or language of a `translation` column) to translate from (default: the first)."""
     target_column: OptionalText = None
     """Column (or language of a `translation` column) to compare with (default: the second)."""
     output: OptionalPath = None
     """File for the translations, one line for each pair of the corpus."""
+    card: Flag = False
+    """Put the scores into the model card, README.md in the directory of the model."""
     json: Flag = False
     """Print one JSON object."""
     progress: Flag = False
@@ -44,6 +47,8 @@ class Evaluate:
         from vanilla_transformer.data.corpus import read_corpus
         from vanilla_transformer.evaluation import check_names, evaluate_model
 
+        if self.card and not Path(self.model).is_dir():
+            raise UsageError(f"--card is for a model in a directory here, and {self.model} is none.")
         metrics = self.metrics or _metrics_of(self.model)
         check_names(metrics)
         arguments = self.decoding.arguments()
@@ -55,6 +60,11 @@ class Evaluate:
             with open_output(self.output) as output:
                 print(*evaluation.predictions, sep="\n", file=output)
         print(json.dumps(self._as_json(evaluation)) if self.json else _as_text(evaluation))
+        if self.card:
+            from vanilla_transformer.training.card import add_scores
+
+            settings = {name: value for name, value in arguments.items() if name != "batch_tokens"}
+            add_scores(Path(self.model), self.data, evaluation.scores, settings)
 
     def _as_json(self, evaluation: "Evaluation") -> dict[str, Any]:
         return {

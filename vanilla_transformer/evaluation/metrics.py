@@ -4,12 +4,15 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
 from vanilla_transformer import __version__
+from vanilla_transformer.evaluation.splitting import LANGUAGES, PublishedSplitting
 
 
 class MetricError(ValueError):
@@ -36,15 +39,29 @@ class Metric:
     one_item_per_source: bool = False
 
 
-def _sacrebleu(metric: type[SacrebleuMetric]) -> Metric:
-    """The corpus score of one of sacrebleu's metrics, with its settings untouched."""
+def _sacrebleu(metric: type[SacrebleuMetric], **settings: Any) -> Metric:
+    """The corpus score of one of sacrebleu's metrics, with its own settings where none are given."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-        scorer = metric()
+        scorer = metric(**settings)
         # sacrebleu wants one stream for the first references, one for the second and so on, None where there is none.
         streams = [list(stream) for stream in zip_longest(*references)]
         value = scorer.corpus_score(list(predictions), streams).score
         return value, str(scorer.get_signature())
+
+    return Metric(measure)
+
+
+def _paper_bleu(language: str) -> Metric:
+    """Section 6.1: BLEU as the paper's authors counted it, over words that are split as theirs."""
+
+    def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+        split = PublishedSplitting(language)
+        value, signature = _TOKENIZED_BLEU.measure(
+            [split(prediction) for prediction in predictions],
+            [[split(reference) for reference in accepted] for accepted in references],
+        )
+        return value, signature.replace("tok:none", split.signature)
 
     return Metric(measure)
 
@@ -83,10 +100,15 @@ def _signature(counted: str, references: Sequence[Sequence[str]]) -> str:
     return f"count:{counted}|items:{len(references)}|nrefs:{nrefs}|tok:space|version:{__version__}"
 
 
+# What multi-bleu.perl counts: the words are whatever has a space between, and a precision of zero makes all zero.
+_TOKENIZED_BLEU = _sacrebleu(BLEU, tokenize="none", smooth_method="none", force=True)
 METRICS = {
     "sacrebleu": _sacrebleu(BLEU),
     "chrf": _sacrebleu(CHRF),
     "ter": _sacrebleu(TER),
+    "tokenized_bleu": _TOKENIZED_BLEU,
+    "paper_bleu": _paper_bleu("de"),
+    **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},
     "wer": Metric(_words_wrong, one_item_per_source=True),
     "per": Metric(_phonemes_wrong, one_item_per_source=True),
 }
@@ -96,9 +118,31 @@ def check_names(names: Iterable[str]) -> None:
     """Raises MetricError for a name that is no metric, before hours of decoding are spent on it."""
     for name in names:
         if name not in METRICS:
-            near = difflib.get_close_matches(name, METRICS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(METRICS)}."
-            raise MetricError(f"There is no metric '{name}': {hint}")
+            raise MetricError(f"There is no metric '{name}': {_hint(name)}")
+
+
+def metric_path(name: str) -> str:
+    """The file that `evaluate.load` takes for a metric: `evaluate.load(metric_path("paper_bleu"), "fr")`.
+
+    `compute(predictions=..., references=...)` takes a list of references for each prediction, or one, and returns the
+    value in percent under the metric's name and its `signature`.
+    """
+    check_names([name])
+    if ":" in name:
+        metric, _, language = name.partition(":")
+        raise MetricError(
+            f"The language is the second argument: evaluate.load(metric_path('{metric}'), '{language}')."
+        )
+    return str(Path(__file__).with_name("loadable") / f"{name}.py")
+
+
+def _hint(name: str) -> str:
+    metric, _, language = name.partition(":")
+    if metric == "paper_bleu" and language:
+        return f"the languages of paper_bleu are {', '.join(LANGUAGES)}."
+    known = [name for name in METRICS if ":" not in name]
+    near = difflib.get_close_matches(metric, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}, paper_bleu:fr and so on."
 
 
 def score(names: Iterable[str], predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Score]:

@@ -1,13 +1,14 @@
 """Decodes a corpus and scores the translations against its targets."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def evaluate_model(
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
     BLEU, chrF and TER count every line of the corpus. For word and phoneme error rates the lines that share a source
-    are one item with several references.
+    are one item with several references. Targets that are split into sub-words, for a tokenizer of such text, are
+    joined to words as the translations are.
 
     Args:
         metrics: Names from `METRICS`.
@@ -63,7 +65,7 @@ def evaluate_model(
         generate_kwargs: For `model.generate`, whose own settings apply otherwise.
     """
     check_names(metrics)
-    sources, references = list(corpus["source"]), list(corpus["target"])
+    sources, references = list(corpus["source"]), _joined(tokenizer, corpus["target"])
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
@@ -83,6 +85,12 @@ def evaluate_model(
         seconds=seconds,
         tokens=sum(translation.hypotheses[0].tokens for translation in translations),
     )
+
+
+def _joined(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:
+    if isinstance(tokenizer, VanillaTransformerTokenizer):
+        return [tokenizer.joined(reference) for reference in references]
+    return list(references)
 
 
 def score_translations(

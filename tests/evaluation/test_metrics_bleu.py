@@ -1,0 +1,86 @@
+"""BLEU of split text, and BLEU as the paper's authors counted it."""
+
+import pytest
+import sacremoses
+
+from vanilla_transformer.evaluation import METRICS, MetricError, check_names, score
+
+
+def value(name, predictions, references):
+    [result] = score([name], predictions, [[line] for line in references])
+    return result.value
+
+
+def test_tokenized_bleu_takes_the_words_as_they_are():
+    # 1 to 4-grams: 5 of 6, 4 of 5, 3 of 4, 2 of 3, whose product is a third.
+    assert value("tokenized_bleu", ["a b c d - e"], ["a b c d - f"]) == pytest.approx(100 * (1 / 3) ** 0.25)
+    assert value("tokenized_bleu", ["a b c d-e"], ["a b c d-f"]) == 0
+
+
+def test_tokenized_bleu_is_zero_without_a_common_run_of_four_words():
+    assert value("tokenized_bleu", ["a b c x"], ["a b c y"]) == 0
+    assert value("sacrebleu", ["a b c x"], ["a b c y"]) > 0
+
+
+def test_paper_bleu_parts_compounds_at_their_hyphens():
+    assert value("paper_bleu", ["a b c d-e"], ["a b c d-f"]) == pytest.approx(100 * (1 / 3) ** 0.25)
+
+
+def test_paper_bleu_leaves_the_hyphens_that_stand_alone_and_every_second_of_single_letters():
+    hyphens_apart = "a - b c ##AT##-##AT## d-e - f"
+    raw, reference = "a - b c-d-e - f", "a - b x"
+    assert value("paper_bleu", [raw], [reference]) == value("tokenized_bleu", [hyphens_apart], [reference])
+
+
+def test_paper_bleu_of_raw_text_is_tokenized_bleu_of_text_split_by_hand():
+    raw = [
+        'Er sagte: "Die Nord-Süd-Achse, z. B. der Weg nach Rom, kostet 5,300 Euro..."',
+        "[1] Peter's & Paul's",
+        "",
+    ]
+    by_hand = [
+        "Er sagte : &quot; Die Nord ##AT##-##AT## Süd ##AT##-##AT## Achse , z. B. der Weg nach Rom , kostet "
+        "5,300 Euro ... &quot;",
+        "&#91; 1 &#93; Peter &apos; s &amp; Paul &apos; s",
+        "",
+    ]
+    other = [
+        "Er sagte : &quot; Die Achse , z. B. der Weg , kostet 5 Euro ... &quot;",
+        "&#91; 2 &#93; Paul &apos; s",
+        "x",
+    ]
+    other_raw = ['Er sagte: "Die Achse, z. B. der Weg, kostet 5 Euro..."', "[2] Paul's", "x"]
+    expected = value("tokenized_bleu", by_hand, other)
+    assert 10 < expected < 90
+    assert value("paper_bleu", raw, other_raw) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("quoted", ["„eins zwei“ drei", "“eins zwei” drei", "«eins zwei» drei", "「eins zwei」 drei"])
+def test_paper_bleu_takes_all_quotes_for_straight_ones(quoted: str):
+    assert value("paper_bleu", [quoted], ['"eins zwei" drei']) == pytest.approx(100)
+    assert value("paper_bleu", ["er hat‘s ‚eins zwei drei’"], ["er hat's 'eins zwei drei'"]) == pytest.approx(100)
+
+
+def test_paper_bleu_is_german_unless_another_language_is_named():
+    predictions, references = ["l'art de l'eau d'ici"], ["l'art de l'air d'ici"]
+    german = ["l &apos; art de l &apos; eau d &apos; ici"], ["l &apos; art de l &apos; air d &apos; ici"]
+    french = ["l&apos; art de l&apos; eau d&apos; ici"], ["l&apos; art de l&apos; air d&apos; ici"]
+    for name, split in [("paper_bleu", german), ("paper_bleu:de", german), ("paper_bleu:fr", french)]:
+        assert value(name, predictions, references) == pytest.approx(value("tokenized_bleu", *split))
+    assert value("paper_bleu", predictions, references) != value("paper_bleu:fr", predictions, references)
+
+
+def test_signature_of_paper_bleu_says_all_that_decides_the_score():
+    [result] = score(["paper_bleu:fr"], ["a b"], [["a b", "c"]])
+    assert result.name == "paper_bleu:fr"
+    for part in (
+        *("nrefs:2", "case:mixed", "tok:moses-fr", "quotes:straight", "compounds:split", "smooth:none"),
+        f"sacremoses:{sacremoses.__version__}",
+    ):
+        assert part in result.signature.split("|")
+
+
+def test_language_without_rules_is_an_error_that_names_those_with():
+    assert "paper_bleu:fr" in METRICS
+    with pytest.raises(MetricError, match="languages of paper_bleu are .*de, .*fr"):
+        check_names(["paper_bleu:xx"])

@@ -1,0 +1,1 @@
+"""One file for each metric, for `evaluate.load(metric_path(...))`."""
