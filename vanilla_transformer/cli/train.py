@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.training.recipe import Recipe, load_recipe, shipped_recipes
 
 
@@ -34,6 +35,11 @@ class Train:
 
     def run(self) -> None:
         """Trains, and prints the directory of the model, once for all processes."""
+        if self.name in shipped_recipes() and not self.recipe.train:
+            raise UsageError(
+                f"The recipe {self.name} brings no text: give it as --train, and read in the comment at the top of "
+                f"{shipped_recipes()[self.name]} where it comes from."
+            )
         from accelerate import PartialState
 
         from vanilla_transformer.training.loop import train

@@ -63,6 +63,8 @@ GUIDES = (
 MOST_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
+# Text that is split already brings its own pieces. More than this many were not split at all.
+MOST_PIECES = 100_000
 # Batches hold some padding, and rarely all that they may.
 SHARE_OF_REAL_TOKENS = 0.92
 # bfloat16 pays on a CPU only where matrices are wide enough to outweigh the conversions.
@@ -81,6 +83,9 @@ def choose_vocab_size(recipe: Recipe, pairs: int) -> tuple[Recipe, list[str]]:
     """Settles the size of the vocabulary, which everything else is counted in."""
     if recipe.vocab_size is not None:
         return recipe, []
+    if recipe.tokenizer_algorithm == "presplit":
+        sentence = f"Vocabulary: every piece that the text is split into, or the {MOST_PIECES:,} most frequent."
+        return dataclasses.replace(recipe, vocab_size=MOST_PIECES), [sentence]
     size = _guide(pairs).vocab_size
     return dataclasses.replace(recipe, vocab_size=size), [f"Vocabulary: {size:,} types, for {pairs:,} pairs."]
 
@@ -157,9 +162,11 @@ def _choose_batches(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) ->
     bytes_per_token = 4 * ((config.encoder_layers + config.decoder_layers) * width + 4 * config.vocab_size)
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     most = min(MOST_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
-    batches = max(device.processes, LEAST_BATCHES, math.ceil(batch_tokens / most))
+    # Equally many for each process.
+    batches = device.processes * math.ceil(max(LEAST_BATCHES, batch_tokens / most) / device.processes)
+    batches = min(batches, batch_tokens)
     count = recipe.batches_per_step or batches
-    sentence = f"Step: {batch_tokens:,} target tokens in {count} {'batch' if count == 1 else 'batches'}."
+    sentence = f"Step: up to {batch_tokens:,} tokens a side, in {count} {'batch' if count == 1 else 'batches'}."
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
 
 

@@ -13,6 +13,9 @@ from typing import Any, Literal
 
 import yaml
 
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.sources import as_words, parse_source, parse_sources
+
 Value = typing.TypeVar("Value")
 
 
@@ -25,7 +28,9 @@ class Recipe:
     """Settings of a training run; what is left out is chosen from the data and the device, and printed."""
 
     train: tuple[str, ...] = ()
-    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id or `cmudict:train`."""
+    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id or `cmudict:train`.
+    Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small ones come again.
+    Beside each may stand `source_column=en target_column=de`, and `streaming=true`, which keeps no copy of text."""
     dev: tuple[str, ...] = ()
     """Pairs held out to follow the progress, in any form that `train` takes."""
     test: tuple[str, ...] = ()
@@ -39,8 +44,8 @@ class Recipe:
 
     tokenizer: str | None = None
     """Model directory or Hub id whose tokenizer is used; by default one is learned from `train`."""
-    tokenizer_algorithm: Literal["bpe", "wordpiece", "unigram", "character"] = "bpe"
-    """How sub-words are learned (section 5.1: byte-pair encoding)."""
+    tokenizer_algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
+    """How sub-words are learned (section 5.1: byte-pair encoding); presplit takes text that is split by `@@ `."""
     tokenizer_sides: Literal["both", "source", "target"] = "both"
     """Which side of `train` sub-words are learned from."""
     vocab_size: int | None = None
@@ -70,7 +75,7 @@ class Recipe:
     """Positions as in section 3.5, or learned (Table 3, row E); the preset's."""
 
     batch_tokens: int | None = None
-    """Target tokens in a step, over all devices and batches (section 5.1); chosen from the number of pairs."""
+    """Most tokens of a side in a step, padding included, over all devices (section 5.1); chosen from the pairs."""
     batches_per_step: int | None = None
     """Batches that a step is cut into, each of sentences of about equal length; chosen from the device's memory."""
     max_steps: int | None = None
@@ -97,7 +102,7 @@ class Recipe:
     patience: int | None = None
     """Measurements without a better loss on `dev` before the run ends early; by default it never does."""
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
-    """Scores of `dev` and `test` at the end: sacrebleu, chrf, ter, wer, per."""
+    """Scores of `dev` and `test`: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (also paper_bleu:fr), wer, per."""
     examples: tuple[str, ...] = ()
     """Sentences translated and printed at the end."""
 
@@ -111,9 +116,11 @@ class Recipe:
     output: str | None = None
     """Directory that becomes the model; an unfinished run of the same recipe in it goes on."""
     trackers: tuple[str, ...] = ()
-    """Trackers of accelerate that the metrics are sent to as well: tensorboard, wandb, mlflow, ..."""
+    """Trackers of accelerate that the metrics are sent to as well: tensorboard, wandb, trackio, mlflow, ..."""
 
     def __post_init__(self) -> None:
+        for field in ("train", "dev", "test"):
+            object.__setattr__(self, field, _checked_corpora(field, getattr(self, field)))
         for field, hint in _hints().items():
             object.__setattr__(self, field, _checked_type(field, getattr(self, field), hint))
         for field, (least, below) in _RANGES.items():
@@ -216,6 +223,20 @@ def _checked_type(field: str, value: Any, hint: Any) -> Any:
         elif isinstance(value, option) and not isinstance(value, bool):
             return value
     raise RecipeError(f"{field} must be {_describe(options)}, not {value!r}.")
+
+
+def _checked_corpora(field: str, value: Any) -> Any:
+    """The words for corpora, which YAML may give as mappings; the type of anything else is checked later."""
+    try:
+        words = as_words(value)
+        if words and isinstance(words, list | tuple):
+            if field == "train":
+                parse_sources(words)
+            else:
+                parse_source(words)
+    except CorpusError as error:
+        raise RecipeError(f"{field}: {error}.") from None
+    return words
 
 
 def _describe(options: tuple[Any, ...]) -> str:
