@@ -207,8 +207,6 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["evaluate", "{model}", "--data", "{tmp}/none.tsv"], "none.tsv"),
         (["train", "nonsense"], "nonsense"),
         (["train", "--seed", "1", "nonsense"], "comes before all options"),
-        (["info", "nonsense"], "base"),
-        (["info", "{model}", "--vocab-size", "7"], "--vocab-size"),
         (["average", "{model}", "--output", "{model}"], "not empty"),
         (["average", "{tmp}/none", "--output", "{tmp}/mean"], "none"),
         (["average", "{model}", "--last", "2", "--output", "{tmp}/mean"], "--last"),
@@ -298,20 +296,6 @@ def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, 
         assert [score["name"] for score in report["scores"]] == names
         assert report["pairs"] == 3 and report["distinct_sources"] == 2
         assert report["target_tokens_per_second"] > 0
-
-
-def test_info_counts_the_parameters_of_a_preset_and_of_a_model(run, model):
-    code, out, _ = run("info", "base", "--vocab-size", "32000", "--json")
-    report = json.loads(out)
-    parameters = report["parameters"]
-    assert code == 0 and report["sizes"]["d_model"] == 512
-    assert parameters["embedding"] == 32000 * 512
-    assert parameters["total"] == sum(parameters[part] for part in ("embedding", "encoder", "decoder"))
-
-    code, out, _ = run("info", model, "--json")
-    assert json.loads(out)["parameters"]["total"] == load_model(model)[0].num_parameters()
-    code, out, _ = run("info", model)
-    assert "parameters, total" in out
 
 
 def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp_path):

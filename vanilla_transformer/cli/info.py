@@ -1,67 +1,160 @@
-"""`vanilla-transformer info`: sizes of a preset or a model."""
+"""`vanilla-transformer info`: size and cost of a preset or a model, beside the paper's figures."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.info_page import info_page
 
 if TYPE_CHECKING:
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-_SIZES = "vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"
+_SIZES = (
+    *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
+    *("dropout", "label_smoothing", "positional_encoding"),
+)
+_PRECISIONS = "float32", "bfloat16"
 
 
 @dataclass(frozen=True)
 class Info:
-    """Show the sizes of a preset or of a model, without loading its weights."""
+    """Show parameters, training FLOPs and memory of a preset or a model, beside the paper's figures.
+
+    Nothing is trained and no weights are loaded. A model that was trained here also shows what its run took.
+    """
 
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
     """Name of a preset (tiny, small, base, big, or a row of Table 3), or directory or Hub id of a model."""
     vocab_size: OptionalInt = None
     """Types in the vocabulary of a preset (default: 37,000 as in section 5.1)."""
+    sentence_length: Annotated[int, arg(metavar="INT")] = 25
+    """Tokens in a sentence, in the source and in the target, for FLOPs and memory."""
+    batch_tokens: Annotated[int, arg(metavar="INT")] = 25_000
+    """Target tokens in a step, as in `train`, for memory."""
+    batches_per_step: Annotated[int, arg(metavar="INT")] = 8
+    """Batches that a step is cut into, as in `train`; one at a time is in memory. The paper had one on each device."""
     json: Flag = False
     """Print one JSON object."""
 
     def run(self) -> None:
-        """Prints the sizes, and the number of parameters of each part."""
-        config = self._config()
-        sizes = {name: getattr(config, name) for name in _SIZES}
-        parameters = count_parameters(config)
-        if self.json:
-            print(json.dumps({"model": self.model, "sizes": sizes, "parameters": parameters}))
-            return
-        for name, value in sizes.items():
-            print(f"{name:<24}{value:>12,}")
-        for name, value in parameters.items():
-            print(f"{'parameters, ' + name:<24}{value:>12,}")
+        """Prints the sizes, what they cost, and why the paper's figures are others."""
+        report = self._report()
+        print(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
-    def _config(self) -> "VanillaTransformerConfig":
+    def _report(self) -> dict[str, Any]:
+        """All figures, by name."""
+        at_least_one(
+            vocab_size=self.vocab_size,
+            sentence_length=self.sentence_length,
+            batch_tokens=self.batch_tokens,
+            batches_per_step=self.batches_per_step,
+        )
+        is_preset = not Path(self.model).is_dir() and "/" not in self.model
+        config = self._preset_config() if is_preset else self._model_config()
+        from vanilla_transformer.training.cost import count_parameters
+
+        return {
+            "model": self.model,
+            "sizes": {name: getattr(config, name) for name in _SIZES},
+            "parameters": count_parameters(config),
+            "table_3": self._table_3(config.vocab_size) if is_preset else None,
+            "training": self._training(config),
+            "memory": self._memory(config),
+            "run": None if is_preset else _summary(Path(self.model, "summary.json")),
+        }
+
+    def _preset_config(self) -> "VanillaTransformerConfig":
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+
+        sizes = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
+        try:
+            return VanillaTransformerConfig.from_preset(self.model, **sizes)
+        except ValueError as error:
+            raise ValueError(f"{str(error).removesuffix('.')}; and there is no directory of that name.") from None
+
+    def _model_config(self) -> "VanillaTransformerConfig":
         from vanilla_transformer.translation import load_config
 
-        at_least_one(vocab_size=self.vocab_size)
-        if not Path(self.model).is_dir() and "/" not in self.model:
-            sizes = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-            return VanillaTransformerConfig.from_preset(self.model, **sizes)
         if self.vocab_size is not None:
             raise UsageError("--vocab-size is for presets: a model has its own vocabulary.")
         return load_config(self.model)
 
+    def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
+        """The paper's number of parameters, and the vocabularies that lead to it, for the paper's models."""
+        from vanilla_transformer.training import paper
 
-def count_parameters(config: "VanillaTransformerConfig") -> dict[str, int]:
-    """Parameters of the embedding (with the output's matrix and learned positions), of the two stacks, and of all."""
-    import torch
+        if not paper.is_in_paper(self.model):
+            return None
+        rows = paper.table_3(vocab_size)
+        common, others = paper.most_common_vocabularies(rows)
+        return {
+            "millions": paper.MILLIONS_OF_PARAMETERS.get(self.model),
+            "rows": [dataclasses.asdict(row) for row in rows],
+            "common_vocabularies": common,
+            "rows_with_other_vocabularies": others,
+        }
 
-    from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+    def _training(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
+        """FLOPs of a target token and of the paper's schedule, and those of Table 2."""
+        import numpy as np
 
-    with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(config)
-    counts = {"embedding": 0, "encoder": 0, "decoder": 0}
-    for name, parameter in model.named_parameters():
-        stack = "decoder" if name.startswith("model.decoder.") else "encoder"
-        counts[stack if ".layers." in name else "embedding"] += parameter.numel()
-    return {**counts, "total": sum(counts.values())}
+        from vanilla_transformer.training import paper
+        from vanilla_transformer.training.cost import training_flops
+
+        length = np.array([self.sentence_length])
+        per_token = training_flops(config, length, length) / self.sentence_length
+        steps = paper.training_steps(self.model)
+        flops = per_token * paper.STEP_TOKENS * steps
+        published = paper.TABLE_2.get(self.model)
+        table_2 = published and {
+            **dataclasses.asdict(published),
+            "device_flops": published.flops,
+            "share": flops / published.flops,
+        }
+        return {
+            "sentence_length": self.sentence_length,
+            "flops_per_target_token": per_token,
+            "steps": steps,
+            "step_tokens": paper.STEP_TOKENS,
+            "flops": flops,
+            "table_2": table_2,
+        }
+
+    def _memory(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
+        """Bytes of one process in training, with products in float32 and in bfloat16."""
+        from vanilla_transformer.training.memory import training_memory
+
+        sentences = max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
+        estimates = {
+            precision: training_memory(
+                config,
+                sentences=sentences,
+                source_length=self.sentence_length,
+                target_length=self.sentence_length,
+                precision=precision,
+            )
+            for precision in _PRECISIONS
+        }
+        return {
+            "batch_tokens": self.batch_tokens,
+            "batches_per_step": self.batches_per_step,
+            "sentences": sentences,
+            "sentence_length": self.sentence_length,
+            **{name: {**dataclasses.asdict(bytes_), "total": bytes_.total} for name, bytes_ in estimates.items()},
+        }
+
+
+def _summary(file: Path) -> dict[str, Any] | None:
+    """What a finished run has written down of itself."""
+    if not file.is_file():
+        return None
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}): remove it, and the rest is shown.") from None
+    return summary if isinstance(summary, dict) else None

@@ -1,12 +1,44 @@
-"""What training costs: floating-point operations as in Table 2, and memory."""
-
-import resource
-import sys
+"""What training costs: parameters by part, and floating-point operations as in Table 2."""
 
 import numpy as np
 import torch
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+# The parts of a layer, by the beginning of their names in it.
+_PARTS = {
+    "self_attention.": "self_attention",
+    "cross_attention.": "cross_attention",
+    "feed_forward.": "feed_forward",
+}
+
+
+def count_parameters(config: VanillaTransformerConfig) -> dict[str, int]:
+    """Parameters of each part, and their sum as `total`.
+
+    `embedding` is the matrix that source, target and output share, or the three where they share none; `positions`
+    are learned ones. All others belong to the layers of a stack: `encoder_feed_forward`, `decoder_norms` and so on.
+    """
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(config)
+    counts = {"embedding": 0, "positions": 0}
+    for stack, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
+        parts = [*(f"{attention}_attention" for attention in attentions), "feed_forward", "norms"]
+        counts.update({f"{stack}_{part}": 0 for part in parts})
+    for name, parameter in model.named_parameters():
+        counts[_part(name)] += parameter.numel()
+    return {**counts, "total": sum(counts.values())}
+
+
+def _part(name: str) -> str:
+    if "positional_encoding" in name:
+        return "positions"
+    if ".layers." not in name:
+        return "embedding"
+    stack, _, place = name.removeprefix("model.").partition(".layers.")
+    inner = place.partition(".")[2]
+    return f"{stack}_{next((part for start, part in _PARTS.items() if inner.startswith(start)), 'norms')}"
 
 
 def training_flops(config: VanillaTransformerConfig, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
@@ -29,20 +61,3 @@ def training_flops(config: VanillaTransformerConfig, source_lengths: np.ndarray,
     output = t.sum() * config.d_model * config.vocab_size
     forward = 2 * (config.encoder_layers * encoder + config.decoder_layers * (decoder + cross) + output)
     return float(3 * forward)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Most bytes that this process has held so far: of the device's memory, or of main memory on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def describe_device(device: torch.device, processes: int) -> str:
-    """The kind and number of devices that a run computes on."""
-    if device.type == "cuda":
-        return f"{processes} × {torch.cuda.get_device_name(device)}"
-    if device.type == "cpu":
-        return f"{processes * torch.get_num_threads()} CPU threads"
-    return device.type

@@ -1,11 +1,8 @@
 """The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
 
-import dataclasses
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,52 +21,19 @@ from vanilla_transformer.training.checkpoints import (
     Progress,
     averaged_checkpoints,
     remove_leftovers,
-    write_beside_and_rename,
 )
-from vanilla_transformer.training.cost import describe_device, peak_memory, training_flops
+from vanilla_transformer.training.cost import training_flops
 from vanilla_transformer.training.curves import draw_learning_curves
+from vanilla_transformer.training.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.training.directory import OutputError, RunDirectory
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.recipe import Recipe, settled
+from vanilla_transformer.training.summary import Summary
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What is known of a finished run."""
-
-    steps: int
-    epochs: float
-    averaged_steps: list[int]
-    parameters: int
-    pairs: int
-    target_tokens: int
-    flops: float
-    seconds: float
-    last_loss: float | None
-    best_dev_nll: float | None
-    best_dev_step: int | None
-    last_dev_nll: float | None
-    peak_memory_bytes: int
-    device: str
-    precision: str
-    scores: dict[str, list[Score]]
-
-    def in_words(self) -> str:
-        """The summary for the person who waited for it."""
-        losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
-        if self.best_dev_nll is not None:
-            best = f"{self.best_dev_nll:.4f} (step {self.best_dev_step:,})"
-            losses.append(f"dev nll {self.last_dev_nll:.4f}, at best {best}")
-        return (
-            f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
-            f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
-            f"{'; '.join([*losses, f'{self.flops:.2e} FLOPs', f'peak memory {self.peak_memory_bytes / 1e9:.2f} GB'])}."
-        )
 
 
 def finish_run(
@@ -95,7 +59,7 @@ def finish_run(
     _print_examples(recipe, inputs, model)
     journal.say(summary.in_words())
     shutil.rmtree(run.prepared, ignore_errors=True)
-    write_beside_and_rename(run.summary, json.dumps(dataclasses.asdict(summary), indent=1) + "\n")
+    summary.write(run.summary)
 
 
 def _load_mean_of_checkpoints(
@@ -173,6 +137,10 @@ def _summarise(
     corpus = inputs.train
     tokens_in_epoch = int(corpus.target_lengths.sum(dtype=np.int64))
     epochs = progress.target_tokens / tokens_in_epoch
+    flops = epochs * training_flops(model.config, corpus.source_lengths, corpus.target_lengths)
+    memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
+    peak = device_peak(model.device, recipe.precision)
+    peak_of_all = peak.flops_per_second * progress.processes
     last = {name: record[name] for record in records for name in ("loss", "dev_nll") if name in record}
     return Summary(
         steps=progress.step,
@@ -181,14 +149,19 @@ def _summarise(
         parameters=model.num_parameters(),
         pairs=len(corpus),
         target_tokens=progress.target_tokens,
-        flops=epochs * training_flops(model.config, corpus.source_lengths, corpus.target_lengths),
+        flops=flops,
         seconds=progress.seconds,
         last_loss=last.get("loss"),
         last_dev_nll=last.get("dev_nll"),
         best_dev_nll=progress.best_dev_nll,
         best_dev_step=progress.best_step if progress.best_dev_nll is not None else None,
-        peak_memory_bytes=peak_memory(model.device),
+        target_tokens_per_second=progress.target_tokens / progress.seconds,
+        peak_memory_bytes=memory,
         device=describe_device(model.device, progress.processes),
+        processes=progress.processes,
+        peak_flops_per_second=peak_of_all,
+        peak_source=peak.source,
+        share_of_peak=flops / progress.seconds / peak_of_all,
         precision=recipe.precision,
         scores=scores,
     )

@@ -1,0 +1,189 @@
+"""The command `vanilla-transformer info`, on presets, models and finished runs."""
+
+import contextlib
+import functools
+import io
+import json
+
+import pytest
+import torch
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.cli import main
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.recipe import Recipe
+
+# The memory of a batch is counted step by step, and a small one is done sooner.
+ONE_SENTENCE = "--batches-per-step", 1000
+SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A directory with a random model, and nothing of a run."""
+    directory = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of a finished run of four steps."""
+    directory = tmp_path_factory.mktemp("finished")
+    (directory / "train.en").write_text("one two\nthree four five\n" * 30)
+    (directory / "train.de").write_text("two one\nfive four three\n" * 30)
+    corpus = (str(directory / "train.en"), str(directory / "train.de"))
+    recipe = Recipe(
+        train=corpus, dev=corpus, **SIZES, max_steps=4, batch_tokens=100, metrics=(), output=str(directory / "run")
+    )
+    return train(recipe)
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the command in this process: words to exit code, output and errors."""
+
+    def run(*words):
+        code = main(["info", *map(str, words)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@functools.cache
+def page(*words):
+    """What the command prints, the same for the same words."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["info", *map(str, words)]) == 0
+    return out.getvalue()
+
+
+def report(*words):
+    """What the command says as JSON."""
+    return json.loads(page(*words, "--json"))
+
+
+def test_base_is_shown_part_by_part_beside_the_papers_number():
+    out = page("base", *ONE_SENTENCE)
+    assert all(len(line) <= 80 for line in out.splitlines())
+    parts = dict(line.rsplit(maxsplit=2)[:2] for line in out.splitlines() if line.endswith("%"))
+    assert sum(int(count.replace(",", "")) for count in parts.values()) == 63_045_632
+    assert "  total                          63,045,632\n  the paper, Table 3             65 million\n" in out
+    assert "  > base                  65 M   63.0 M   39,841 to 41,793\n" in out
+    words = " ".join(out.split())
+    assert "does not publish its vocabulary" in words
+    assert (
+        "One vocabulary of 41,004 to 41,208 types gives 10 of the 11, and none gives big its number as well" in words
+    )
+
+
+@pytest.mark.parametrize(("preset", "share"), [("base", 0.29), ("big", 0.42)])
+def test_flops_stand_beside_those_of_table_2(preset, share):
+    training = report(preset, *ONE_SENTENCE)["training"]
+    table_2 = training["table_2"]
+    assert training["flops"] == pytest.approx(training["flops_per_target_token"] * 25_000 * training["steps"])
+    assert f"{table_2['device_flops']:.1e}" == f"{table_2['table_2_flops']:.1e}"
+    assert table_2["share"] == pytest.approx(share, abs=0.005)
+
+
+def test_the_reason_for_other_flops_is_given():
+    out = page("base", *ONE_SENTENCE)
+    assert "as in the paper  9.52e17 FLOPs\n" in out
+    assert "12 hours × 8 P100 × 9.5 TFLOP/s = 3.28e18" in " ".join(out.split())
+
+
+def test_rows_that_leave_a_number_open_say_so_and_our_sizes_have_no_row():
+    out = page("table3-A-h1", *ONE_SENTENCE)
+    assert "Table 3 of the paper gives this row no number of its own: as base, 65 million." in out
+    assert "Table 2" not in out
+    assert "Table" not in page("tiny", *ONE_SENTENCE)
+
+
+def test_the_vocabulary_of_a_preset_can_be_given():
+    parameters = report("tiny", "--vocab-size", 32_000, *ONE_SENTENCE)["parameters"]
+    assert parameters["embedding"] == 32_000 * 128
+    assert parameters["total"] == sum(parameters.values()) - parameters["total"]
+
+
+def test_memory_follows_the_batch(model):
+    def memory(*words):
+        return report(model, *words)["memory"]
+
+    whole, halves = (memory("--batch-tokens", 2000, "--batches-per-step", count) for count in (1, 2))
+    assert (whole["sentences"], halves["sentences"]) == (80, 40)
+    assert whole["float32"]["activations"] > 1.5 * halves["float32"]["activations"]
+    longer = memory("--batch-tokens", 2000, "--batches-per-step", 1, "--sentence-length", 100)
+    assert longer["sentences"] == 20
+    assert longer["float32"]["activations"] > whole["float32"]["activations"]
+    for estimate in (whole["float32"], whole["bfloat16"]):
+        assert estimate["total"] == sum(estimate.values()) - estimate["total"]
+
+
+def test_a_model_is_counted_from_its_configuration_alone(model, tmp_path):
+    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(model)
+    described = report(tmp_path, *ONE_SENTENCE)
+    assert described["parameters"]["total"] == loaded.num_parameters()
+    assert described["sizes"]["vocab_size"] == 260
+    assert described["table_3"] is None and described["run"] is None
+    assert "ITS RUN" not in page(tmp_path, *ONE_SENTENCE)
+
+
+def test_a_training_log_ends_with_tokens_flops_time_and_the_share_of_the_peak(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    last = (finished / "train.log").read_text().splitlines()[-1]
+    assert f"{summary['target_tokens']:,} target tokens in " in last and " minutes on " in last
+    assert f"{summary['flops']:.2e} FLOPs, {summary['share_of_peak']:.1%} of the peak (" in last
+    assert "as matrix products measured on" in last
+    speed = summary["flops"] / summary["seconds"]
+    assert summary["share_of_peak"] == pytest.approx(speed / summary["peak_flops_per_second"])
+    assert 0 < summary["share_of_peak"] < 1
+    assert summary["target_tokens_per_second"] == pytest.approx(summary["target_tokens"] / summary["seconds"])
+
+
+def test_a_finished_run_shows_what_it_took(finished):
+    assert report(finished, *ONE_SENTENCE)["run"] == json.loads((finished / "summary.json").read_text())
+    out = page(finished, *ONE_SENTENCE)
+    of_run = dict(line.strip().split("  ", 1) for line in out.partition("ITS RUN\n")[2].splitlines())
+    assert of_run["steps"].strip() == "4"
+    assert {"target tokens", "minutes", "FLOPs", "share of the peak", "peak is", "most memory"} <= of_run.keys()
+
+
+def test_a_run_of_an_earlier_version_shows_what_it_wrote(model, tmp_path):
+    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    (tmp_path / "summary.json").write_text('{"steps": 1234, "flops": 2.5e15}')
+    assert page(tmp_path, *ONE_SENTENCE).endswith(
+        "ITS RUN\n  steps                       1,234\n  FLOPs                       2.50e15\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["bsae"], 1, "did you mean 'base'"),
+        (["nonsense"], 1, "there are tiny, small, base"),
+        (["none/there"], 1, "There is no directory none/there"),
+        (["{empty}"], 1, "is not a model directory: it has no config.json"),
+        (["{other}"], 1, "bert"),
+        (["{broken}"], 1, "summary.json is not JSON"),
+        (["{model}", "--vocab-size", "7"], 2, "--vocab-size is for presets"),
+        (["base", "--vocab-size", "0"], 2, "--vocab-size must be at least 1, not 0"),
+        (["base", "--batch-tokens", "0"], 2, "--batch-tokens must be at least 1, not 0"),
+        (["base", "--batches-per-step", "-1"], 2, "--batches-per-step must be at least 1, not -1"),
+        (["base", "--sentence-length", "0"], 2, "--sentence-length must be at least 1, not 0"),
+        (["table3-E", "--sentence-length", "2000"], 1, "1024 learned positions"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_sentence(run, model, tmp_path, words, code, part):
+    places = {name: tmp_path / name for name in ("empty", "other", "broken")}
+    for place in places.values():
+        place.mkdir()
+    (places["other"] / "config.json").write_text('{"model_type": "bert"}')
+    (places["broken"] / "config.json").write_bytes((model / "config.json").read_bytes())
+    (places["broken"] / "summary.json").write_text("{")
+    done, out, err = run(*(word.format(model=model, **places) for word in words))
+    [line] = err.splitlines()
+    assert (done, out) == (code, "")
+    assert line.startswith("vanilla-transformer: error: ") and line.endswith(".") and part in line

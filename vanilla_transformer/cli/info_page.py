@@ -1,0 +1,157 @@
+"""The page that `vanilla-transformer info` prints for people, 80 columns wide."""
+
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_WIDTH = 80
+_RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
+    ("steps", "steps", "{:,}".format),
+    ("epochs", "epochs", "{:.1f}".format),
+    ("pairs", "pairs", "{:,}".format),
+    ("target tokens", "target_tokens", "{:,}".format),
+    ("target tokens a second", "target_tokens_per_second", "{:,.0f}".format),
+    ("minutes", "seconds", lambda seconds: f"{seconds / 60:.1f}"),
+    ("device", "device", str),
+    ("processes", "processes", str),
+    ("precision", "precision", str),
+    ("FLOPs", "flops", lambda flops: _exponent(flops)),
+    ("share of the peak", "share_of_peak", "{:.1%}".format),
+    ("peak FLOPs a second", "peak_flops_per_second", lambda flops: _exponent(flops)),
+    ("peak is", "peak_source", str),
+    ("most memory", "peak_memory_bytes", lambda size: _gigabytes(size)),
+    ("last training loss", "last_loss", "{:.3f}".format),
+    ("dev nll, last", "last_dev_nll", "{:.4f}".format),
+    ("dev nll, best", "best_dev_nll", "{:.4f}".format),
+]
+
+
+def info_page(report: dict[str, Any]) -> Iterator[str]:
+    """The lines of the page."""
+    yield from _sizes(report["model"], report["sizes"])
+    yield from _parameters(report["parameters"], report["table_3"])
+    if report["table_3"] is not None:
+        yield from _vocabularies(report)
+    yield from _training(report["training"])
+    yield from _memory(report["memory"])
+    if report["run"] is not None:
+        yield from _run(report["run"])
+
+
+def _sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
+    yield from _text(
+        f"{name}: {sizes['encoder_layers']} + {sizes['decoder_layers']} layers, d_model {sizes['d_model']:,}, "
+        f"d_ff {sizes['d_ff']:,}, {sizes['num_heads']} heads with d_k {sizes['d_k']} and d_v {sizes['d_v']}, "
+        f"vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
+        f"label smoothing {sizes['label_smoothing']:g}, {sizes['positional_encoding']} positions",
+        indent="",
+    )
+
+
+def _parameters(parameters: dict[str, int], table_3: dict[str, Any] | None) -> Iterator[str]:
+    total = parameters["total"]
+    yield from ("", "PARAMETERS")
+    for part, count in parameters.items():
+        if part != "total" and (count or part != "positions"):
+            words = part.replace("_attention", "-attention").replace("feed_", "feed-").replace("_", " ")
+            yield f"  {words:<28}{count:>13,}{count / total:>8.1%}"
+    yield f"  {'total':<28}{total:>13,}"
+    if table_3 is None:
+        return
+    millions = table_3["millions"]
+    if millions is None:
+        yield from _text("Table 3 of the paper gives this row no number of its own: as base, 65 million.")
+    else:
+        yield f"  {'the paper, Table 3':<28}{millions:>5} million"
+
+
+def _vocabularies(report: dict[str, Any]) -> Iterator[str]:
+    table = report["table_3"]
+    vocab_size = report["sizes"]["vocab_size"]
+    yield ""
+    yield from _text(
+        "Why they differ: the paper does not publish its vocabulary, only that it has about 37,000 types. "
+        f"Ours are with {vocab_size:,}. For each row that has a number, the vocabulary that leads to it:"
+    )
+    yield ""
+    yield f"    {'':<19}{'paper':>7}{'ours':>9}   vocabulary for the paper's"
+    for row in table["rows"]:
+        mark = ">" if row["preset"] == report["model"] else " "
+        low, high = row["vocabularies"]
+        yield (
+            f"  {mark} {row['preset']:<19}{row['millions']:>5} M{row['parameters'] / 1e6:>7.1f} M"
+            f"   {low:,} to {high:,}"
+        )
+    yield ""
+    low, high = table["common_vocabularies"]
+    others = table["rows_with_other_vocabularies"]
+    agreeing = len(table["rows"]) - len(others)
+    rest = f", and none gives {' and '.join(others)} its number as well" if others else ""
+    yield from _text(
+        f"One vocabulary of {low:,} to {high:,} types gives {agreeing} of the {len(table['rows'])}{rest}."
+    )
+
+
+def _training(training: dict[str, Any]) -> Iterator[str]:
+    length, tokens = training["sentence_length"], training["step_tokens"]
+    schedule = f"{training['steps']:,} steps of {tokens:,} + {tokens:,} tokens"
+    yield from ("", f"TRAINING, with sentences of {length} + {length} tokens")
+    yield f"  {'a target token and its source':<57}{_exponent(training['flops_per_target_token']):>8} FLOPs"
+    yield f"  {f'{schedule}, as in the paper':<57}{_exponent(training['flops']):>8} FLOPs"
+    published = training["table_2"]
+    if published is not None:
+        yield f"  {'the paper, Table 2':<57}{_exponent(published['table_2_flops'], 1):>8} FLOPs"
+        yield ""
+        yield from _text(
+            "Why they differ: ours are the operations of the matrix products, forward and backward. The paper's is "
+            f"the time of its devices: {published['hours']:g} hours × {published['devices']} P100 × "
+            f"{published['flops_per_second'] / 1e12:g} TFLOP/s = {_exponent(published['device_flops'])}, whatever "
+            f"they did in it. So they spent {published['share']:.0%} of it on these operations."
+        )
+
+
+def _memory(memory: dict[str, Any]) -> Iterator[str]:
+    length = memory["sentence_length"]
+    batch = memory["sentences"] * length
+    yield from ("", "MEMORY OF TRAINING, in one process")
+    yield from _text(
+        f"A step of {memory['batch_tokens']:,} tokens a side in batches of {batch:,}: {memory['sentences']:,} "
+        f"sentences of {length} + {length} tokens."
+    )
+    yield f"    {'':<32}{'float32':>10}{'bfloat16':>12}"
+    for part, words in (
+        ("weights", "weights"),
+        ("gradients", "gradients"),
+        ("adam", "Adam's two means"),
+        ("activations", "activations of a batch"),
+        ("total", "total"),
+    ):
+        yield f"    {words:<32}{_gigabytes(memory['float32'][part]):>10}{_gigabytes(memory['bfloat16'][part]):>12}"
+    yield from _text(
+        "bfloat16 is for the matrix products, weights stay in float32. All are tensors alone, with attention written "
+        "out as on a CPU. The process takes some 0.4 GB more for its libraries, and up to 40% of the activations "
+        "for gaps between them."
+    )
+
+
+def _run(run: dict[str, Any]) -> Iterator[str]:
+    """What its summary holds: runs of earlier versions wrote less."""
+    yield from ("", "ITS RUN")
+    for label, field, words in _RUN_LINES:
+        if run.get(field) is not None:
+            yield f"  {label:<28}{words(run[field])}"
+    for part, scores in run.get("scores", {}).items():
+        for score in scores:
+            yield f"  {part + ', ' + score['name']:<28}{score['value']:.2f}  {score['signature']}"
+
+
+def _text(words: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(words, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _exponent(number: float, digits: int = 2) -> str:
+    return f"{number:.{digits}e}".replace("e+", "e")
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB"

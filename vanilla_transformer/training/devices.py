@@ -1,0 +1,97 @@
+"""The devices of a run: their name, the memory that was taken of them, and the most that they compute."""
+
+import itertools
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+# Dense FLOP/s from NVIDIA's data sheets of each device, by the name that torch gives it; where a sheet states only the
+# figure with sparsity, half of it. Variants that are not here, and parts of a device, are measured.
+_HOPPER = {"bfloat16": 989.4e12, "tf32": 494.7e12, "float32": 66.9e12}
+_AMPERE = {"bfloat16": 312e12, "tf32": 156e12, "float32": 19.5e12}
+_PUBLISHED = {
+    "NVIDIA H200": _HOPPER,
+    "NVIDIA H100 80GB HBM3": _HOPPER,
+    "NVIDIA H100 PCIe": {"bfloat16": 756e12, "tf32": 378e12, "float32": 51.2e12},
+    "NVIDIA A100-SXM4-40GB": _AMPERE,
+    "NVIDIA A100-SXM4-80GB": _AMPERE,
+    "NVIDIA A100-PCIE-40GB": _AMPERE,
+    "NVIDIA A100 80GB PCIe": _AMPERE,
+    "NVIDIA L40S": {"bfloat16": 362e12, "tf32": 183e12, "float32": 91.6e12},
+    "NVIDIA L4": {"bfloat16": 121e12, "tf32": 60e12, "float32": 30.3e12},
+    "Tesla V100-SXM2-16GB": {"float32": 15.7e12},
+    "Tesla V100-SXM2-32GB": {"float32": 15.7e12},
+}
+# Which size suits a device best differs, so the best of all counts.
+_MEASURED_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
+_MEASURING_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most floating-point operations a second of one device in matrix products, and how that is known."""
+
+    flops_per_second: float
+    source: Literal["published", "measured"]
+
+
+def device_peak(device: torch.device, precision: str) -> Peak:
+    """What the device's data sheet says for this precision; where none is known, what a matrix product reaches now."""
+    if device.type == "cuda":
+        published = _PUBLISHED.get(torch.cuda.get_device_name(device), {})
+        kind = "tf32" if precision == "float32" and torch.get_float32_matmul_precision() != "highest" else precision
+        if kind in published:
+            return Peak(published[kind], "published")
+    return Peak(_measured_flops_per_second(device, getattr(torch, precision)), "measured")
+
+
+def _measured_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
+    """The best of all products of square matrices in a fraction of a second, on as many threads as the run has."""
+    best, end = 0.0, 0.0
+    sizes = _MEASURED_SIZES["cpu" if device.type == "cpu" else "accelerator"]
+    matrices = [torch.randn(size, size, device=device, dtype=dtype) for size in sizes]
+    for round_number in itertools.count():
+        for matrix in matrices:
+            _synchronize(device)
+            start = time.perf_counter()
+            matrix @ matrix
+            _synchronize(device)
+            seconds = time.perf_counter() - start
+            if round_number > 0:  # The first product of a kind waits for the library to get ready.
+                best = max(best, 2 * len(matrix) ** 3 / seconds)
+        end = end or time.perf_counter() + _MEASURING_SECONDS
+        if best and time.perf_counter() > end:
+            return best
+    raise AssertionError
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes that this process has held so far: of the device's memory, or of main memory on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Linux counts into ru_maxrss what the process was before it became this program.
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def describe_device(device: torch.device, processes: int) -> str:
+    """The kind and number of devices that a run computes on."""
+    if device.type == "cuda":
+        return f"{processes} × {torch.cuda.get_device_name(device)}"
+    if device.type == "cpu":
+        threads = processes * torch.get_num_threads()
+        return f"{threads} CPU {'thread' if threads == 1 else 'threads'}"
+    return device.type

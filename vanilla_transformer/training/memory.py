@@ -1,0 +1,91 @@
+"""The memory that training takes, known before a byte of it is taken."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes of all tensors of one process at the fullest moment of a training step."""
+
+    weights: int
+    gradients: int
+    adam: int
+    activations: int
+    """All that comes and goes within a batch: what the backward pass needs of the forward pass, a part of the logits,
+    and under bfloat16 the weights in it."""
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts; gradients last from batch to batch, so all are there at the same time."""
+        return self.weights + self.gradients + self.adam + self.activations
+
+
+def training_memory(
+    config: VanillaTransformerConfig, *, sentences: int, source_length: int, target_length: int, precision: str
+) -> TrainingMemory:
+    """What a batch takes on a CPU, where attention is written out: a step on tensors that have shapes and no data.
+
+    The process takes some more: libraries, and the gaps that an allocator leaves. On an accelerator fused attention
+    keeps no attention weights, which saves most where sentences are long.
+    """
+    with FakeTensorMode():
+        model = VanillaTransformerForConditionalGeneration(config).train()
+        model.set_attn_implementation("eager")
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        source = torch.zeros(sentences, source_length, dtype=torch.int64)
+        target = torch.zeros(sentences, target_length, dtype=torch.int64)
+        with _LiveBytes() as bytes_of_batch:
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+                outputs = model(
+                    input_ids=source,
+                    attention_mask=torch.ones_like(source),
+                    labels=target,
+                    num_items_in_batch=target.numel(),
+                    skip_logits=True,
+                )
+            outputs.loss.backward()
+    weights = 4 * model.num_parameters()
+    return TrainingMemory(weights=weights, gradients=weights, adam=2 * weights, activations=bytes_of_batch.most)
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that are made within it, for as long as each lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, torch.Tensor):
+                self._count(value.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = id(storage), storage.nbytes()
+        if key in self._alive:
+            return  # A view, or a result written in place.
+
+        def forget(_: weakref.ref[torch.UntypedStorage]) -> None:
+            del self._alive[key]
+            self.now -= size
+
+        self._alive[key] = weakref.ref(storage, forget)
+        self.now += size
+        self.most = max(self.most, self.now)

@@ -1,0 +1,79 @@
+"""What is known of a finished run, kept beside its model as summary.json."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vanilla_transformer.training.checkpoints import write_beside_and_rename
+
+if TYPE_CHECKING:
+    from vanilla_transformer.evaluation.metrics import Score
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is known of a finished run.
+
+    `seconds` are all of training's, with checkpoints and evaluations on `dev`; `flops` are those of its matrix
+    products as Table 2 counts them, without padding; `peak_flops_per_second` is that of all devices together.
+    """
+
+    steps: int
+    epochs: float
+    averaged_steps: list[int]
+    parameters: int
+    pairs: int
+    target_tokens: int
+    flops: float
+    seconds: float
+    last_loss: float | None
+    best_dev_nll: float | None
+    best_dev_step: int | None
+    last_dev_nll: float | None
+    peak_memory_bytes: int
+    device: str
+    processes: int
+    peak_flops_per_second: float
+    peak_source: str
+    """`published` in the device's data sheet, or `measured` with a matrix product at the end of the run."""
+    share_of_peak: float
+    target_tokens_per_second: float
+    precision: str
+    scores: "dict[str, list[Score]]"
+
+    def in_words(self) -> str:
+        """The summary for the person who waited for it."""
+        losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
+        if self.best_dev_nll is not None:
+            best = f"{self.best_dev_nll:.4f} (step {self.best_dev_step:,})"
+            losses.append(f"dev nll {self.last_dev_nll:.4f}, at best {best}")
+        return (
+            f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
+            f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
+            f"{'; '.join([*losses, *self.cost_in_words()])}."
+        )
+
+    def cost_in_words(self) -> list[str]:
+        """Speed, operations and memory, each with what it is measured by."""
+        speed = f"{self.target_tokens_per_second:,.0f} target tokens a second"
+        memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
+        if self.processes > 1:
+            speed += f" ({self.target_tokens_per_second / self.processes:,.0f} a process)"
+            memory += " in the main process"
+        how = "as published for" if self.peak_source == "published" else "as matrix products measured on"
+        peak = f"{rate_in_words(self.peak_flops_per_second)}, {how} {self.device} in {self.precision}"
+        return [speed, f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of the peak ({peak})", memory]
+
+    def write(self, file: Path) -> None:
+        """Writes the whole summary or nothing."""
+        write_beside_and_rename(file, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+
+def rate_in_words(flops_per_second: float) -> str:
+    """Operations a second with the unit that suits their number."""
+    value, unit = (
+        (flops_per_second / 1e12, "TFLOP/s") if flops_per_second >= 1e12 else (flops_per_second / 1e9, "GFLOP/s")
+    )
+    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
