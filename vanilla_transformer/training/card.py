@@ -1,74 +1,292 @@
-"""The model card: what is known of a trained model, for people and for the Hub."""
+"""The model card: what is known of a model, for people and for the Hub. What is not known is left out."""
 
 import dataclasses
+import hashlib
 import json
+import math
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors import safe_open
 
+from vanilla_transformer.data.sources import parse_source, parse_sources
 from vanilla_transformer.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from vanilla_transformer.training.finish import Summary
+    from vanilla_transformer.evaluation.metrics import Score
+    from vanilla_transformer.training.summary import Summary
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
+CARD = "README.md"
+TASK = "translation"
+TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
+_SEAL = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
+_NOT_SCORED = "No score of it is given here."
+
+
+class CardError(ValueError):
+    """A card that cannot be read or may not be changed, said in one sentence."""
 
 
 def write_model_card(
     directory: Path, recipe: Recipe, summary: "Summary", languages: tuple[str | None, str | None]
 ) -> None:
-    """Writes README.md: nothing in it is guessed, and what is not known is left out."""
-    title = directory.resolve().name
+    """Writes the card of a finished run; one that somebody has edited stays, and the new one is put beside it."""
+    results = [
+        _result(getattr(recipe, part), score, split=part)
+        for part, scores in summary.scores.items()
+        for score in scores
+    ]
     known = [language for language in languages if language]
+    direction = f"{languages[0]} to {languages[1]}" if len(known) == 2 else ""
+    text = _fill(
+        directory,
+        results,
+        languages=direction,
+        codes=[re.split("[_-]", language)[0] for language in known],
+        datasets=[name for name in (_dataset_id(part) for part in recipe.train) if name],
+        example=recipe.examples[0] if recipe.examples else "...",
+        use=_intended_use(recipe, direction),
+        data=_data_lines(recipe, summary),
+        training=_training_lines(summary),
+        limits=_limits(recipe),
+        recipe=_without_places(recipe).to_yaml().strip(),
+    )
+    file = directory / CARD
+    if file.exists() and not is_as_written(_read(file)):
+        file = directory / "model_card.md"
+    _write(file, _sealed(text))
+
+
+def write_plain_card(directory: Path, title: str) -> None:
+    """Writes the card of a model of which no more is known than its files."""
+    _write(directory / CARD, _sealed(_fill(directory, [], title=title)))
+
+
+def add_scores(directory: Path, data: Sequence[str], scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
+    """Adds scores to the card of a model, in the place of earlier ones of the same data, metric and settings.
+
+    Args:
+        data: The corpus, as the command line names it.
+        settings: How the model decoded, where that is not as its own settings have it.
+    """
+    if not (directory / CARD).is_file():
+        write_plain_card(directory, directory.resolve().name)
+    text = _read(directory / CARD)
+    card = _parse(text, directory / CARD)
+    added = [_result(data, score, settings=settings) for score in scores]
+    identities = {_identity(result) for result in added}
+    head = cast(ModelCardData, card.data)
+    kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
+    head.eval_results = kept + added
+    head.model_name = head.model_name or directory.resolve().name
+    head.metrics = sorted({*_listed(head.metrics), *(score.name for score in scores)})
+    card.text = _with_rows(card.text.replace(f"- {_NOT_SCORED}\n", ""), added)
+    _save(directory, str(card), as_written=is_as_written(text))
+
+
+def set_license(directory: Path, license: str) -> None:
+    """Puts a licence into the head of the card, where there is none yet; all else of it stays to the letter.
+
+    Raises:
+        CardError: The card names another licence.
+    """
+    text = _read(directory / CARD)
+    given = _parse(text, directory / CARD).data.get("license")
+    if given not in (None, license):
+        raise CardError(
+            f"{directory / CARD} says that the licence is {given}: change it there, or leave out --license."
+        )
+    if given is None:
+        head = f"license: {license}\n"
+        changed = re.sub(r"\A---\r?\n", lambda match: match[0] + head, text)
+        _save(directory, changed if changed != text else f"---\n{head}---\n\n{text}", as_written=is_as_written(text))
+
+
+def name_on_hub(directory: Path, repo_id: str) -> None:
+    """Gives the model the name in its card that it is loaded by from the Hub, unless somebody has edited the card."""
+    text = _read(directory / CARD)
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    if is_as_written(text) and title is not None:
+        old = title[1]
+        for before, after in (("# ", "\n"), ('model="', '"'), ("vanilla-transformer translate ", " <")):
+            text = text.replace(f"{before}{old}{after}", f"{before}{repo_id}{after}")
+        _save(directory, text, as_written=True)
+
+
+def is_as_written(text: str) -> bool:
+    """Whether a card is one of ours that nobody has edited since."""
+    seal = _SEAL.search(text)
+    return seal is not None and seal[1] == _digest(text[: seal.start()])
+
+
+def _sealed(text: str) -> str:
+    return f"{text}\n<!-- as vanilla_transformer wrote it: {_digest(text)} -->\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _save(directory: Path, text: str, as_written: bool) -> None:
+    _write(directory / CARD, _sealed(_SEAL.sub("", text)) if as_written else text)
+
+
+def _read(path: Path) -> str:
+    """The text with the line ends that it has."""
+    return path.read_bytes().decode("utf-8-sig")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(text.encode())
+
+
+def _parse(text: str, path: Path) -> ModelCard:
+    try:
+        return ModelCard(text)
+    except Exception as error:  # Of YAML, of its form or of its contents.
+        raise CardError(f"The head of the card {path} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _fill(
+    directory: Path,
+    results: list[EvalResult],
+    *,
+    title: str | None = None,
+    codes: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    example: str = "...",
+    limits: Sequence[str] = (),
+    **sections: Any,
+) -> str:
+    """The template with all that is given, and with what the files of the model tell."""
+    title = title or directory.resolve().name
     card_data = ModelCardData(
-        language=known or None,
+        language=list(codes) or None,
         library_name="transformers",
-        pipeline_tag="translation",
+        pipeline_tag=TASK,
         tags=["vanilla_transformer", "attention-is-all-you-need"],
-        metrics=sorted({score.name for scores in summary.scores.values() for score in scores}) or None,
-        model_name=title,
-        eval_results=_eval_results(recipe, summary),
+        datasets=list(datasets) or None,
+        metrics=sorted({result.metric_type for result in results}) or None,
+        model_name=title if results else None,
+        eval_results=results or None,
     )
     card = ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
         title=title,
         version=version("vanilla_transformer"),
-        languages=f"{languages[0]} to {languages[1]}" if len(known) == 2 else "",
-        example=json.dumps(recipe.examples[0] if recipe.examples else "...", ensure_ascii=False),
-        scores=[
-            {
-                "data": _name(getattr(recipe, part)),
-                "metric": score.name,
-                "value": f"{score.value:.2f}",
-                "signature": score.signature.replace("|", r"\|"),  # Not the end of a cell.
-            }
-            for part, scores in summary.scores.items()
-            for score in scores
-        ],
-        data=_data_lines(recipe, summary),
-        training=_training_lines(recipe, summary),
-        recipe=_without_places(recipe).to_yaml().strip(),
+        example=json.dumps(example, ensure_ascii=False),
+        scores="\n".join([TABLE, *map(_row, results)]) if results else "",
+        decoding=_decoding(directory),
+        model=_model_lines(directory),
+        curves="learning_curves.png" if (directory / "learning_curves.png").is_file() else "",
+        limits=[*limits, *_general_limits(bool(results))],
+        **{"training": [], **sections},
     )
-    card.save(directory / "README.md")
+    return f"{str(card).rstrip()}\n"
 
 
-def _eval_results(recipe: Recipe, summary: "Summary") -> list[EvalResult]:
+def _result(
+    data: Sequence[str], score: "Score", *, split: str | None = None, settings: Mapping[str, Any] | None = None
+) -> EvalResult:
+    name, parts = _name(data), parse_source(data).parts
+    hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
+    return EvalResult(
+        task_type=TASK,
+        # The Hub takes nothing but what could be a data set's id.
+        dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
+        dataset_name=name,
+        dataset_split=split or (parts[0].rpartition(":")[2] if len(parts) == 1 and ":" in parts[0] else None),
+        metric_type=score.name,
+        metric_name=score.name,
+        metric_value=round(score.value, 2),
+        metric_args={"signature": score.signature, **(settings or {})},
+    )
+
+
+def _settings(result: EvalResult) -> dict[str, Any]:
+    return {name: value for name, value in (result.metric_args or {}).items() if name != "signature"}
+
+
+def _identity(result: EvalResult) -> tuple[str, str, str]:
+    return result.dataset_name, result.metric_type, json.dumps(_settings(result), sort_keys=True)
+
+
+def _row(result: EvalResult) -> str:
+    settings = "".join(f", {name} {value}" for name, value in _settings(result).items())
+    signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # Not the end of a cell.
+    cells = result.dataset_name + settings, result.metric_type, f"{result.metric_value:.2f}", f"`{signature}`"
+    return f"| {' | '.join(cells)} |"
+
+
+def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
+    """The text with a row for each result: in its earlier row's place, or at the end of the table of scores."""
+    if TABLE not in text:
+        section, place = f"## Scores\n\n{TABLE}\n\n", re.search(r"^## (Data|Model and training)$", text, re.MULTILINE)
+        at = place.start() if place else len(text)
+        text = text[:at] + ("" if place else "\n") + section + text[at:]
+    before, after = text.split(TABLE, 1)
+    rows, rest = re.fullmatch(r"((?:\n\|[^\n]*)*)(.*)", after, re.DOTALL).groups()  # type: ignore[union-attr]
+    lines = rows.split("\n")[1:]
+    for row in map(_row, results):
+        start = " | ".join(row.split(" | ")[:2]) + " | "
+        same = [index for index, line in enumerate(lines) if line.startswith(start)]
+        lines[same[0] if same else len(lines) :] = [row, *(lines[same[0] + 1 :] if same else [])]
+    return "\n".join([before + TABLE, *lines]) + rest
+
+
+def _decoding(directory: Path) -> str:
+    file = directory / "generation_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    beams, penalty = settings.get("num_beams"), settings.get("length_penalty")
+    beyond = settings.get("max_length_beyond_source")
+    if settings.get("length_penalty_type") != "google" or None in (beams, penalty, beyond):
+        return ""
+    where = " as in section 6.1 of the paper" if (beams, penalty, beyond) == (4, 0.6, 50) else ""
+    return (
+        f"With no other settings it decodes{where}: beam {beams}, length penalty {penalty}, at most {beyond} tokens "
+        "more than the source."
+    )
+
+
+def _model_lines(directory: Path) -> list[str]:
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     return [
-        EvalResult(
-            task_type="translation",
-            dataset_type=_name(getattr(recipe, part)),
-            dataset_name=_name(getattr(recipe, part)),
-            dataset_split=part,
-            metric_type=score.name,
-            metric_name=score.name,
-            metric_value=round(score.value, 2),
-            metric_args={"signature": score.signature},
-        )
-        for part, scores in summary.scores.items()
-        for score in scores
+        f"{_count_parameters(directory):,} parameters: {config['encoder_layers']}+{config['decoder_layers']} layers "
+        f"of width {config['d_model']}, {config['num_heads']} heads, vocabulary {config['vocab_size']:,}."
+    ]
+
+
+def _count_parameters(directory: Path) -> int:
+    """Numbers in the files of weights, where tied ones stand once."""
+    total = 0
+    for file in directory.glob("model*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def _intended_use(recipe: Recipe, direction: str) -> str:
+    what = f"Translating text from {direction}" if direction else "Turning text into text"
+    return f"{what}, of the kind that stands in {_name(recipe.train)}."
+
+
+def _limits(recipe: Recipe) -> list[str]:
+    return [f"It learned from pairs of at most {recipe.max_length} tokens a side."]
+
+
+def _general_limits(scored: bool) -> list[str]:
+    measured = (
+        "Nothing is measured but what stands under Scores: no other kind of text, and no bias." if scored else ""
+    )
+    return [
+        measured or _NOT_SCORED,
+        "It may leave out, repeat or invent words: where that matters, somebody who knows both sides has to check.",
     ]
 
 
@@ -78,13 +296,11 @@ def _data_lines(recipe: Recipe, summary: "Summary") -> list[str]:
     return lines
 
 
-def _training_lines(recipe: Recipe, summary: "Summary") -> list[str]:
+def _training_lines(summary: "Summary") -> list[str]:
     lines = [
-        f"{summary.parameters:,} parameters: {recipe.encoder_layers}+{recipe.decoder_layers} layers of width "
-        f"{recipe.d_model}, {recipe.num_heads} heads, vocabulary {recipe.vocab_size:,}.",
-        f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} target tokens, "
-        f"{summary.flops:.2e} floating-point operations.",
-        f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}.",
+        f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} target tokens.",
+        f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "
+        f"{'; '.join(summary.cost_in_words())}.",
         f"The weights are the mean of the checkpoints of steps {', '.join(map(str, summary.averaged_steps))}.",
     ]
     if summary.best_dev_nll is not None:
@@ -100,8 +316,23 @@ def _without_places(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, train=train, dev=dev, test=test, output=None)
 
 
-def _name(source: tuple[str, ...]) -> str:
-    return " and ".join(_names(source))
+def _dataset_id(source: str) -> str | None:
+    """The id on the Hub of a corpus that is neither a file nor comes with the package."""
+    name = source.partition(":")[0]
+    is_id = re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) and name != "cmudict"
+    return name if is_id and not Path(name).exists() and not Path(source).exists() else None
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def _name(source: Sequence[str]) -> str:
+    """Corpora in words, with their shares where several are mixed."""
+    return " + ".join(
+        " and ".join(_names(corpus.parts)) + ("" if corpus.weight is None else f" (weight {corpus.weight:g})")
+        for corpus in parse_sources(source)
+    )
 
 
 def _names(source: tuple[str, ...]) -> tuple[str, ...]:

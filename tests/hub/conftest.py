@@ -1,0 +1,66 @@
+"""A Hub on this machine, and a small model to push to it."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hub_server import HubServer
+from huggingface_hub import constants
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with HubServer() as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def ann(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+    """The Hub, as this process sees it with the token of ann."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setenv("HF_TOKEN", "token-of-ann")
+    return hub
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with its tokenizer; nothing is written to it."""
+    directory = tmp_path_factory.mktemp("saved") / "tiny-en-de"
+    texts = ["the cat on the mat", "die Katze auf der Matte"] * 3
+    tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=280)
+    torch.manual_seed(1)
+    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
+    model.eval().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a few steps, and beside it in `mean` what `average` makes of its checkpoints."""
+    directory = tmp_path_factory.mktemp("trained")
+    for side, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
+        (directory / f"pairs.{side}").write_text("".join(f"{word}\n" for word in words.split() * 5))
+    pairs = [str(directory / "pairs.en"), str(directory / "pairs.de")]
+    sizes = "--vocab-size 275 --preset tiny --d-model 16 --d-ff 32 --encoder-layers 1 --decoder-layers 1"
+    length = "--max-steps 4 --save-steps 2 --batch-tokens 60 --metrics chrf"
+    run = str(directory / "numbers")
+    assert main(["train", "--train", *pairs, "--dev", *pairs, "--output", run, *sizes.split(), *length.split()]) == 0
+    assert main(["average", run, "--last", "1", "--output", str(directory / "mean")]) == 0
+    return directory / "numbers"

@@ -1,0 +1,248 @@
+import json
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub.utils._http as hub_http
+import pytest
+import sacrebleu
+from hub_server import HubServer, Repository, card_head, card_problems
+from huggingface_hub import ModelCard, constants
+
+from vanilla_transformer.cli import main
+
+CODE = {
+    f"{name}_vanilla_transformer.py"
+    for name in ("configuration", "generation", "loss", "modeling", "pipeline", "saving")
+}
+MODEL = {
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+} | CODE
+
+
+@pytest.fixture
+def directory(saved: Path, tmp_path: Path) -> Path:
+    """A finished run: a model, and beside it what concerns nobody else."""
+    directory = Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
+    for name in ("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", "summary.json", ".lock"):
+        (directory / name).write_text("")
+    for name in ("training_args.bin", "optimizer.pt", "notes.py", "pairs.en"):
+        (directory / name).write_text("")
+    for name in ("checkpoints/step-5/model.safetensors", "prepared/train/config.json", "trackers/tokenizer.json"):
+        (directory / name).parent.mkdir(parents=True)
+        (directory / name).write_text("")
+    return directory
+
+
+def push(directory: Path, name: str, *options: str) -> int:
+    return main(["push", str(directory), name, *options])
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command said was wrong: one line, and nothing but that."""
+    output, errors = capsys.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    return line
+
+
+def test_what_others_need_is_pushed_and_nothing_else(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(directory, "ann/tiny", "--message", "first try") == 0
+    assert capsys.readouterr().out == f"{ann.url}/ann/tiny\n"
+    repository = ann.repositories["ann/tiny"]
+    assert not repository.private
+    assert repository.messages == ["initial commit", "first try"]
+    assert set(repository.files()) - {".gitattributes"} == MODEL | {"README.md", "recipe.yaml", "learning_curves.png"}
+    for name in MODEL:
+        assert repository.files()[name] == (directory / name).read_bytes()
+
+
+def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path) -> None:
+    assert push(directory, "ann/tiny", "--license", "apache-2.0") == 0
+    card = ann.repositories["ann/tiny"].files()["README.md"].decode()
+    assert card == (directory / "README.md").read_text()
+    assert card_problems(card) == []
+    head = card_head(card)
+    assert head is not None and head["license"] == "apache-2.0" and head["pipeline_tag"] == "translation"
+    assert 'pipeline("translation", model="ann/tiny", trust_remote_code=True)' in card
+    assert not {"language", "datasets", "metrics", "model-index"} & set(head)
+
+
+def test_the_name_alone_is_in_the_own_namespace(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(directory, "tiny", "--private") == 0
+    assert capsys.readouterr().out == f"{ann.url}/ann/tiny\n"
+    assert ann.repositories["ann/tiny"].private
+
+
+def test_a_branch_is_pushed_to_beside_main(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(directory, "ann/tiny") == 0
+    (directory / "model-00001-of-00002.safetensors").write_bytes((directory / "model.safetensors").read_bytes())
+    (directory / "model.safetensors").unlink()
+    assert push(directory, "ann/tiny", "--revision", "in-pieces") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{ann.url}/ann/tiny/tree/in-pieces"
+    repository = ann.repositories["ann/tiny"]
+    assert "model.safetensors" in repository.files("main")
+    assert "model-00001-of-00002.safetensors" not in repository.files("main")
+    assert "model.safetensors" not in repository.files("in-pieces")
+    assert "model-00001-of-00002.safetensors" in repository.files("in-pieces")
+
+
+def test_pushing_the_same_again_changes_nothing(ann: HubServer, directory: Path) -> None:
+    assert push(directory, "ann/tiny") == push(directory, "ann/tiny") == 0
+    assert len(ann.repositories["ann/tiny"].commits) == 2
+
+
+@pytest.mark.parametrize("request_", ["/api/repos/create", "/preupload/", "/commit/", "/api/validate-yaml"])
+def test_a_second_push_completes_one_that_lost_the_connection(
+    request_: str,
+    ann: HubServer,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_http, "time", SimpleNamespace(sleep=lambda seconds: None))
+    with ann.losing(request_):
+        assert push(directory, "ann/tiny") == 1
+    assert re.fullmatch(r"vanilla-transformer: error: The connection to .* was lost .* again, .*\.", complaint(capsys))
+    assert push(directory, "ann/tiny") == 0
+    assert set(ann.repositories["ann/tiny"].files()) >= MODEL | {"README.md"}
+
+
+def test_no_token_is_said_before_anything_is_asked(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    assert push(directory, "ann/tiny") == 1
+    assert "no token for the Hub: log in with `hf auth login`" in complaint(capsys)
+    assert ann.requests == []
+
+
+def test_a_token_that_the_hub_does_not_know_is_said(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "token-of-nobody")
+    assert push(directory, "ann/tiny") == 1
+    assert "does not accept the token" in complaint(capsys)
+    assert ann.repositories == {}
+
+
+def test_no_right_to_the_namespace_is_said(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(directory, "bob/tiny") == 1
+    assert "may not write to bob/tiny" in complaint(capsys)
+    assert ann.repositories == {}
+
+
+def test_a_name_that_is_taken_is_said_and_left_alone(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for owner, words in (
+        ("bob", "may not write to bob/tiny"),
+        ("ann", "taken on the Hub, by a model of the type bert"),
+    ):
+        repository = ann.repositories[f"{owner}/tiny"] = Repository()
+        repository.commit("main", {"config.json": json.dumps({"model_type": "bert"}).encode()}, "theirs")
+        if owner == "bob":
+            repository.files()["config.json"] = (directory / "config.json").read_bytes()
+        assert push(directory, f"{owner}/tiny") == 1
+        assert words in complaint(capsys)
+        assert set(repository.files()) == {"config.json"} and len(repository.commits) == 1
+
+
+def test_a_private_push_is_refused_where_all_could_see_it(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ann.repositories["ann/tiny"] = repository = Repository()
+    repository.commit("main", {}, "initial commit")
+    assert push(directory, "ann/tiny", "--private") == 1
+    assert "open to all" in complaint(capsys)
+    assert repository.files() == {}
+
+
+def test_a_hub_that_is_not_to_be_asked_is_not(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert push(directory, "ann/tiny") == 1
+    assert "HF_HUB_OFFLINE is set: unset it to push" in complaint(capsys)
+    assert ann.requests == []
+
+
+def test_a_directory_that_nobody_could_load_is_not_pushed(
+    ann: HubServer, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(tmp_path / "nowhere", "ann/tiny") == 1
+    assert "There is no model directory" in complaint(capsys)
+    (directory / "summary.json").unlink()
+    assert push(directory, "ann/tiny") == 1
+    assert "is not finished" in complaint(capsys)
+    shutil.rmtree(directory / "checkpoints")
+    for name in ("modeling_vanilla_transformer.py", "tokenizer.json", "config.json"):
+        (directory / name).unlink()
+        assert push(directory, "ann/tiny") == 1
+        assert f"is not a whole model, it has no {name}: `save_pretrained`" in complaint(capsys)
+    assert ann.requests == []
+
+
+def test_what_the_hub_refuses_is_passed_on(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(directory, "ann/tiny", "--license", "My Own") == 1
+    assert '"license" My Own must be one of the known ones' in complaint(capsys)
+
+
+def test_a_card_with_another_licence_is_not_changed(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "README.md").write_text("---\nlicense: mit  # ours\n---\nOurs.\n")
+    assert push(directory, "ann/tiny", "--license", "apache-2.0") == 1
+    assert "says that the licence is mit" in complaint(capsys)
+    assert push(directory, "ann/tiny", "--license", "mit") == 0
+    assert ann.repositories["ann/tiny"].files()["README.md"] == b"---\nlicense: mit  # ours\n---\nOurs.\n"
+
+
+def test_edits_of_a_card_here_and_on_the_hub_stay(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(directory, "ann/tiny") == 0
+    written = (directory / "README.md").read_text()
+    edited = written.replace("## Limits", "## What it cannot do")
+    (directory / "README.md").write_text(edited)
+    assert push(directory, "ann/other") == 0
+    assert ann.repositories["ann/other"].files()["README.md"].decode() == edited
+
+    repository = ann.repositories["ann/tiny"]
+    repository.commit("main", repository.files() | {"README.md": b"---\ntags: []\n---\nEdited there.\n"}, "by hand")
+    capsys.readouterr()
+    assert push(directory, "ann/tiny") == 0
+    assert "written or edited by others and stays as it is" in capsys.readouterr().err
+    assert repository.files()["README.md"].endswith(b"Edited there.\n")
+    assert push(directory, "ann/tiny", "--replace-card") == 0
+    assert repository.files()["README.md"].decode() == edited
+
+
+def test_the_card_of_a_run_is_one_that_the_hub_reads(ann: HubServer, trained: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(trained, tmp_path / "numbers"))
+    assert push(directory, "ann/numbers") == 0
+    files = ann.repositories["ann/numbers"].files()
+    assert set(files) - {".gitattributes"} == MODEL | {"README.md", "recipe.yaml", "learning_curves.png"}
+    card = ModelCard(files["README.md"].decode())
+    card.validate()
+    (result,) = card.data.eval_results
+    assert (result.metric_type, result.dataset_split, card.data.language) == ("chrf", "dev", ["en", "de"])
+    assert result.metric_args["signature"].endswith(f"version:{sacrebleu.__version__}")
+    assert f"{json.loads((trained / 'summary.json').read_text())['parameters']:,} parameters" in card.text
+    assert str(trained.parent) not in files["README.md"].decode()
+    assert {path.name for path in (trained.parent / "mean").iterdir()} == MODEL

@@ -1,0 +1,141 @@
+"""A model goes to the Hub and comes back: where the package is installed, and where it is not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hub_server import HubServer, card_problems
+
+from vanilla_transformer.cli import main
+
+TEXTS = ["the cat on </s>", "Matte?"]
+
+COMMON = """
+import json, sys
+def answers(config, base, model, tokenizer, translate, generate):
+    import torch
+    inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    ids = model.generate(**inputs)
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=ids[:, :-1]).logits
+        hidden = base(**inputs, decoder_input_ids=ids[:, :-1]).last_hidden_state
+    defaults = model.generation_config
+    return {
+        "sizes": [config.d_model, config.num_heads, config.vocab_size],
+        "ids": inputs["input_ids"].tolist(),
+        "logits": logits.tolist(),
+        "hidden": hidden.tolist(),
+        "generated": ids.tolist(),
+        "back": tokenizer.batch_decode(inputs["input_ids"], skip_special_tokens=True),
+        "translations": translate(TEXTS, max_new_tokens=9),
+        "texts": generate(TEXTS[0], max_new_tokens=9),
+        "defaults": [defaults.num_beams, defaults.length_penalty, defaults.length_penalty_type,
+                     defaults.max_length_beyond_source, defaults.early_stopping],
+    }
+def load(name, **settings):
+    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+    return (
+        AutoConfig.from_pretrained(name, **settings),
+        AutoModel.from_pretrained(name, **settings),
+        AutoModelForSeq2SeqLM.from_pretrained(name, **settings),
+        AutoTokenizer.from_pretrained(name, **settings),
+        pipeline("translation", model=name, **settings),
+        pipeline("text2text-generation", model=name, **settings),
+    )
+def modules(*objects):
+    return [type(thing).__module__.partition(".")[0] for thing in objects]
+"""
+
+INSTALLED = """
+import socket, transformers, vanilla_transformer
+reach, socket.socket.connect = socket.socket.connect, None  # Nothing leaves the machine unless it is asked to.
+config, base, model, tokenizer, translate, generate = load(SAVED)
+results = {"directory": answers(config, base, model, tokenizer, translate, generate)}
+for name in OTHERS:
+    results[name] = answers(*load(name))
+model.save_pretrained(SAVED + "-again")
+tokenizer.save_pretrained(SAVED + "-again")
+generate.save_pretrained(SAVED + "-pipeline")
+assert modules(*load(SAVED + "-pipeline")) == modules(*load(SAVED)) == ["vanilla_transformer"] * 6
+socket.socket.connect = reach
+
+model.push_to_hub("ann/parts")
+tokenizer.push_to_hub("ann/parts")
+translate.push_to_hub("ann/whole", private=True)
+with __import__("torch").no_grad():
+    model.lm_head.weight.mul_(-1)
+model.push_to_hub("ann/parts", revision="negative")
+results["negative"] = answers(*load("ann/parts", revision="negative"))
+results["parts"] = answers(*load("ann/parts"))
+results["whole"] = answers(*load("ann/whole"))
+print(json.dumps(results))
+"""
+
+NOT_INSTALLED = """
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vanilla_transformer":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nowhere())
+try:
+    import vanilla_transformer
+    raise SystemExit("the package can be imported")
+except ModuleNotFoundError:
+    pass
+results = {}
+for name in (SAVED, *OTHERS, "ann/parts", "ann/pushed"):
+    loaded = load(name, trust_remote_code=True)
+    config, base, model, tokenizer, translate, generate = loaded
+    assert modules(config, base, model, translate, generate) == ["transformers_modules"] * 5
+    assert modules(tokenizer) == ["transformers"]
+    results[name] = answers(*loaded)
+results["negative"] = answers(*load("ann/parts", revision="negative", trust_remote_code=True))
+model.save_pretrained(SAVED + "-by-its-code")
+tokenizer.save_pretrained(SAVED + "-by-its-code")
+results["saved again"] = answers(*load(SAVED + "-by-its-code", trust_remote_code=True))
+assert not [name for name in sys.modules if name.partition(".")[0] == "vanilla_transformer"]
+print(json.dumps(results))
+"""
+
+
+def run(script: str, saved: Path, others: list[str], hub: HubServer, home: Path) -> dict[str, Any]:
+    """The JSON that the script prints in a process of its own, which knows no other Hub than this."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "token-of-ann", "OMP_NUM_THREADS": "1"}
+    settings = f"SAVED, OTHERS, TEXTS = {str(saved)!r}, {others!r}, {TEXTS!r}\n"
+    command = [sys.executable, "-c", COMMON + settings + script]
+    result = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
+    ann: HubServer, saved: Path, trained: Path, tmp_path: Path
+) -> None:
+    homes = tmp_path / "installed", tmp_path / "not-installed"
+    for home in homes:
+        home.mkdir()
+    others = [str(trained), str(trained.parent / "mean")]
+    installed = run(INSTALLED, saved, others, ann, homes[0])
+    expected = installed["directory"]
+    assert expected["defaults"] == [4, 0.6, "google", 50, "never"]
+    assert expected["back"] == TEXTS
+    assert [list(record) for record in expected["translations"]] == [["translation_text"]] * len(TEXTS)
+    for name in ("parts", "whole"):
+        assert installed[name] == expected, name
+    assert installed["negative"]["logits"] != expected["logits"]
+    assert ann.repositories["ann/whole"].private
+    for repository in ann.repositories.values():
+        assert card_problems(repository.files()["README.md"].decode()) == []
+
+    pushed = shutil.copytree(saved, tmp_path / "pushed")
+    assert main(["push", str(pushed), "ann/pushed"]) == 0
+    elsewhere = run(NOT_INSTALLED, saved, others, ann, homes[1])
+    for name in (str(saved), "ann/parts", "ann/pushed", "saved again"):
+        assert elsewhere[name] == expected, name
+    for name in ("negative", *others):
+        assert elsewhere[name] == installed[name], name
