@@ -23,3 +23,9 @@ def at_least_one(**options: int | None) -> None:
     for name, value in options.items():
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
+
+
+def refuse_full_directory(output: Path) -> None:
+    """Raises UsageError where something would be overwritten."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(f"{output} is not empty: name another directory.")

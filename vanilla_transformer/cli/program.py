@@ -14,8 +14,11 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 from vanilla_transformer import __version__
 from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.average import Average
+from vanilla_transformer.cli.convert import Convert
 from vanilla_transformer.cli.evaluate import Evaluate
+from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
+from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
@@ -27,7 +30,16 @@ PROGRAM = "vanilla-transformer"
 DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text to translations.
 
 With --version alone the version is printed; --debug anywhere shows the traceback of an error."""
-COMMANDS = {"train": Train, "translate": Translate, "evaluate": Evaluate, "info": Info, "average": Average}
+COMMANDS = {
+    "train": Train,
+    "translate": Translate,
+    "evaluate": Evaluate,
+    "info": Info,
+    "average": Average,
+    "push": Push,
+    "convert": Convert,
+    "export": Export,
+}
 TOKENIZER_COMMANDS = {"train": TokenizerTrain, "encode": TokenizerEncode, "decode": TokenizerDecode}
 
 

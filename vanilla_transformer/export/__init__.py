@@ -1,0 +1,1 @@
+"""Models of other systems as ours, and ours for other systems, with the same numbers."""

@@ -1,0 +1,147 @@
+"""Whole models, from directory to directory: weights, settings of `generate`, and the tokenizer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedTokenizerFast
+
+from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.fsmt import from_fsmt
+from vanilla_transformer.export.marian import from_marian, to_marian
+from vanilla_transformer.export.weights import training_settings_lost
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
+
+OURS = VanillaTransformerConfig.model_type
+READERS: dict[str, Callable[[Any], VanillaTransformerForConditionalGeneration]] = {
+    "marian": from_marian,
+    "fsmt": from_fsmt,
+}
+
+# Settings of `generate` that only our models know.
+_OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model of another type with the same logits, its tokenizer, and what a user has to know about the change."""
+
+    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
+    tokenizer: Any | None
+    remarks: list[str] = field(default_factory=list)
+
+    def save(self, output: Path) -> None:
+        """Writes the model directory."""
+        self.model.save_pretrained(output)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(output)
+
+
+def convert(source: str | Path) -> Converted:
+    """A Marian or FSMT model as ours, or ours as a Marian model.
+
+    Raises:
+        ModelNotFoundError: There is no model of that name.
+        ConversionError: The model is of another type, or has what the other type cannot express.
+    """
+    model_type = _model_type(source)
+    if model_type != OURS and model_type not in READERS:
+        raise ConversionError(
+            f"{source} is a model of the type {model_type}; those that can be converted are "
+            f"{', '.join([*READERS, OURS])}."
+        )
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=torch.float32)
+    tokenizer = _tokenizer(source)
+    remarks = [] if tokenizer is not None else [f"{source} has no tokenizer: the converted model has none either."]
+    if model_type == OURS:
+        return as_marian(model, tokenizer, remarks)
+    converted = READERS[model_type](model)
+    converted.generation_config = _as_theirs(model.generation_config)
+    return Converted(converted, tokenizer, [*remarks, *training_settings_lost(model.config)])
+
+
+def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = None) -> Converted:
+    """Our model as a Marian model, which any installation of transformers loads.
+
+    `generate` of Marian has neither Google's length penalty nor a limit for each sentence: it gets the library's
+    penalty of the same exponent, which differs by a constant and by five tokens, and one limit for all.
+
+    Raises:
+        ConversionError: Marian cannot express the model.
+    """
+    marian = to_marian(model)
+    settings = model.generation_config.to_diff_dict()
+    own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}
+    remarks = list(remarks or ())
+    if own["length_penalty_type"] == "google":
+        remarks.append("Marian has no Google length penalty: the library's is set, with the same exponent.")
+    if own["max_length_beyond_source"] is not None:
+        settings["max_length"] = model.config.max_position_embeddings
+        remarks.append(f"Marian has one limit for all sentences: max_length is set to {settings['max_length']}.")
+    marian.generation_config = _fresh(settings)
+    return Converted(marian, _without_our_class(tokenizer), remarks)
+
+
+def export_marian(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
+    """Writes a Marian model, which is float32 always; what comes back a user has to know."""
+    converted = as_marian(model, tokenizer)
+    converted.save(output)
+    return converted.remarks
+
+
+def _as_theirs(settings: GenerationConfig) -> GenerationConfig:
+    """The same settings for our `generate`, with the library's own length penalty."""
+    return _fresh({**settings.to_diff_dict(), "length_penalty_type": "huggingface"})
+
+
+def _fresh(settings: dict[str, Any]) -> GenerationConfig:
+    """A configuration that keeps keys of our own when it is saved: one that came from a model's would lose them."""
+    not_settings = ("_from_model_config", "transformers_version")
+    return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
+
+
+def _without_our_class(tokenizer: Any | None) -> Any | None:
+    """The tokenizer as one that loads without this package; others are left as they are."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return tokenizer
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer,
+        split_special_tokens=tokenizer.split_special_tokens,
+        model_max_length=tokenizer.model_max_length,
+        **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+    )
+
+
+def _model_type(source: str | Path) -> str:
+    """The type of a model in a directory or on the Hub, without its weights."""
+    if Path(source).is_dir() and not Path(source, "config.json").is_file():
+        raise ModelNotFoundError(f"{source} is not a model directory: it has no config.json.")
+    try:
+        return str(AutoConfig.from_pretrained(source).model_type)
+    except OSError as error:
+        if Path(source).is_dir():
+            raise
+        raise ModelNotFoundError(
+            f"There is no directory {source}, and the Hub gives no model of that name."
+        ) from error
+    except ValueError as error:
+        raise ConversionError(
+            f"{source} is a model of a type that is not known; those that can be converted are "
+            f"{', '.join([*READERS, OURS])}."
+        ) from error
+
+
+def _tokenizer(source: str | Path) -> Any | None:
+    """The model's tokenizer in its own class, so that text and ids stay as they are; None where it has none."""
+    try:
+        return load_tokenizer(source)
+    except ModelNotFoundError:
+        return None
+    except ImportError as error:
+        raise ConversionError(
+            f"The tokenizer of {source} needs packages of its own: run `pip install sentencepiece sacremoses`."
+        ) from error
