@@ -215,10 +215,11 @@ def test_a_run_killed_at_a_delicate_place_ends_the_same(recipe, undisturbed, tmp
 
 
 def test_a_run_killed_at_any_time_ends_the_same(recipe, undisturbed, tmp_path):
-    mine, draw, ends = into(recipe, tmp_path / "model"), random.Random(0), []
+    mine, draw, ends, longest = into(recipe, tmp_path / "model"), random.Random(0), [], 0.8
     while 0 not in ends:
         process = in_background(mine, slowly)
-        process.join(timeout=draw.uniform(0.1, 0.8))
+        process.join(timeout=draw.uniform(0.1, longest))
+        longest *= 1.1  # So that a slow machine ends as well.
         process.kill()
         ends.append(exit_code(process))
     assert ends[:-1] == [-signal.SIGKILL] * (len(ends) - 1) and len(ends) > 1
@@ -333,13 +334,6 @@ def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
         train(mine)
 
 
-def test_trackers_get_the_figures_and_unknown_ones_are_refused(recipe, tmp_path):
-    train(into(recipe, tmp_path / "model", max_steps=4, trackers=("tensorboard",)))
-    assert any((tmp_path / "model" / "trackers").rglob("events.out.tfevents*"))
-    with pytest.raises(RecipeError, match="'tensorbord' is not installed or not one of accelerate's; .*tensorboard"):
-        train(into(recipe, tmp_path / "other", trackers=("tensorbord",)))
-
-
 def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):
     with pytest.raises(RecipeError, match="--output"):
         train(dataclasses.replace(recipe, output=None))
@@ -397,6 +391,8 @@ def test_two_processes_have_the_loss_curve_of_one(recipe, tmp_path, batches_per_
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     plain = dataclasses.replace(recipe, dropout=0.0, batches_per_step=batches_per_step, log_steps=1)
+    # Adam divides a gradient by its own size: only a large epsilon shows one that is a multiple of what it should be.
+    plain = dataclasses.replace(plain, adam_epsilon=1.0, learning_rate_scale=10.0)
     train(into(plain, tmp_path / "one"))
     processes = [
         in_background(into(plain, tmp_path / "two"), one_of_several, rank=rank, processes=2, port=port)
@@ -404,4 +400,4 @@ def test_two_processes_have_the_loss_curve_of_one(recipe, tmp_path, batches_per_
     ]
     assert [exit_code(process) for process in processes] == [0, 0]
     for alone, together in zip(figures(tmp_path / "one"), figures(tmp_path / "two"), strict=True):
-        assert together == pytest.approx(alone, abs=1e-4)
+        assert together == pytest.approx(alone, rel=1e-4)

@@ -41,6 +41,7 @@ from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.processes import main_decides, main_first, start_accelerator
 from vanilla_transformer.training.recipe import Recipe, RecipeError, settled
+from vanilla_transformer.training.trackers import PROJECT, final_scores
 
 # On an accelerator reading a number waits for all work before it; this many steps share one wait.
 STEPS_PER_READING = 10
@@ -90,6 +91,7 @@ def _follow(recipe: Recipe, run: RunDirectory, accelerator: Accelerator, journal
             raise SystemExit(128 + (stop.signal or signal.SIGTERM))
         if accelerator.is_main_process:
             finish_run(recipe, run, inputs, loop.plain_model, loop.progress, journal)
+            accelerator.log(final_scores(run), step=loop.progress.step)
     except (OSError, ValueError, RuntimeError) as error:
         with suppress(OSError):
             journal.note(f"Ended by an error: {error}")
@@ -116,7 +118,7 @@ def _settle(inputs: Inputs, run: RunDirectory, accelerator: Accelerator, journal
 def _start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
     settings = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in vars(recipe).items()}
     known = {name: value for name, value in settings.items() if value is not None}
-    accelerator.init_trackers("vanilla_transformer", known)
+    accelerator.init_trackers(PROJECT, known)
 
 
 class TrainingLoop:
@@ -256,7 +258,7 @@ class TrainingLoop:
         # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
         with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
             inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-            return model(**inputs, num_items_in_batch=target_tokens).loss
+            return model(**inputs, num_items_in_batch=target_tokens, skip_logits=True).loss
 
     def _count(self, step: Step) -> None:
         self.progress.step += 1
