@@ -52,7 +52,7 @@ def test_corpora_without_weights_are_there_once(files, gather):
     assert texts(gathered, gathered.train) == NEWS + LAW
     assert gathered.languages == ("en", "de")
     assert said[-1].startswith("An epoch of 16 pairs has 4 of ")
-    assert said[-1].endswith("law.jsonl, 25.0%: each 1 times.")
+    assert said[-1].endswith("law.jsonl, 25.0%: each once.")
 
 
 def test_a_small_corpus_comes_again_until_it_has_its_weight(files, gather):
@@ -60,7 +60,7 @@ def test_a_small_corpus_comes_again_until_it_has_its_weight(files, gather):
     found = texts(gathered, gathered.train)
     assert set(found) == set(NEWS + LAW)
     assert len(found) == 20 and sum(pair in NEWS for pair in found) == 12
-    assert said[-2].endswith("news.de, 60.0%: each 1 times.")
+    assert said[-2].endswith("news.de, 60.0%: each once.")
     assert said[-1].endswith("law.jsonl, 40.0%: each 2 times.")
     again, _ = gather([*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS])
     assert np.array_equal(again.train.source_lengths, gathered.train.source_lengths)

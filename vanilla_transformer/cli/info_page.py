@@ -19,7 +19,7 @@ _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("share of the peak", "share_of_peak", "{:.1%}".format),
     ("peak FLOPs a second", "peak_flops_per_second", lambda flops: _exponent(flops)),
     ("peak is", "peak_source", str),
-    ("most memory", "peak_memory_bytes", lambda size: _gigabytes(size)),
+    ("most memory", "peak_memory_bytes", lambda size: _bytes(size)),
     ("last training loss", "last_loss", "{:.3f}".format),
     ("dev nll, last", "last_dev_nll", "{:.4f}".format),
     ("dev nll, best", "best_dev_nll", "{:.4f}".format),
@@ -126,7 +126,7 @@ def _memory(memory: dict[str, Any]) -> Iterator[str]:
         ("activations", "activations of a batch"),
         ("total", "total"),
     ):
-        yield f"    {words:<32}{_gigabytes(memory['float32'][part]):>10}{_gigabytes(memory['bfloat16'][part]):>12}"
+        yield f"    {words:<32}{_bytes(memory['float32'][part]):>10}{_bytes(memory['bfloat16'][part]):>12}"
     yield from _text(
         "bfloat16 is for the matrix products, weights stay in float32. All are tensors alone, with attention written "
         "out as on a CPU. The process takes some 0.4 GB more for its libraries, and up to 40% of the activations "
@@ -153,5 +153,5 @@ def _exponent(number: float, digits: int = 2) -> str:
     return f"{number:.{digits}e}".replace("e+", "e")
 
 
-def _gigabytes(number: int) -> str:
-    return f"{number / 1e9:.2f} GB"
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"

@@ -95,7 +95,7 @@ def _prepare_all(
     for source, part, share in zip(sources, parts, mixed.shares, strict=True):
         say(
             f"An epoch of {len(mixed):,} pairs has {share:,} of {source}, {share / len(mixed):.1%}: "
-            f"each {share / len(part):.4g} times."
+            f"each {'once' if share == len(part) else f'{share / len(part):.4g} times'}."
         )
     return mixed
 
