@@ -76,6 +76,8 @@ def test_a_run_on_a_mixture_that_was_stopped_ends_as_if_it_had_not_been(files, t
             train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
     once, twice = (tmp_path / name / "checkpoints" / "step-00000008" for name in ("once", "twice"))
     assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
+    summary = json.loads((tmp_path / "once" / "summary.json").read_text())
+    assert summary["pairs"] == len(NEWS) + len(LAW)  # However often they come in an epoch.
 
 
 def test_another_weight_needs_no_new_tokens(files, gather, monkeypatch):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vanilla_transformer.data.preparation import PreparationReport
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.training import finish
 from vanilla_transformer.training.checkpoints import Progress
@@ -64,9 +65,7 @@ class Corpus:
     """Two pairs, as a summary looks at them."""
 
     source_lengths, target_lengths = np.array([4, 6]), np.array([5, 5])
-
-    def __len__(self):
-        return 2
+    report = PreparationReport(read=3, kept=2, dropped_empty=1, dropped_too_long=0)
 
 
 def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeypatch, tiny_model):
@@ -75,7 +74,7 @@ def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeyp
     inputs = SimpleNamespace(train=Corpus())
     summary = finish._summarise(Recipe(precision="float32"), inputs, tiny_model, progress, [], [20], {})
     three_epochs = 3 * training_flops(tiny_model.config, Corpus.source_lengths, Corpus.target_lengths)
-    assert summary.epochs == 3
+    assert (summary.epochs, summary.pairs) == (3, 2)
     assert summary.flops == pytest.approx(three_epochs)
     assert summary.peak_flops_per_second == 8e9
     assert summary.share_of_peak == pytest.approx(three_epochs / 4.0 / 8e9)

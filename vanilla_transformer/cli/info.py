@@ -35,7 +35,7 @@ class Info:
     sentence_length: Annotated[int, arg(metavar="INT")] = 25
     """Tokens in a sentence, in the source and in the target, for FLOPs and memory."""
     batch_tokens: Annotated[int, arg(metavar="INT")] = 25_000
-    """Target tokens in a step, as in `train`, for memory."""
+    """Tokens of the longer side in a step, as in `train`, for memory."""
     batches_per_step: Annotated[int, arg(metavar="INT")] = 8
     """Batches that a step is cut into, as in `train`; one at a time is in memory. The paper had one on each device."""
     json: Flag = False

@@ -147,7 +147,7 @@ def _summarise(
         epochs=epochs,
         averaged_steps=averaged,
         parameters=model.num_parameters(),
-        pairs=len(corpus),
+        pairs=corpus.report.kept,
         target_tokens=progress.target_tokens,
         flops=flops,
         seconds=progress.seconds,
