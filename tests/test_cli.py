@@ -325,6 +325,7 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
         partial.mkdir(parents=True)
         changed = {name: tensor + step for name, tensor in weights.items() if name != "lm_head.weight"}
         save_file(changed, partial / "model.safetensors")
+        (partial / "optimizer.bin").touch()
         commit_checkpoint(partial, Progress(step=step))
     newest = trained / "checkpoints" / "step-00000030"
     for words, shift in (([trained], 25), ([trained, "--last", 3], 20), ([newest], 30)):

@@ -146,16 +146,39 @@ def test_lengths_that_do_not_belong_together_are_refused():
         make_plan((np.array([]), np.array([])))
 
 
-@pytest.mark.parametrize("world_size", range(1, 6))
-@pytest.mark.parametrize("batches", range(1, 8))
-def test_processes_share_a_step_without_loss_and_in_step(world_size, batches):
-    indices = np.split(np.arange(3 * batches), batches)
+@pytest.mark.parametrize("world_size", [*range(1, 6), 8, 12])
+@pytest.mark.parametrize("batches", range(1, 9))
+@pytest.mark.parametrize("rows", [1, 3, 12])
+def test_processes_share_a_step_without_loss_and_in_step(world_size, batches, rows):
+    indices = np.split(np.arange(rows * batches), batches)
     step = Step(tuple(indices), target_tokens=0)
     shares = [share(step, rank, world_size) for rank in range(world_size)]
     assert len({len(mine) for mine in shares}) == 1
-    assert sorted(np.concatenate([batch for mine in shares for batch in mine])) == list(range(3 * batches))
-    rows = [sum(map(len, mine)) for mine in shares]
-    assert max(rows) - min(rows) <= batches % world_size
+    assert sorted(np.concatenate([batch for mine in shares for batch in mine])) == list(range(rows * batches))
+    sizes = [sum(map(len, mine)) for mine in shares]
+    assert max(sizes) - min(sizes) <= batches % world_size
+    owners = {row: number for number, batch in enumerate(indices) for row in batch}
+    assert all(len({owners[row] for row in batch}) <= 1 for mine in shares for batch in mine)
+
+
+@pytest.mark.parametrize(
+    ("batches", "world_size", "pieces"),
+    [
+        (2, 4, [6]),  # Two processes a batch, and not four for the one and then for the other.
+        (6, 4, [12, 6]),
+        (6, 8, [3, 3, 3]),  # Two groups of four, with three batches each.
+        (3, 8, [2, 2, 2]),
+        (4, 12, [4]),
+    ],
+)
+def test_what_is_left_over_for_fewer_batches_than_processes_is_cut_no_finer_than_it_must_be(
+    batches, world_size, pieces
+):
+    step = Step(tuple(np.split(np.arange(12 * batches), batches)), target_tokens=0)
+    for rank in range(world_size):
+        sizes = [len(batch) for batch in share(step, rank, world_size)]
+        assert len(sizes) == len(pieces)
+        assert all(abs(size - expected) <= 1 for size, expected in zip(sizes, pieces, strict=True))
 
 
 def test_one_process_gets_the_step_as_it_is():

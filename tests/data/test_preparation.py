@@ -1,3 +1,4 @@
+import json
 import pickle
 import sys
 
@@ -163,6 +164,34 @@ def test_a_file_cut_short_is_made_anew(prepare, tmp_path, file):
     path = tmp_path / "prepared" / file
     path.write_bytes(path.read_bytes()[:-10])
     assert as_lists(prepare().rows(range(4))) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kept": 5, "read": 9},  # One more than there are.
+        {"kept": "4"},
+        {"dropped_empty": -1, "read": 5},
+        {"read": 7},
+        {"id": None},
+        {"text": ...},
+        {"settings": ...},
+        {"stamp": ...},
+        {"dropped_too_long": ...},
+    ],
+)
+def test_a_report_that_cannot_be_true_is_made_anew(prepare, tmp_path, changes):
+    expected, path = prepare().report, tmp_path / "prepared" / "report.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in (whole | changes).items() if value is not ...}))
+    assert prepare().report == expected
+
+
+@pytest.mark.parametrize("text", ['"text"', "4", "null", "[" * 99_999])
+def test_a_report_that_is_no_report_is_made_anew(prepare, tmp_path, text):
+    expected = prepare().report
+    (tmp_path / "prepared" / "report.json").write_text(text)
+    assert prepare().report == expected
 
 
 def test_tokens_of_one_corpus_are_never_taken_with_the_report_of_another(prepare, tmp_path):

@@ -20,7 +20,7 @@ class CopyingModel(VanillaTransformerForConditionalGeneration):
 
     decoded = 0
 
-    def generate(self, input_ids, attention_mask, return_dict_in_generate, **kwargs):
+    def generate(self, input_ids, attention_mask, return_dict_in_generate=False, **kwargs):
         self.decoded += input_ids.shape[0]
         start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
         return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))

@@ -14,7 +14,17 @@ from vanilla_transformer.cli import main
 
 CODE = {
     f"{name}_vanilla_transformer.py"
-    for name in ("configuration", "generation", "loss", "modeling", "pipeline", "saving")
+    for name in (
+        "configuration",
+        "decoding",
+        "fast_generation",
+        "generation",
+        "loss",
+        "modeling",
+        "pipeline",
+        "saving",
+        "search",
+    )
 }
 MODEL = {
     "config.json",

@@ -365,7 +365,12 @@ def test_generation_goes_on_from_a_returned_cache(model):
     asked = {**INPUTS, "do_sample": False, "suppress_tokens": [END], "return_dict_in_generate": True}
     whole = model.generate(**asked, max_new_tokens=6).sequences
     part = model.generate(**asked, max_new_tokens=3)
+    # Without the mask the library takes all of the tokens for new ones.
     rest = model.generate(
-        **asked, max_new_tokens=3, decoder_input_ids=part.sequences, past_key_values=part.past_key_values
+        **asked,
+        max_new_tokens=3,
+        decoder_input_ids=part.sequences,
+        decoder_attention_mask=torch.ones_like(part.sequences),
+        past_key_values=part.past_key_values,
     )
     assert torch.equal(rest.sequences, whole)

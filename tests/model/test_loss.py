@@ -55,6 +55,19 @@ def test_a_bias_of_the_output_counts_too(small_parts):
     torch.testing.assert_close(gradients, [tensor.grad for tensor in (hidden, weight, bias)], rtol=1e-5, atol=1e-5)
 
 
+def test_a_label_whose_probability_is_nought_in_float32_has_the_right_loss(small_parts):
+    found = []
+    for function in (summed_cross_entropy, with_all_logits):
+        hidden, weight, labels = examples()
+        hidden = (hidden * 30).detach().requires_grad_()
+        assert (torch.nn.functional.linear(hidden, weight).softmax(-1).gather(1, labels[1:2, None]) == 0).any()
+        total = function(hidden, weight, labels, 0.1)
+        total.backward()
+        found.append((total.detach(), hidden.grad, weight.grad))
+    assert found[0][0].isfinite()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-4)
+
+
 def test_under_autocast_the_products_alone_are_rounded(small_parts):
     found = []
     for function in (summed_cross_entropy, with_all_logits):

@@ -1,3 +1,6 @@
+import dataclasses
+import json
+
 import pytest
 
 from vanilla_transformer.training.checkpoints import (
@@ -18,6 +21,16 @@ def write(directory, step):
     (partial / "model.safetensors").write_bytes(b"weights" * step)
     (partial / "optimizer.bin").write_bytes(b"moments" * step)
     return commit_checkpoint(partial, Progress(step=step, window_loss=0.1 + step))
+
+
+def with_manifest(path, **changes):
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def with_file(path, name, **changes):
+    files = json.loads((path / "manifest.json").read_text())["files"]
+    with_manifest(path, files={**files, name: files.get(name, files["optimizer.bin"]) | changes})
 
 
 @pytest.fixture
@@ -49,13 +62,23 @@ def test_what_was_saved_is_found_again(tmp_path, said):
             "its manifest.json is missing",
         ),
         (lambda path: (path / "manifest.json").write_text("[]"), "its manifest.json is missing or damaged"),
+        (lambda path: (path / "manifest.json").write_bytes(b"\xff"), "its manifest.json is missing or damaged"),
+        (lambda path: (path / "manifest.json").write_text("[" * 99_999), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, step=13), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, resumable=[]), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, files={}), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, files={"model.safetensors": 3}), "its manifest.json is missing or damaged"),
+        (lambda path: with_file(path, "optimizer.bin", bytes="84"), "its manifest.json is missing or damaged"),
+        (lambda path: with_file(path, "../other/optimizer.bin", bytes=84), "its manifest.json is missing or damaged"),
+        (lambda path: path.rename(path.with_name("step-twelve")) and path.mkdir(), "its manifest.json is missing"),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_the_reason(tmp_path, said, harm, reason):
     write(tmp_path, 3)
     harm(write(tmp_path, 12))
     assert newest_whole_checkpoint(tmp_path, said.append).step == 3
-    assert len(said) == 1 and "step-00000012" in said[0] and reason in said[0]
+    assert all("Skipped checkpoint step-" in line for line in said)
+    assert any("step-00000012" in line and reason in line for line in said)
 
 
 def test_a_checkpoint_that_is_still_being_written_is_not_seen_and_is_cleared_away(tmp_path, said):
@@ -96,3 +119,40 @@ def test_a_checkpoint_that_a_signal_asked_for_does_not_count_in_the_mean(tmp_pat
         write(tmp_path, step)
     assert [one.step for one in averaged_checkpoints(tmp_path, 2, 7, 3, said.append)] == [4, 6, 7]
     assert [one.step for one in averaged_checkpoints(tmp_path, 2, None, 3, said.append)] == [2, 4, 6]
+
+
+def test_progress_of_another_version_is_told_and_not_gone_on_from(tmp_path, said):
+    write(tmp_path, 3)
+    partial = partial_path(tmp_path, 12)
+    partial.mkdir()
+    for name in ("model.safetensors", "optimizer.bin"):
+        (partial / name).write_bytes(b"numbers")
+    later = dataclasses.make_dataclass("Later", [("place_in_space", int, 0)], bases=(Progress,))
+    commit_checkpoint(partial, later(step=12))
+    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert said == ["Skipped checkpoint step-00000012: progress.json is of another version of this package."]
+
+
+def test_what_is_no_checkpoint_stays_where_it_is(tmp_path, said):
+    write(tmp_path, 3)
+    (tmp_path / "step-by-step").mkdir()
+    (tmp_path / "step-00000009").write_text("a file")
+    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert [line.split(":")[0] for line in said] == [
+        "Skipped checkpoint step-00000009",
+        "Skipped checkpoint step-by-step",
+    ]
+    discard_after(tmp_path, 3)
+    prune_checkpoints(tmp_path, save_steps=3, last_step=None, averaged=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-by-step"]
+
+
+def test_pruning_gets_over_a_file_that_is_gone(tmp_path):
+    for step in (2, 4, 6):
+        write(tmp_path, step)
+    (tmp_path / "step-00000002" / "optimizer.bin").unlink()
+    prune_checkpoints(tmp_path, save_steps=2, last_step=None, averaged=3)
+    assert sorted(path.name for path in (tmp_path / "step-00000002").iterdir()) == [
+        "manifest.json",
+        "model.safetensors",
+    ]

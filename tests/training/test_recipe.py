@@ -96,6 +96,33 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
         load_recipe(written(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: " * 3000, "is not YAML that can be read"),
+        ("seed: !!timestamp x", "is not YAML that can be read"),
+        ("seed: 2001-99-99", "is not YAML that can be read"),
+        ("seed: " + "1" * 5000, "is not YAML that can be read"),
+        ("seed: !!int ''", "is not YAML that can be read"),
+        ("dropout: " + "1" * 400, "dropout must be a number"),
+    ],
+)
+def test_what_the_reader_of_yaml_stumbles_over_is_told_with_the_file(tmp_path, text, message):
+    with pytest.raises(RecipeError, match=rf"mine\.yaml.*{message}") as caught:
+        load_recipe(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_a_directory_of_the_package_or_cannot_be_opened_is_told(tmp_path, monkeypatch):
+    def closed(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    file = written(tmp_path, "seed: 1")
+    monkeypatch.setattr("pathlib.Path.read_text", closed)
+    with pytest.raises(RecipeError, match=r"mine\.yaml cannot be read: Permission denied\."):
+        load_recipe(file)
+
+
 def test_an_unknown_recipe_is_refused_with_the_nearest_and_all_others():
     with pytest.raises(RecipeError, match=r"'cmudikt', did you mean 'cmudict'\?; recipes .*cmudict"):
         load_recipe("cmudikt")

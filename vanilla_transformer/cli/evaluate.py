@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
-from vanilla_transformer.cli.streams import open_output, progress_bar
+from vanilla_transformer.cli.progress import progress_bar
+from vanilla_transformer.cli.streams import open_output
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.training.recipe import Recipe, load_recipe
 
@@ -39,7 +40,7 @@ class Evaluate:
     json: Flag = False
     """Print one JSON object."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal."""
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
 
     def run(self) -> None:
@@ -54,7 +55,8 @@ class Evaluate:
         arguments = self.decoding.arguments()
         corpus = read_corpus(self.data, source_column=self.source_column, target_column=self.target_column)
         model, tokenizer = self.decoding.load(self.model)
-        with progress_bar(self.progress, "sources") as bar:
+        distinct = len(set(corpus["source"]))
+        with progress_bar(self.progress, "sources", total=distinct) as bar:
             evaluation = evaluate_model(model, tokenizer, corpus, metrics, progress=bar.update, **arguments)
         if self.output is not None:
             with open_output(self.output) as output:

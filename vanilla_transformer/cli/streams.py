@@ -1,6 +1,7 @@
-"""Standard input, standard output and the progress on standard error."""
+"""Standard input and standard output, or files in their place, and warnings on standard error."""
 
 import contextlib
+import gzip
 import os
 import stat
 import sys
@@ -8,12 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+from typing import BinaryIO, TextIO, cast
 
 from vanilla_transformer.cli.arguments import UsageError
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 # Seconds without a new line after which those that came are translated, for whoever waits for an answer.
 PATIENCE = 0.05
@@ -32,8 +30,7 @@ def answer_promptly(lines: Iterator[str], path: Path | None) -> Iterable[str | N
     """The lines, with pauses marked where they come from a terminal or another program rather than from a file."""
     from vanilla_transformer.translation import with_pauses
 
-    mode = os.stat(sys.stdin.fileno() if path is None else path).st_mode
-    if stat.S_ISREG(mode):
+    if can_be_read_again(path):
         return lines
     if path is None:
         # Python closes sys.stdin when it ends, and aborts if a thread still waits for a line in its buffer.
@@ -60,22 +57,30 @@ def refuse_same_file(input: Path | None, output: Path | None) -> None:
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
-    """A file or standard output, in UTF-8 whatever the locale, that hands on each line as soon as it is written."""
+    """A file, plain or .gz, or standard output, in UTF-8 whatever the locale.
+
+    Each line is handed on as soon as it is written, but for a .gz file.
+    """
     if path is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
         yield sys.stdout
-        return
-    with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
-        yield file
+    elif path.suffix == ".gz":
+        with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
+            yield cast(TextIO, file)
+    else:
+        with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
+            yield file
 
 
-def progress_bar(asked: bool, unit: str) -> "tqdm":
-    """A bar on standard error, shown where that is a terminal and nobody types, or where it was asked for."""
-    from tqdm import tqdm
+def can_be_read_again(path: Path | None) -> bool:
+    """Whether the input, standard input where there is no path, is a file rather than a terminal or a pipe."""
+    return stat.S_ISREG(os.stat(sys.stdin.fileno() if path is None else path).st_mode)
 
-    shown = asked or (sys.stderr.isatty() and not sys.stdin.isatty())
-    return tqdm(unit=f" {unit}", disable=not shown, dynamic_ncols=True)
+
+def is_file(path: Path | None) -> bool:
+    """Whether the output is a file or shall be one, rather than standard output, a pipe or a device."""
+    return path is not None and (path.is_file() or not path.exists())
 
 
 def warn(message: str) -> None:

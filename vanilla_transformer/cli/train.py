@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.cli.arguments import Flag, UsageError
 from vanilla_transformer.training.recipe import Recipe, load_recipe, shipped_recipes
 
 
@@ -24,13 +24,15 @@ class Train:
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=_recipe_help(), help_behavior_hint="")] = None
+    dry_run: Flag = False
+    """Start all processes, prepare the text, print what each would do in its next steps, and end there."""
     recipe: Recipe = Recipe()
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Train":
         """The defaults of the options: those of the recipe that the words begin with, if they do."""
         if words and not words[0].startswith("-"):
-            return cls(words[0], load_recipe(words[0]))
+            return cls(words[0], recipe=load_recipe(words[0]))
         return cls()
 
     def run(self) -> None:
@@ -43,6 +45,12 @@ class Train:
         from accelerate import PartialState
 
         from vanilla_transformer.training.loop import train
+        from vanilla_transformer.training.rehearsal import rehearse
 
+        if self.dry_run:
+            rehearse(self.recipe)
+            return
         directory = train(self.recipe)
-        PartialState().print(directory)
+        # Its own print would say it once for each machine.
+        if PartialState().is_main_process:
+            print(directory)

@@ -1,8 +1,15 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-from dataclasses import dataclass
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from tyro.conf import Positional, arg
 
@@ -16,10 +23,12 @@ from vanilla_transformer.cli.arguments import (
     UsageError,
     at_least_one,
 )
+from vanilla_transformer.cli.progress import count_lines, progress_bar
 from vanilla_transformer.cli.streams import (
     answer_promptly,
+    can_be_read_again,
+    is_file,
     open_output,
-    progress_bar,
     read_input,
     refuse_same_file,
     warn,
@@ -28,7 +37,9 @@ from vanilla_transformer.cli.streams import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from vanilla_transformer.translation import Translation
+    from vanilla_transformer.translation import LineTranslator, Translation
+    from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
+    from vanilla_transformer.translation.resuming import ResumableFile
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,12 @@ class Decoding:
     """Tokens that a translation may have more than its source (default: the model's; section 6.1: 50)."""
     batch_tokens: OptionalInt = None
     """Source tokens translated together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and arithmetic."""
+    precision: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Type of weights and arithmetic; int8, on a CPU, is for the weights of the decoder."""
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: one for each core)."""
+    """Threads on the CPU (default: one for each core, or its share of them for each of several processes)."""
 
     def load(self, model: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
         """The model and its tokenizer, in the precision and on the device asked for."""
@@ -61,17 +72,51 @@ class Decoding:
             # Reading is a matter of a moment; only a download is worth a bar.
             disable_progress_bar()
         at_least_one(threads=self.threads)
+        device = _own_device(self.device)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        if self.device is not None:
-            _check_device(self.device)
-        return load_model(model, device=self.device, dtype=getattr(torch, self.precision))
+        elif device == "cpu" and _processes_here() > 1:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // _processes_here()))
+        if device is not None:
+            _check_device(device)
+        dtype = torch.float32 if self.precision == "float32" else torch.bfloat16
+        if self.precision == "int8" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            # The encoder computes in the fastest type that this processor has.
+            dtype = torch.float32
+        return load_model(model, device=device, dtype=dtype)
 
     def arguments(self) -> dict[str, Any]:
         """What `translate_lines` is told; for the rest the model's own settings hold."""
         at_least_one(num_beams=self.num_beams, batch_tokens=self.batch_tokens)
         names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return given | ({"quantization": "int8"} if self.precision == "int8" else {})
+
+
+def _processes_here() -> int:
+    """Processes that a launcher started together on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _own_device(device: str | None) -> str | None:
+    """The device asked for; where several processes share the machine, the one of its kind that is this one's."""
+    if _processes_here() == 1:
+        return device
+    import torch
+
+    from vanilla_transformer.translation.loading import best_device
+
+    kind, _, number = (device or best_device()).partition(":")
+    if kind == "cpu":
+        return kind
+    if number:
+        raise UsageError(f"--device {device} is one for {_processes_here()} processes: leave the number out.")
+    if _processes_here() > torch.accelerator.device_count():
+        raise UsageError(
+            f"There are {_processes_here()} processes on this machine for {torch.accelerator.device_count()} devices: "
+            "start fewer, or give --device cpu."
+        )
+    return f"{kind}:{os.environ['LOCAL_RANK']}"
 
 
 def _check_device(device: str) -> None:
@@ -89,7 +134,9 @@ class Translate:
     """Translate lines of text: one line out for each line in, always, in order.
 
     Empty lines come back empty. A line too long for the model is cut, translated and reported on standard error.
-    Lines typed at a terminal or sent through a pipe are answered as they come.
+    Lines typed at a terminal or sent through a pipe are answered as they come. From a file to a file, what was killed
+    goes on with --resume, and several devices share the work:
+    `accelerate launch -m vanilla_transformer translate MODEL INPUT --output OUTPUT`.
     """
 
     model: Model
@@ -97,39 +144,136 @@ class Translate:
     input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
     """File of UTF-8 text, plain or .gz (default: standard input)."""
     output: OptionalPath = None
-    """File to write to (default: standard output)."""
+    """File to write to, plain or .gz (default: standard output)."""
+    resume: Flag = False
+    """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
+    was made from: model, input and settings of the search must be the same. The device and --batch-tokens may differ,
+    and with them a few last digits. OUTPUT.resume stays when all is done, so that the command can be given again."""
     nbest: OptionalInt = None
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal."""
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
-        from vanilla_transformer.translation import translate_lines
-
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if several and os.environ.get("RANK", "0") != "0":
+            self._translate_file()  # The main process has the same options, and refuses for all.
+            return
         at_least_one(nbest=self.nbest)
+        self.decoding.arguments()
         refuse_same_file(self.input, self.output)
-        arguments = self.decoding.arguments()
+        files = can_be_read_again(self.input) and is_file(self.output)
+        if self.resume and not files:
+            raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
+        if several and (self.input is None or not files):
+            raise UsageError("Several processes need a file to read and an --output file, not a pipe.")
+        if files:
+            self._translate_file()
+        else:
+            self._translate_stream()
+
+    def _translate_stream(self) -> None:
+        """Translates lines as they come, or to where none can be taken back."""
+        from vanilla_transformer.translation import translate_lines
+        from vanilla_transformer.translation.resuming import refuse_unfinished
+
+        if self.output is not None:
+            refuse_unfinished(self.output)
+        total = partial(count_lines, self.input) if can_be_read_again(self.input) else None
         lines = answer_promptly(read_input(self.input), self.input)
         model, tokenizer = self.decoding.load(self.model)
-        arguments = self._nbest_arguments(model.generation_config.num_beams or 1) | arguments
-        with open_output(self.output) as output, progress_bar(self.progress, "lines") as bar:
-            translations = translate_lines(model, tokenizer, lines, progress=bar.update, **arguments)
+        with open_output(self.output) as output, progress_bar(self.progress, "lines", total=total) as bar:
+            translations = translate_lines(model, tokenizer, lines, progress=bar.update, **self._arguments(model))
             for number, translation in enumerate(translations):
                 print(self._format(number, translation), file=output)
                 if translation.truncated:
                     warn(f"line {number + 1} is too long for the model and was cut.")
 
-    def _nbest_arguments(self, num_beams: int) -> dict[str, Any]:
+    def _translate_file(self) -> None:
+        """Translates a file to a file, on this process alone or with the others that a launcher started."""
+        from vanilla_transformer.translation.processes import join_processes
+
+        with join_processes() as processes:
+            if processes.is_main:
+                self._lead(processes)
+            else:
+                self._take_part(processes)
+
+    def _lead(self, processes: "OneProcess | SeveralProcesses") -> None:
+        """Does what the main process does: it alone writes and shows anything."""
+        from vanilla_transformer.translation.files import Source, translate_windows
+        from vanilla_transformer.translation.resuming import ResumableFile
+
+        assert self.output is not None
+        translator = self._translator()
+        with ResumableFile(self.output, self._work(translator), resume=self.resume) as output:
+            source = Source(read_input(self.input), output.place.window or translator.window)
+            source.skip(output.place)
+            if output.place.finished:
+                print(f"{self.output} is finished: {output.place.lines:,} lines.", file=sys.stderr)
+                processes.start(asdict(output.place))
+                processes.leave(None)
+                return
+            output.begin(source.size)
+            processes.start(asdict(output.place))
+            total = partial(count_lines, self.input)
+            with (
+                _advice_where_it_ends(output),
+                progress_bar(self.progress, "lines", total=total, done=output.lines) as bar,
+            ):
+                translate_windows(
+                    translator, source, output, processes, render=self._format, progress=bar.reach, warn=warn
+                )
+
+    def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
+        """Does what the other processes do, once the main one has found nothing wrong."""
+        from vanilla_transformer.translation.files import Source, translate_windows
+        from vanilla_transformer.translation.resuming import Place
+
+        place = Place(**processes.await_start())
+        if place.finished:
+            processes.leave(None)
+            return
+        translator = self._translator()
+        source = Source(read_input(self.input), place.window)
+        source.skip(place)
+        translate_windows(translator, source, None, processes, render=self._format)
+
+    def _translator(self) -> "LineTranslator":
+        from vanilla_transformer.translation import LineTranslator
+
+        model, tokenizer = self.decoding.load(self.model)
+        return LineTranslator.of(model, tokenizer, **self._arguments(model))
+
+    def _work(self, translator: "LineTranslator") -> dict[str, Any]:
+        """What has to be the same for a translation to be gone on with; the names are for messages.
+
+        Where memory ran out, it has to be possible to go on with smaller batches or on another device.
+        """
+        from vanilla_transformer import __version__
+        from vanilla_transformer.translation import fingerprint
+
+        options = asdict(self.decoding) | {"nbest": self.nbest}
+        names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
+        return {
+            "model": fingerprint(self.model, translator.model),
+            **{f"--{name.replace('_', '-')}": options[name] for name in names},
+            "version of vanilla_transformer": __version__,
+        }
+
+    def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
+        """What the translation is told; for the rest the model's own settings hold."""
+        arguments = self.decoding.arguments()
         if self.nbest is None:
-            return {}
+            return arguments
+        assert model.generation_config is not None
         # Greedy search gives no scores.
         least = max(self.nbest, 2)
-        if (self.decoding.num_beams or num_beams) < least:
+        if (self.decoding.num_beams or model.generation_config.num_beams or 1) < least:
             raise UsageError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
-        # For the scores the search keeps what it gave to every type at every step, so that batches must be small.
-        return {"num_return_sequences": self.nbest, "output_scores": True, "batch_tokens": 512}
+        return arguments | {"num_return_sequences": self.nbest, "scores": True}
 
     def _format(self, number: int, translation: "Translation") -> str:
         if self.nbest is None:
@@ -137,3 +281,21 @@ class Translate:
         return "\n".join(
             f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.6f}" for hypothesis in translation.hypotheses
         )
+
+
+@contextmanager
+def _advice_where_it_ends(output: "ResumableFile") -> Iterator[None]:
+    """Says what is there and how to go on when the work ends before its time, SIGTERM included."""
+
+    def stop(signum: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BaseException:
+        if output.lines:
+            warn(f"{output.path} holds the first {output.lines:,} lines: the same command with --resume goes on.")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -85,12 +85,16 @@ def batches_in_order(source_lengths: Lengths, target_lengths: Lengths, batch_tok
 def share(step: Step, rank: int, world_size: int) -> list[Indices]:
     """Return the batches of a step that one of `world_size` processes computes; all get the same number of them.
 
-    Whole batches go round. Those that are left over, fewer than processes, are divided by rows; a process may get an
-    empty batch of these.
+    Whole batches go round. Those that are left over, fewer than processes, are divided by rows, into as few and large
+    pieces as an equal part for each process allows: the processes make as many groups as divide both their number and
+    that of the batches, and a group divides its batches alone. A process may get an empty piece.
     """
     whole = len(step.batches) // world_size * world_size
-    parts = [np.array_split(batch, world_size)[rank] for batch in step.batches[whole:]]
-    return [*step.batches[rank:whole:world_size], *parts]
+    left_over = len(step.batches) - whole
+    groups = math.gcd(left_over, world_size)
+    group, place = divmod(rank, world_size // groups)
+    pieces = [np.array_split(batch, world_size // groups)[place] for batch in step.batches[whole + group :: groups]]
+    return [*step.batches[rank:whole:world_size], *pieces]
 
 
 def padding_share(plan: StepPlan, epoch: int) -> float:

@@ -38,6 +38,12 @@ class PreparationReport:
     dropped_empty: int
     dropped_too_long: int
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether these are counts, and each pair is in one of them."""
+        counts = self.kept, self.dropped_empty, self.dropped_too_long
+        return all(type(count) is int and count >= 0 for count in counts) and self.read == sum(counts)
+
     def __str__(self) -> str:
         dropped = {"with an empty side": self.dropped_empty, "that are too long": self.dropped_too_long}
         reasons = [f"{count:,} {reason}" for reason, count in dropped.items() if count]
@@ -150,11 +156,16 @@ def _what_is_there(directory: Path) -> dict[str, Any] | None:
     """Return the report of tokens that are there, whole and its own, else None."""
     try:
         report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
+        counts = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
         with pa.memory_map(str(directory / TOKENS_FILE)) as file:
-            metadata = pa.ipc.open_file(file).schema.metadata or {}
-    except (OSError, ValueError):
+            reader = pa.ipc.open_file(file)
+            metadata = reader.schema.metadata or {}
+            rows = sum(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
+        is_its_own = report["id"] == metadata.get(b"id", b"").decode() and counts.kept == rows
+        is_sound = counts.is_sound and {"settings", "text", "stamp"} <= report.keys()
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return report if report.get("id") == metadata.get(b"id", b"").decode() else None
+    return report if is_its_own and is_sound else None
 
 
 def _write_report(directory: Path, report: dict[str, Any]) -> None:

@@ -4,13 +4,17 @@ import copy
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .fast_generation_vanilla_transformer import fast_beam_search, fast_greedy_search, obstacle_to_fast_road
+from .search_vanilla_transformer import SourceLengthLimit
 
 # Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
 _UNFILLED = -1
+# What stands for the settings of this package where they are not given.
+_OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None, "quantization": None}
 # The length that the library writes into a generation config in which there is none.
 _LIBRARY_MAX_LENGTH = 20
 
@@ -18,8 +22,9 @@ _LIBRARY_MAX_LENGTH = 20
 def paper_generation_config(config: VanillaTransformerConfig) -> GenerationConfig:
     """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
 
-    Two settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
-    length^penalty) and `max_length_beyond_source` (None for no limit but the library's).
+    Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
+    length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
+    "int8" to decode with weights of 8 bits on a CPU).
     """
     return GenerationConfig(
         num_beams=4,
@@ -27,11 +32,20 @@ def paper_generation_config(config: VanillaTransformerConfig) -> GenerationConfi
         length_penalty_type="google",
         early_stopping="never",
         max_length_beyond_source=50,
+        quantization=None,
         pad_token_id=config.pad_token_id,
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+
+
+def _with_own_settings(settings: GenerationConfig) -> GenerationConfig:
+    """Adds what only this package's settings have, as the library has it: without, it refuses them in a call."""
+    for name, value in _OWN_SETTINGS.items():
+        if not hasattr(settings, name):
+            setattr(settings, name, value)
+    return settings
 
 
 class GoogleLengthPenalty(float):
@@ -43,25 +57,6 @@ class GoogleLengthPenalty(float):
 
     def __rpow__(self, length: float, modulo: None = None) -> float:
         return ((5.0 + length) / 6.0) ** float(self)
-
-
-class SourceLengthLimit(StoppingCriteria):
-    """Ends each hypothesis at its own sentence's limit of new tokens.
-
-    Args:
-        limits: New tokens allowed, (sentences,).
-        prompt_length: Tokens that the decoder starts with.
-    """
-
-    def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
-        self.limits = limits
-        self.prompt_length = prompt_length
-
-    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Whether each row is as long as its sentence allows; rows of one sentence stand together."""
-        limits = self.limits.to(input_ids.device)
-        rows = limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
-        return input_ids.shape[1] - self.prompt_length >= rows
 
 
 class PaperGenerationMixin(GenerationMixin):
@@ -84,6 +79,7 @@ class PaperGenerationMixin(GenerationMixin):
         that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. A call that says
         `do_sample` and no `num_beams` has none, as the library documents it: True samples, False is greedy search.
         """
+        _with_own_settings(self.generation_config)
         settings = self._search_asked_for(generation_config, kwargs)
         beyond = self._beyond_source(generation_config, kwargs)
         if beyond is not None:
@@ -98,7 +94,7 @@ class PaperGenerationMixin(GenerationMixin):
         if generation_config is None:
             kwargs.update(settings)
         else:
-            generation_config = copy.deepcopy(generation_config)
+            generation_config = _with_own_settings(copy.deepcopy(generation_config))
             generation_config.update(**settings)
         return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
@@ -163,10 +159,12 @@ class PaperGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        generation_config = copy.copy(generation_config)
         penalty_type = getattr(generation_config, "length_penalty_type", "huggingface")
         if penalty_type not in ("google", "huggingface"):
             raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {penalty_type!r}.")
+        if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
+            return fast_beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        generation_config = copy.copy(generation_config)
         if penalty_type == "google":
             generation_config.length_penalty = GoogleLengthPenalty(generation_config.length_penalty)
         # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
@@ -177,6 +175,40 @@ class PaperGenerationMixin(GenerationMixin):
         sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
         sequences.masked_fill_(sequences == _UNFILLED, self.config.pad_token_id)
         return outputs
+
+    def _sample(  # type: ignore[override]
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
+            return fast_greedy_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        return super()._sample(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+
+    def _takes_fast_road(
+        self,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        kwargs: dict[str, Any],
+    ) -> bool:
+        """Whether this package's own search does all that is asked for; the library's does the rest.
+
+        Raises:
+            ValueError: Weights of 8 bits are asked for together with what only the library's search does.
+        """
+        obstacle = obstacle_to_fast_road(self, logits_processor, stopping_criteria, generation_config, kwargs)
+        quantization = getattr(generation_config, "quantization", None)
+        if obstacle is not None and quantization is not None:
+            raise ValueError(
+                f"quantization={quantization!r} is not to be had together with {obstacle}: leave one of them out."
+            )
+        return obstacle is None
 
 
 __all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config"]

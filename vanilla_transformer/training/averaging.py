@@ -42,7 +42,11 @@ def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
     absent = sorted(name for name, parameter in parameters.items() if id(parameter) not in loaded)
     if unknown or absent:
         name = (unknown or absent)[0]
-        raise AveragingError(f"The checkpoints are of another model: only one of the two has {name}.")
+        raise AveragingError(f"{paths[0]} is of another model: only one of the two has {name}.")
+    for name, weight in weights.items():
+        if weight.shape != parameters[name].shape:
+            shapes = f"{tuple(weight.shape)} in {paths[0]} and {tuple(parameters[name].shape)} in the model"
+            raise AveragingError(f"{name} has the shape {shapes}.")
     model.load_state_dict(weights, strict=False)
 
 

@@ -7,12 +7,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vanilla_transformer.training.averaging import WEIGHTS
 
 MANIFEST = "manifest.json"
 PROGRESS = "progress.json"
+MOMENTS = "optimizer.bin"
 PARTIAL = ".partial-"
 RESUMABLE_KEPT = 2
 
@@ -60,6 +61,11 @@ class Checkpoint:
                     return f"the contents of {name} have changed"
             except OSError as error:
                 return f"{name} cannot be read ({error.strerror})"
+        if self.resumable:
+            try:
+                self.progress()
+            except (OSError, ValueError, TypeError):
+                return f"{PROGRESS} is of another version of this package"
         return None
 
     def progress(self) -> Progress:
@@ -71,12 +77,40 @@ def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Che
     """The checkpoints in `directory`, oldest first; what is not one is reported."""
     checkpoints = []
     for path in sorted(directory.glob("step-*")):
-        try:
-            manifest = json.loads((path / MANIFEST).read_text())
-            checkpoints.append(Checkpoint(path, manifest["step"], manifest["resumable"], manifest["files"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        checkpoint = _read_manifest(path)
+        if checkpoint is not None:
+            checkpoints.append(checkpoint)
+        else:
             report(f"Skipped checkpoint {path.name}: its {MANIFEST} is missing or damaged.")
     return checkpoints
+
+
+def _read_manifest(path: Path) -> Checkpoint | None:
+    """What the manifest says, None where it says nothing that can be: nothing else guards the manifest itself."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        step, resumable, files = manifest["step"], manifest["resumable"], manifest["files"]
+        sound = (
+            type(step) is int
+            and step == _step_of(path)
+            and type(resumable) is bool
+            and {WEIGHTS, *((PROGRESS, MOMENTS) if resumable else ())} <= files.keys()
+            and all(_is_inside(name) and type(file["bytes"]) is int and file["sha256"] for name, file in files.items())
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return Checkpoint(path, step, resumable, files) if sound else None
+
+
+def _step_of(path: Path) -> int | None:
+    """The step of a checkpoint by its name, None for the name of something else."""
+    number = path.name.removeprefix("step-")
+    return int(number) if number.isdecimal() and number.isascii() else None
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a file of a checkpoint is in its directory, and not where its deletion would harm others."""
+    return bool(name) and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
 
 
 def newest_whole_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
@@ -97,14 +131,14 @@ def discard_after(directory: Path, step: int) -> None:
     """Deletes what a killed run was just writing, and damaged checkpoints that the run goes back behind."""
     remove_leftovers(directory)
     for path in directory.glob("step-*"):
-        if int(path.name.removeprefix("step-")) > step:
+        if (_step_of(path) or 0) > step:
             _remove(path)
 
 
 def remove_leftovers(directory: Path) -> None:
     """Deletes what a killed run was just writing."""
     for path in directory.glob(f"{PARTIAL}*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        _delete(path)
 
 
 def partial_path(directory: Path, step: int) -> Path:
@@ -171,13 +205,17 @@ def _remove(path: Path) -> None:
     """Deletes a checkpoint so that half of one is never taken for one."""
     doomed = path.with_name(PARTIAL + path.name)
     path.rename(doomed)
-    shutil.rmtree(doomed)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _keep_weights_alone(checkpoint: Checkpoint) -> None:
     _write_manifest(checkpoint.path, checkpoint.step, resumable=False, names=[WEIGHTS], known=checkpoint.files)
     for name in checkpoint.files.keys() - {WEIGHTS}:
-        (checkpoint.path / name).unlink()
+        (checkpoint.path / name).unlink(missing_ok=True)
 
 
 def _write_manifest(

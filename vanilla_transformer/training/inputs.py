@@ -17,6 +17,7 @@ from vanilla_transformer.training.checkpoints import PARTIAL, remove_leftovers
 from vanilla_transformer.training.choices import choose_vocab_size
 from vanilla_transformer.training.directory import RunDirectory
 from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.translation.loading import load_own_tokenizer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -123,10 +124,10 @@ def _tokenizer(
     """
     streams = list(corpora)
     if run.tokenizer_config.exists():
-        tokenizer = VanillaTransformerTokenizer.from_pretrained(run.path)
+        tokenizer = load_own_tokenizer(run.path)
     else:
         if recipe.tokenizer is not None:
-            tokenizer = VanillaTransformerTokenizer.from_pretrained(recipe.tokenizer)
+            tokenizer = load_own_tokenizer(recipe.tokenizer)
         else:
             counts, sample = sample_pairs(streams, MOST_PAIRS_FOR_THE_VOCABULARY)
             streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]

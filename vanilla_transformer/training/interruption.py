@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C: asked once, the loop leaves at the next step; asked twice, at once."""
+"""SIGTERM and Ctrl-C: asked once, the loop leaves at the next step; asked twice, at once.
+
+A checkpoint that is just being written is finished either way.
+"""
 
 import signal
 from collections.abc import Iterator

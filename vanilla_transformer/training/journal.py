@@ -60,22 +60,35 @@ class Journal:
             self.bar = None
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, without one that was cut short."""
-        if not self.metrics.exists():
-            return []
-        records = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return records
+        """The lines of metrics.jsonl, without those that are none of its own, such as one that was cut short."""
+        return [record for line in self._lines() if (record := _parsed(line)) is not None]
 
     def forget_after(self, step: int) -> None:
-        """Drops the records of steps that are about to be made again, and a line that was cut short."""
+        """Drops the records of steps that are about to be made again, and unreadable lines, which it counts."""
         if self.speaks and self.metrics.exists():
-            kept = [json.dumps(record) for record in self.records() if record["step"] <= step]
+            records = self.records()
+            unreadable = len(self._lines()) - len(records)
+            if unreadable:
+                lines = "line is" if unreadable == 1 else "lines are"
+                self.say(f"{unreadable:,} {lines} dropped from {self.metrics.name}: cut short or damaged.")
+            kept = [json.dumps(record) for record in records if record["step"] <= step]
             write_beside_and_rename(self.metrics, "".join(f"{line}\n" for line in kept))
+
+    def _lines(self) -> list[bytes]:
+        """The lines of metrics.jsonl as they stand, but for empty ones."""
+        data = self.metrics.read_bytes() if self.metrics.exists() else b""
+        return [line for line in data.split(b"\n") if line.strip()]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The record in a line, which holds numbers alone and among them the step; None for anything else."""
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
+        return None
+    return record if all(type(value) in (int, float) for value in record.values()) else None
 
 
 def _append(file: Path, line: str) -> None:

@@ -1,50 +1,47 @@
 """The training loop (section 5.2): batch, loss, backward, step, log, evaluate, save."""
 
-import hashlib
 import math
-import shutil
 import signal
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Generator
+from contextlib import closing, nullcontext, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from safetensors import SafetensorError
 
-from vanilla_transformer.data.batching import Step, StepPlan, collate, share
+from vanilla_transformer.data.batching import StepPlan, collate, share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.evaluation.metrics import check_names
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.training.allocation import keep_freed_memory
+from vanilla_transformer.training.beginning import Begun, begun, fingerprint, prepare
+from vanilla_transformer.training.checkpoint_writer import CheckpointWriter
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
-    CheckpointError,
     Progress,
-    commit_checkpoint,
     discard_after,
     newest_whole_checkpoint,
-    partial_path,
     prune_checkpoints,
-    remove_leftovers,
 )
-from vanilla_transformer.training.choices import CorpusFacts, complete, device_facts, model_config
-from vanilla_transformer.training.directory import OutputError, RunDirectory
+from vanilla_transformer.training.choices import model_config
+from vanilla_transformer.training.directory import OutputError
+from vanilla_transformer.training.feed import Batch, FedStep, Place, feed, in_background
 from vanilla_transformer.training.finish import finish_run
-from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.interruption import StopRequest, stop_on_signals
 from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.processes import main_decides, main_first, start_accelerator
-from vanilla_transformer.training.recipe import Recipe, RecipeError, settled
+from vanilla_transformer.training.processes import main_decides
+from vanilla_transformer.training.recipe import Recipe, settled
+from vanilla_transformer.training.sharding import is_sharded, load_whole, shard
 from vanilla_transformer.training.trackers import PROJECT, final_scores
 
 # On an accelerator reading a number waits for all work before it; this many steps share one wait.
 STEPS_PER_READING = 10
+# Steps whose batches are made ready before they are wanted.
+STEPS_AHEAD = 2
 
 
 class DivergenceError(ValueError):
@@ -60,37 +57,27 @@ def train(recipe: Recipe) -> Path:
         ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
         SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
     """
-    check_names(recipe.metrics)
-    if recipe.output is None:
-        raise RecipeError("There is no place for the model: name a directory as --output.")
-    run = RunDirectory(Path(recipe.output))
-    accelerator = start_accelerator(recipe, run)
-    try:
-        to_follow = main_decides(accelerator, lambda: run.open(recipe))
-        journal = Journal(run.metrics, run.log, speaks=accelerator.is_main_process)
-        _follow(to_follow, run, accelerator, journal)
-        return run.path
-    finally:
-        run.leave()
-        accelerator.end_training()
+    with begun(recipe) as beginning:
+        _follow(beginning)
+        return beginning.run.path
 
 
-def _follow(recipe: Recipe, run: RunDirectory, accelerator: Accelerator, journal: Journal) -> None:
+def _follow(beginning: Begun) -> None:
     """A run from its first file to its last; how it ends is in the log."""
+    run, accelerator, journal = beginning.run, beginning.accelerator, beginning.journal
     try:
-        inputs = main_first(accelerator, lambda: gather_inputs(recipe, run, journal.say))
-        recipe = main_decides(accelerator, lambda: _settle(inputs, run, accelerator, journal))
+        recipe, inputs = prepare(beginning)
         _start_trackers(accelerator, recipe)
         loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, journal)
         loop.resume()
-        with stop_on_signals() as stop:
+        with stop_on_signals() as stop, loop.writer:
             loop.run(stop)
         if not loop.is_over:
             step = loop.progress.step
             journal.say(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
             raise SystemExit(128 + (stop.signal or signal.SIGTERM))
         if accelerator.is_main_process:
-            finish_run(recipe, run, inputs, loop.plain_model, loop.progress, journal)
+            finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, journal)
             accelerator.log(final_scores(run), step=loop.progress.step)
     except (OSError, ValueError, RuntimeError) as error:
         with suppress(OSError):
@@ -98,21 +85,6 @@ def _follow(recipe: Recipe, run: RunDirectory, accelerator: Accelerator, journal
         raise
     finally:
         journal.end_bar()
-
-
-def _settle(inputs: Inputs, run: RunDirectory, accelerator: Accelerator, journal: Journal) -> Recipe:
-    """Chooses what is still open, says so, and keeps the whole recipe in the output directory."""
-    corpus = CorpusFacts(
-        pairs=len(inputs.train),
-        source_tokens=int(inputs.train.source_lengths.sum(dtype=np.int64)),
-        target_tokens=int(inputs.train.target_lengths.sum(dtype=np.int64)),
-    )
-    device = device_facts(accelerator.device, accelerator.num_processes)
-    recipe, sentences = complete(inputs.recipe, corpus, device)
-    for sentence in sentences:
-        journal.say(sentence)
-    run.keep(recipe)
-    return recipe
 
 
 def _start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
@@ -141,22 +113,28 @@ class TrainingLoop:
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
         self.plan, self.steps_in_epoch = make_plan(corpus, recipe), 0
 
+        keep_freed_memory()
         set_seed(recipe.seed)
         self.config = model_config(recipe)
         model = VanillaTransformerForConditionalGeneration(self.config).to(accelerator.device)
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
             model.set_attn_implementation("eager")
+        if is_sharded(accelerator):
+            shard(model, accelerator)
         optimizer = make_optimizer(model.parameters(), recipe, accelerator.device)
         schedule = make_schedule(
             optimizer, self.config.d_model, settled(recipe.warmup_steps), recipe.learning_rate_scale
         )
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
+        self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, journal.say)
         self.learning_rate = 0.0
         self.unread_loss = torch.zeros((), device=accelerator.device)
         self.figures: dict[str, float] = {}
         self._clock = 0.0
+        # Since the last line of the log: seconds without a batch, and tokens of batches without and with padding.
+        self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         set_seed(recipe.seed, device_specific=True)
         keep_plain_names(accelerator)
 
@@ -165,6 +143,12 @@ class TrainingLoop:
         """Whether the last step is done, or patience with `dev` is at its end."""
         impatient = self.recipe.patience is not None and self.progress.evaluations_without_gain >= self.recipe.patience
         return self.progress.step >= self.max_steps or impatient
+
+    def whole_model(self) -> VanillaTransformerForConditionalGeneration:
+        """The model for one process to go on with; where weights are divided one of the same shape, as it begins."""
+        if is_sharded(self.accelerator):
+            return VanillaTransformerForConditionalGeneration(self.config).to(self.accelerator.device)
+        return self.plain_model
 
     def resume(self) -> None:
         """Goes back to the newest whole checkpoint, if there is one, and forgets what was recorded after it."""
@@ -185,7 +169,10 @@ class TrainingLoop:
                 f"The training data is not what it was when the run in {self.checkpoints.parent} began: "
                 "bring it back, or name another output directory."
             )
-        self.accelerator.load_state(str(checkpoint.path))
+        if is_sharded(self.accelerator):
+            load_whole(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
+        else:
+            self.accelerator.load_state(str(checkpoint.path))
         self.journal.say(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != processes:
             self.journal.say(
@@ -200,45 +187,52 @@ class TrainingLoop:
         self.model.train()
         self.journal.start_bar(total=self.max_steps, done=self.progress.step)
         self._clock = time.perf_counter()
-        for step in self._remaining_steps():
-            self._update(step)
-            self._count(step)
-            reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
-            stopping = reading_is_due and self._read_losses(stop)
-            if self._is_due(self.log_steps):
-                self._log()
-            if self._is_due(self.eval_steps):
-                self._evaluate()
-            if stopping or self._is_due(self.save_steps):
-                self._save()
-            self.journal.advance(_in_words(self.figures))
-            if stopping:
-                break
+        with closing(self._remaining_steps()) as steps:
+            for step in steps:
+                self._update(step)
+                self._count(step)
+                reading_is_due = self._is_due(self.reading_steps, self.log_steps, self.eval_steps, self.save_steps)
+                stopping = reading_is_due and self._read_losses(stop)
+                if self._is_due(self.log_steps):
+                    self._log()
+                if self._is_due(self.eval_steps):
+                    self._evaluate()
+                if stopping or self._is_due(self.save_steps):
+                    self._save()
+                self.writer.raise_failure()
+                self.journal.advance(_in_words(self.figures))
+                if stopping:
+                    break
         self.journal.end_bar()
 
-    def _remaining_steps(self) -> Iterator[Step]:
+    def _remaining_steps(self) -> Generator[FedStep]:
         """Epoch after epoch, from the place where the run stands."""
-        while not self.is_over:
-            steps = self.plan.epoch(self.progress.epoch)
-            self.steps_in_epoch = len(steps)
-            for step in steps[self.progress.step_in_epoch :]:
+        progress, device = self.progress, self.accelerator.device
+        place = Place(
+            progress.epoch, progress.step_in_epoch, self.accelerator.process_index, self.accelerator.num_processes
+        )
+        pad_id = settled(self.config.pad_token_id)
+        steps = feed(self.plan, self.corpus, pad_id, place, pin=device.type == "cuda")
+        with closing(in_background(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
+            while not self.is_over:
+                asked = time.perf_counter()
+                step = next(ready)
+                self._waited += time.perf_counter() - asked
+                if step.epoch != progress.epoch:
+                    progress.epoch, progress.step_in_epoch = step.epoch, 0
+                self.steps_in_epoch = step.steps_in_epoch
                 yield step
-                if self.is_over:
-                    return
-            self.progress.epoch += 1
-            self.progress.step_in_epoch = 0
 
     def _is_due(self, *intervals: int) -> bool:
         return self.is_over or any(self.progress.step % interval == 0 for interval in intervals)
 
-    def _update(self, step: Step) -> None:
+    def _update(self, step: FedStep) -> None:
         """Section 5.3: one update of the weights, from the mean loss over the target tokens of the whole step."""
         processes = self.accelerator.num_processes
-        batches = share(step, self.accelerator.process_index, processes)
-        for number, rows in enumerate(batches, start=1):
+        for number, batch in enumerate(step.batches, start=1):
             # Processes exchange their gradients once a step, after its last batch.
-            with nullcontext() if number == len(batches) else self.accelerator.no_sync(self.model):
-                loss = self._loss(self.model, self.corpus, rows, step.target_tokens)
+            with nullcontext() if number == len(step.batches) else self.accelerator.no_sync(self.model):
+                loss = self._loss(self.model, batch, step.target_tokens)
                 # The exchange takes the mean over processes, and the step wants their sum.
                 self.accelerator.backward(loss * processes)
             self.unread_loss += loss.detach() * step.target_tokens
@@ -249,22 +243,22 @@ class TrainingLoop:
         self.schedule.step()
         self.optimizer.zero_grad()
 
-    def _loss(
-        self, model: torch.nn.Module, corpus: PreparedCorpus, rows: np.ndarray, target_tokens: int
-    ) -> torch.Tensor:
-        """The summed cross-entropy of some rows over `target_tokens`; without rows, zero with a zero gradient."""
+    def _loss(self, model: torch.nn.Module, batch: Batch, target_tokens: int) -> torch.Tensor:
+        """The summed cross-entropy of a batch over `target_tokens`; without rows, zero with a zero gradient."""
         device = self.accelerator.device
-        batch = collate(corpus.rows(rows), settled(self.config.pad_token_id))
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
         with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
-            inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
             return model(**inputs, num_items_in_batch=target_tokens, skip_logits=True).loss
 
-    def _count(self, step: Step) -> None:
+    def _count(self, step: FedStep) -> None:
         self.progress.step += 1
         self.progress.step_in_epoch += 1
         self.progress.target_tokens += step.target_tokens
         self.progress.window_tokens += step.target_tokens
+        real_tokens, all_tokens = step.tokens()
+        self._real_tokens += real_tokens
+        self._all_tokens += all_tokens
 
     def _read_losses(self, stop: StopRequest) -> bool:
         """Takes the losses since the last reading from all processes; True if a signal asked one of them to stop."""
@@ -290,7 +284,9 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Writes down the figures of all steps since the last line, and begins to count anew."""
-        self._record(self.figures, _in_words(self.figures))
+        padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
+        self._record(self.figures, f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}")
+        self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
 
     def _evaluate(self) -> None:
@@ -314,7 +310,8 @@ class TrainingLoop:
         for step in make_plan(dev, self.recipe).epoch(0):
             tokens += step.target_tokens
             for rows in share(step, self.accelerator.process_index, self.accelerator.num_processes):
-                total += self._loss(self.plain_model, dev, rows, target_tokens=1)
+                batch = collate(dev.rows(rows), settled(self.config.pad_token_id))
+                total += self._loss(self.plain_model, batch, target_tokens=1)
         self.plain_model.train()
         return self.accelerator.reduce(total, "sum").item() / tokens
 
@@ -336,38 +333,16 @@ class TrainingLoop:
         return passed
 
     def _save(self) -> None:
-        """Writes a whole checkpoint, or none: until it is whole, it is beside the others under a hidden name."""
+        """Has a checkpoint written while training goes on, and those that have become too many deleted after it."""
         self._pass_time()
-        partial = partial_path(self.checkpoints, self.progress.step)
-        try:
-            if self.accelerator.is_main_process:
-                remove_leftovers(self.checkpoints)
-                partial.mkdir(parents=True)
-            self.accelerator.wait_for_everyone()
-            self.accelerator.save_state(str(partial))
-            self.accelerator.wait_for_everyone()
-            if self.accelerator.is_main_process:
-                commit_checkpoint(partial, self.progress)
-                prune_checkpoints(
-                    self.checkpoints,
-                    save_steps=self.save_steps,
-                    last_step=self.progress.step if self.is_over else None,
-                    averaged=self.recipe.average_checkpoints,
-                )
-        # torch and safetensors have errors of their own for a disk that takes no more.
-        except (OSError, RuntimeError, SafetensorError) as error:
-            remove_leftovers(self.checkpoints)
-            free = shutil.disk_usage(self.checkpoints.parent).free
-            raise CheckpointError(
-                f"The checkpoint of step {self.progress.step:,} cannot be written to {self.checkpoints} "
-                f"({' '.join(str(error).split())}; {free / 1e9:,.2f} GB are free): the earlier ones are whole, and "
-                "when there is room the same command goes on from the newest."
-            ) from error
-
-
-def fingerprint(corpus: PreparedCorpus) -> str:
-    """Tells corpora apart by the lengths of their pairs, which decide the batches."""
-    return hashlib.sha256(corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()).hexdigest()
+        prune = partial(
+            prune_checkpoints,
+            self.checkpoints,
+            save_steps=self.save_steps,
+            last_step=self.progress.step if self.is_over else None,
+            averaged=self.recipe.average_checkpoints,
+        )
+        self.writer.save(self.progress, tidy_up=prune)
 
 
 def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
@@ -382,15 +357,11 @@ def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
 
 
 def keep_plain_names(accelerator: Accelerator) -> None:
-    """Makes checkpoints hold each weight once, under the model's own name, whatever the processes wrap it in."""
-
-    def before_saving(models: list[torch.nn.Module], weights: list[dict[str, Any]], output: str) -> None:
-        weights[:] = [OrderedDict(accelerator.unwrap_model(model).named_parameters()) for model in models]
+    """Reads checkpoints by the model's own names of its weights, whatever the processes wrap it in."""
 
     def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:
         models[:] = [accelerator.unwrap_model(model) for model in models]
 
-    accelerator.register_save_state_pre_hook(before_saving)
     accelerator.register_load_state_pre_hook(before_loading)
 
 

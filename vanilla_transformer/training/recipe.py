@@ -186,8 +186,11 @@ def shipped_recipes() -> dict[str, Traversable]:
 def _read_yaml(file: Traversable) -> dict[str, Any]:
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{file} is not YAML: {' '.join(str(error).split())}.") from None
+    except OSError as error:
+        raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
+    # Some numbers and dates that are none make the reader stumble in its own ways.
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
+        raise RecipeError(f"{file} is not YAML that can be read: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
         raise RecipeError(f"{file} must hold lines of the form `field: value`.")
     return values
@@ -218,7 +221,7 @@ def _checked_type(field: str, value: Any, hint: Any) -> Any:
         elif option is float and not isinstance(value, bool):
             try:
                 return float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 continue
         elif isinstance(value, option) and not isinstance(value, bool):
             return value

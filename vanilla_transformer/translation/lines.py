@@ -1,29 +1,19 @@
 """Lines of text in, translations out: one for each line, in order, in constant memory."""
 
 import queue
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-
-
-class ModelNotFoundError(OSError):
-    """There is no model where one was asked for."""
+# Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
+# padding, but the more is begun again after an interruption and waited for where several processes share a file.
+BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
+WINDOW = {"cpu": 2000, "accelerator": 8000}
 
 
 @dataclass(frozen=True)
@@ -56,69 +46,15 @@ class Translation:
 _NOTHING_TO_TRANSLATE = Translation((Hypothesis("", 0.0, 0),))
 
 
-def load_model(
-    path: str | Path, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads model and tokenizer from a directory or the Hub, in float32 on the best device there is unless told.
-
-    Raises:
-        ModelNotFoundError: There is no model of that name.
-    """
-    with _not_found(path, "config.json"):
-        model = AutoModelForSeq2SeqLM.from_pretrained(path, dtype=dtype or torch.float32)
-    return model.to(device or _best_device()).eval(), load_tokenizer(path)
-
-
-def load_config(path: str | Path) -> VanillaTransformerConfig:
-    """Loads the configuration of a model from a directory or the Hub.
-
-    Raises:
-        ModelNotFoundError: There is no model of that name.
-        ValueError: The model is of another type.
-    """
-    with _not_found(path, "config.json"):
-        config = AutoConfig.from_pretrained(path)
-    if not isinstance(config, VanillaTransformerConfig):
-        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    return config
-
-
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
-    with _not_found(path, "tokenizer_config.json"):
-        return AutoTokenizer.from_pretrained(path)
-
-
-@contextmanager
-def _not_found(path: str | Path, file: str) -> Iterator[None]:
-    """Says in one sentence that there is no model, before and in place of a search of the Hub that cannot succeed."""
-    if Path(path).is_dir():
-        if not Path(path, file).is_file():
-            raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
-    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
-        raise ModelNotFoundError(f"There is no model directory {path}.")
-    try:
-        yield
-    except OSError as error:
-        if Path(path).is_dir():
-            raise
-        raise ModelNotFoundError(f"There is no directory {path}, and the Hub gives no model of that name.") from error
-
-
-def _best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 def translate_lines(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     lines: Iterable[str | None],
     *,
     batch_tokens: int | None = None,
-    window: int = 2000,
+    window: int | None = None,
     max_source_length: int = 1024,
+    scores: bool = False,
     progress: Callable[[int], object] | None = None,
     **generate_kwargs: Any,
 ) -> Iterator[Translation]:
@@ -128,23 +64,23 @@ def translate_lines(
         lines: Lines without their line ends, as many as there are; a None among them asks for the translations of
             all lines before it at once (see `with_pauses`). Lines of white space alone come back empty.
         batch_tokens: Source tokens in a batch, padding included; chosen by device where not given.
-        window: Lines that are gathered and sorted by length to make batches with little padding.
+        window: Lines that are gathered and sorted by length to make batches with little padding; chosen as those.
         max_source_length: Tokens of a line that are translated; learned positions may end before.
-        progress: Called with the number of lines done after each batch.
-        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`;
-            beam search gives scores with `output_scores=True`, at a cost in memory.
+        scores: Whether the hypotheses of beam search come with their scores.
+        progress: Called after each batch with a number of lines; they add up to the lines done. See
+            `LineTranslator.translate`.
+        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`.
     """
-    if getattr(model.config, "positional_encoding", None) == "learned":
-        max_source_length = min(max_source_length, model.config.max_position_embeddings)
-    batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
-    translator = _Translator(model, tokenizer, batch_tokens, max_source_length, generate_kwargs)
-    was_training = model.training
-    model.eval()
-    try:
-        for gathered in _windows(lines, window):
-            yield from translator.translate(gathered, progress or (lambda count: None))
-    finally:
-        model.train(was_training)
+    translator = LineTranslator.of(
+        model,
+        tokenizer,
+        batch_tokens=batch_tokens,
+        max_source_length=max_source_length,
+        scores=scores,
+        **generate_kwargs,
+    )
+    for gathered in windows(lines, window or translator.window):
+        yield from translator.translate(gathered, progress)
 
 
 def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
@@ -177,8 +113,8 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
         yield line
 
 
-def _windows(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
-    """Lists of `size` lines, or of fewer before a pause, at the end, and before a line that could not be read."""
+def windows(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
+    """Gathers `size` lines, or fewer before a pause, at the end, and before a line that could not be read."""
     window: list[str] = []
     try:
         for line in lines:
@@ -196,7 +132,7 @@ def _windows(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True)
-class _Translator:
+class LineTranslator:
     """A model with its settings: translates windows of lines in batches of about equal length."""
 
     model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
@@ -204,24 +140,54 @@ class _Translator:
     batch_tokens: int
     max_source_length: int
     generate_kwargs: dict[str, Any]
+    window: int
 
-    def translate(self, lines: list[str], progress: Callable[[int], object]) -> list[Translation]:
-        """The translations in the order of the lines."""
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_tokens: int | None = None,
+        max_source_length: int = 1024,
+        scores: bool = False,
+        **generate_kwargs: Any,
+    ) -> "LineTranslator":
+        """With what is not given chosen by model and device; see `translate_lines`."""
+        if getattr(model.config, "positional_encoding", None) == "learned":
+            max_source_length = min(max_source_length, model.config.max_position_embeddings)
+        if scores:
+            generate_kwargs = {"return_dict_in_generate": True, **generate_kwargs}
+        kind = "cpu" if model.device.type == "cpu" else "accelerator"
+        batch_tokens = batch_tokens or BATCH_TOKENS[kind]
+        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, WINDOW[kind])
+
+    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """The translations in the order of the lines, without dropout even for a model in training.
+
+        `progress` gets the share of the lines that the tokens of each batch have in all: as the longest lines come
+        first, their number would promise an end much later than it comes.
+        """
         translations = [_NOTHING_TO_TRANSLATE] * len(lines)
+        progress = progress or (lambda count: None)
         full = [index for index, line in enumerate(lines) if line.strip()]
-        progress(len(lines) - len(full))
         if not full:
+            progress(len(lines))
             return translations
         ids = dict(zip(full, self.tokenizer([lines[index] for index in full])["input_ids"], strict=True))
         too_long = {index for index in full if len(ids[index]) > self.max_source_length}
         for index in too_long:
             # Cut, and still ended by its </s>.
             ids[index] = [*ids[index][: self.max_source_length - 1], ids[index][-1]]
-        for batch in self._batches(ids):
-            hypotheses = self._generate([ids[index] for index in batch])
-            for index, best_first in zip(batch, hypotheses, strict=True):
-                translations[index] = Translation(best_first, truncated=index in too_long)
-            progress(len(batch))
+        all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
+        with _evaluating(self.model):
+            for batch in self._batches(ids):
+                hypotheses = self._generate([ids[index] for index in batch])
+                for index, best_first in zip(batch, hypotheses, strict=True):
+                    translations[index] = Translation(best_first, truncated=index in too_long)
+                tokens += sum(len(ids[index]) for index in batch)
+                progress(len(lines) * tokens // all_tokens - told)
+                told = len(lines) * tokens // all_tokens
         return translations
 
     def _batches(self, ids: dict[int, list[int]]) -> Iterator[list[int]]:
@@ -237,17 +203,28 @@ class _Translator:
     def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
         """The hypotheses for each row of source tokens, best first."""
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        output = self.model.generate(**inputs, **self.generate_kwargs, return_dict_in_generate=True)
-        texts = self.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-        scores = output.get("sequences_scores")
+        output = self.model.generate(**inputs, **self.generate_kwargs)
+        sequences = output if isinstance(output, torch.Tensor) else output.sequences
+        scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
+        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         scores = [None] * len(texts) if scores is None else scores.tolist()
         # Padding follows </s> alone, and the token that starts the decoder is none of the translation's.
-        tokens = (output.sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
+        tokens = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
         hypotheses = [
             Hypothesis(_one_line(text), score, count) for text, score, count in zip(texts, scores, tokens, strict=True)
         ]
         width = len(hypotheses) // len(rows)
         return [tuple(hypotheses[start : start + width]) for start in range(0, len(hypotheses), width)]
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def _one_line(text: str) -> str:

@@ -36,7 +36,7 @@ class CopyingModel(VanillaTransformerForConditionalGeneration):
     def shapes(self):
         return [tuple(batch.shape) for batch in self.batches]
 
-    def generate(self, input_ids, attention_mask, return_dict_in_generate, **kwargs):
+    def generate(self, input_ids, attention_mask, return_dict_in_generate=False, **kwargs):
         self.batches.append(input_ids)
         start = input_ids.new_full((input_ids.shape[0], 1), self.config.decoder_start_token_id)
         return ModelOutput(sequences=torch.cat((start, input_ids), dim=1))
@@ -151,7 +151,7 @@ def test_learned_positions_limit_the_source(tokenizer):
 
 def test_translations_and_scores_are_those_of_generate(tokenizer, model):
     sentences = [line for line in LINES if line.strip()]
-    translations = list(translate_lines(model, tokenizer, sentences, batch_tokens=30, output_scores=True))
+    translations = list(translate_lines(model, tokenizer, sentences, batch_tokens=30, scores=True))
     for sentence, translation in zip(sentences, translations, strict=True):
         inputs = tokenizer(sentence, return_tensors="pt")
         output = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
@@ -168,7 +168,7 @@ def test_arguments_of_generate_override_the_settings_of_the_model(tokenizer, mod
 
 
 def test_several_hypotheses_come_best_first(tokenizer, model):
-    arguments = {"num_return_sequences": 3, "output_scores": True, "max_new_tokens": 5}
+    arguments = {"num_return_sequences": 3, "scores": True, "max_new_tokens": 5}
     for translation in translate_lines(model, tokenizer, ["a b c", "d"], **arguments):
         scores = [hypothesis.score for hypothesis in translation.hypotheses]
         assert len(scores) == 3
@@ -186,7 +186,18 @@ def test_a_model_in_training_translates_without_dropout_and_goes_on_training(tok
     assert trained.training and not model.training
 
 
-def test_progress_counts_every_line_once(tokenizer, copying):
+def test_scores_are_there_where_they_are_asked_for(tokenizer, model):
+    for scores in (True, False):
+        [translation] = translate_lines(model, tokenizer, ["a b"], scores=scores, max_new_tokens=4)
+        assert (translation.score is not None) == scores
+
+
+def test_progress_goes_with_the_tokens_and_counts_every_line_once(tokenizer, copying):
+    counts = []
+    lines = ["a" * 30, "a", "a", "", "a" * 30]
+    list(translate_lines(copying, tokenizer, lines, batch_tokens=31, progress=counts.append))
+    assert counts == [2, 2, 1]
+    counts.clear()
     counts = []
     list(translate_lines(copying, tokenizer, LINES * 3, window=4, batch_tokens=10, progress=counts.append))
     assert sum(counts) == len(LINES) * 3

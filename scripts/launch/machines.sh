@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Several machines: the same command on each of them, within ten minutes. They meet at MAIN, the name of one of them:
+#
+#   MAIN=gpu-a MACHINES=2 scripts/launch/machines.sh wmt14-en-de-big --train corpus.en corpus.de --output /shared/big
+#
+# Output and text lie on a disk that all machines share. PROCESSES (8) are started on each, and PORT (29500) of MAIN
+# must be open to the others. With --dry-run nothing is trained and each process says what it would do.
+set -euo pipefail
+: "${MAIN:?the name of the machine where all meet}" "${MACHINES:?the number of machines}"
+exec torchrun --nnodes "$MACHINES" --nproc_per_node "${PROCESSES:-8}" \
+    --rdzv_backend c10d --rdzv_endpoint "$MAIN:${PORT:-29500}" --rdzv_id "${RUN_ID:-vanilla-transformer}" \
+    -m vanilla_transformer train "$@"

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# One machine, one process for each of its devices (PROCESSES, 8 if not given):
+#
+#   scripts/launch/one_machine.sh wmt14-en-de-big --train corpus.en corpus.de --output big
+#
+# With --dry-run it trains nothing and says what each process would do; PROCESSES=8 then works without any device.
+set -euo pipefail
+exec torchrun --standalone --nproc_per_node "${PROCESSES:-8}" -m vanilla_transformer train "$@"

@@ -1,0 +1,83 @@
+"""Progress: a bar for who looks on, lines for a log, and a total where it can be known."""
+
+import gzip
+import io
+import itertools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vanilla_transformer.cli import progress
+from vanilla_transformer.cli.progress import ProgressLines, count_lines, progress_bar
+from vanilla_transformer.data.lines import read_lines
+
+
+@settings(max_examples=50, deadline=None)
+@given(content=st.text(st.sampled_from("a\n\r\u2028"), max_size=12).map(str.encode), chunk=st.integers(1, 4))
+def test_lines_are_counted_as_they_are_read(tmp_path_factory, content, chunk):
+    directory = tmp_path_factory.mktemp("text")
+    (directory / "text").write_bytes(content)
+    (directory / "text.gz").write_bytes(gzip.compress(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_CHUNK", chunk)
+        for path in (directory / "text", directory / "text.gz"):
+            assert count_lines(path) == len(list(read_lines(path)))
+        with open(directory / "text") as file:
+            patch.setattr("sys.stdin", file)
+            assert count_lines(None) == len(list(read_lines(directory / "text")))
+            # Counting takes nothing away from who reads.
+            assert file.buffer.read() == content
+
+
+def test_lines_that_cannot_be_counted_have_no_number(tmp_path):
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"line\n" * 10_000)[:-10])
+    (tmp_path / "plain.gz").write_bytes(b"line\n")
+    for name in ("cut.gz", "plain.gz", "none"):
+        assert count_lines(tmp_path / name) is None
+
+
+def test_a_log_gets_few_lines_with_the_rate_since_the_start_and_the_time_left(capsys):
+    clock = itertools.count(0)  # A second passes with each look at it.
+    lines = ProgressLines("lines", done=1000, clock=lambda: float(next(clock)))
+    lines.set_total(lambda: 101_000)
+    for _ in range(10_000):
+        lines.update(10)
+    lines.close()
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == "1,100 of 101,000 lines, 10.0 lines/s, 00:10 passed, 2:46:30 left"
+    assert printed[-1] == "101,000 of 101,000 lines, 10.0 lines/s, 2:46:41 passed"
+    assert 30 < len(printed) < 80
+
+
+def test_without_a_total_there_is_no_time_left(capsys):
+    clock = itertools.count(0, 20)
+    lines = ProgressLines("lines", done=0, clock=lambda: float(next(clock)))
+    lines.set_total(None)
+    lines.reach(400)
+    assert capsys.readouterr().err == "400 lines, 20.0 lines/s, 00:20 passed\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("typed, asked, shown", [(False, False, True), (True, False, False), (True, True, True)])
+def test_a_terminal_gets_a_bar_unless_somebody_types(monkeypatch, typed, asked, shown):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("sys.stdin", Terminal() if typed else io.StringIO())
+    with progress_bar(asked, "lines", total=lambda: 40, done=10) as bar:
+        bar.reach(10)
+        bar.update(20)
+    last = terminal.getvalue().split("\r")[-1]
+    assert (re.search(r"100%.* 40/40 ", last) is not None) == shown
+    assert shown or terminal.getvalue() == ""
+
+
+def test_a_log_that_did_not_ask_gets_nothing(capsys):
+    with progress_bar(False, "lines", total=3) as bar:
+        bar.update(3)
+    assert capsys.readouterr().err == ""

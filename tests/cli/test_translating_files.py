@@ -1,0 +1,216 @@
+"""`vanilla-transformer translate` from a file to a file: broken off, gone on with, refused, and told how far it is."""
+
+import gzip
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.translation import LineTranslator
+from vanilla_transformer.translation.lines import WINDOW
+
+SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+# Learned positions end the source, and with it the time that a line takes.
+SIZES |= {"positional_encoding": "learned", "max_position_embeddings": 12}
+LINES = ["a b", "", "c d e", "b", "a", "d " * 20, "a b c", "e"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
+    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path, model):
+    """Translates from `in`, and gives exit code and standard error, which is no terminal here."""
+    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
+    monkeypatch.setitem(WINDOW, "cpu", 3)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
+
+    def run(*words, model=model, beams=2):
+        settings = ["--num-beams", beams, "--max-length-beyond-source", 1]
+        try:
+            code = main([str(word) for word in ("translate", model, *words, *settings)])
+        except SystemExit as done:
+            code = done.code
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def break_off(run, monkeypatch):
+    """Translates until the second window begins, in which `happen` happens."""
+
+    def break_off(happen, *words):
+        translate, windows = LineTranslator.translate, []
+
+        def until(self, lines, progress=None):
+            windows.append(lines)
+            if len(windows) == 2:
+                happen()
+            return translate(self, lines, progress)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LineTranslator, "translate", until)
+            return run(*words)
+
+    return break_off
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("options", [[], ["--nbest", "2"]])
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_after_an_interruption_the_same_command_with_resume_gives_the_whole_output(
+    run, break_off, tmp_path, options, name
+):
+    assert run("in", "--output", f"whole-{name}", *options)[0] == 0
+    code, err = break_off(interrupt, "in", "--output", name, *options)
+    assert code == 130
+    assert err == (
+        f"vanilla-transformer: warning: {name} holds the first 3 lines: the same command with --resume goes on.\n"
+    )
+    begun = (tmp_path / name).read_bytes()
+    code, err = run("in", "--output", name, *options)
+    assert code == 1 and "first 3 lines of an unfinished translation" in err
+    assert (tmp_path / name).read_bytes() == begun
+    code, err = run("in", "--output", name, *options, "--resume")
+    # What was cut is named by its number in the whole input.
+    assert (code, err) == (0, "vanilla-transformer: warning: line 6 is too long for the model and was cut.\n")
+    whole = (tmp_path / f"whole-{name}").read_bytes()
+    assert (tmp_path / name).read_bytes() == whole and whole.startswith(begun)
+    text = (gzip.decompress(whole) if name.endswith(".gz") else whole).decode()
+    if options:
+        numbers = [int(line.split(" ||| ")[0]) for line in text.split("\n")[:-1]]
+        assert numbers == [0, 0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+    else:
+        assert text.count("\n") == len(LINES)
+    assert run("in", "--output", name, *options, "--resume") == (0, f"{name} is finished: 8 lines.\n")
+
+
+def test_a_request_to_end_says_how_to_go_on(run, break_off):
+    before = signal.getsignal(signal.SIGTERM)
+    code, err = break_off(lambda: signal.raise_signal(signal.SIGTERM), "in", "--output", "out")
+    assert code == 128 + signal.SIGTERM and "--resume goes on" in err
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_standard_input_that_is_a_file_is_resumed_too(run, break_off, tmp_path, monkeypatch):
+    for words in ([], ["--resume"]):
+        with open(tmp_path / "in") as file:
+            monkeypatch.setattr("sys.stdin", file)
+            act = run if words else lambda *arguments: break_off(interrupt, *arguments)
+            assert act("--output", "out", *words)[0] == (0 if words else 130)
+    assert run("in", "--output", "whole")[0] == 0
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_other_models_settings_and_inputs_are_refused_and_other_batches_are_not(run, break_off, model, tmp_path):
+    break_off(interrupt, "in", "--output", "out")
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(other)
+    with torch.no_grad():
+        next(loaded.parameters()).add_(1)
+    loaded.save_pretrained(other)
+    begun = (tmp_path / "out").read_bytes()
+    resume = ["in", "--output", "out", "--resume"]
+    for attempt, part in (
+        (run(*resume, model=other), "another model"),
+        (run(*resume, beams=3), "another --num-beams (2, and now 3)"),
+        (run(*resume, "--nbest", 1), "another --nbest"),
+        (run(*resume, "--precision", "bfloat16"), "another --precision"),
+    ):
+        code, err = attempt
+        assert code == 1 and part in err and err.count("\n") == 1 and err.endswith(".\n")
+    (tmp_path / "in").write_text("something else\n" * 8)
+    code, err = run(*resume)
+    assert code == 1 and "not those that were translated" in err
+    assert (tmp_path / "out").read_bytes() == begun
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
+    moved = tmp_path / "moved"
+    shutil.copytree(model, moved)
+    assert run(*resume, "--batch-tokens", 7, "--device", "cpu", model=moved)[0] == 0
+
+
+@pytest.mark.parametrize("words", [["in"], ["--output", "out"], ["in", "--output", "/dev/null"]])
+def test_resume_without_two_files_is_refused(run, monkeypatch, words):
+    reading, writing = os.pipe()
+    with open(reading) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        code, err = run(*words, "--resume")
+    os.close(writing)
+    assert code == 2 and err.count("\n") == 1 and "--resume needs a file to read" in err
+
+
+def test_a_pipe_does_not_overwrite_an_unfinished_output(run, break_off, monkeypatch, tmp_path):
+    break_off(interrupt, "in", "--output", "out")
+    begun = (tmp_path / "out").read_bytes()
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        code, err = run("--output", "out")
+    assert code == 1 and "unfinished" in err
+    assert (tmp_path / "out").read_bytes() == begun
+
+
+def test_several_processes_need_files_and_devices_of_their_own(run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    code, err = run("in")
+    assert code == 2 and "Several processes need a file to read and an --output file" in err
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    code, err = run("in", "--output", "out", "--device", "cuda:1")
+    assert code == 2 and "--device cuda:1 is one for 2 processes" in err
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
+    code, err = run("in", "--output", "out", "--device", "cuda")
+    assert code == 2 and "2 processes on this machine for 1 devices" in err
+
+
+def test_each_process_of_a_machine_takes_its_own_device_and_its_share_of_the_cores(monkeypatch):
+    from vanilla_transformer.cli.translate import Decoding, _own_device
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    assert _own_device("cuda") == "cuda:1" and _own_device("cpu") == "cpu"
+    asked = []
+    monkeypatch.setattr("torch.set_num_threads", asked.append)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    monkeypatch.setattr("vanilla_transformer.translation.load_model", lambda *arguments, **named: named["device"])
+    assert Decoding(device="cpu").load("model") == "cpu"
+    assert Decoding(device="cpu", threads=2).load("model") == "cpu"
+    assert asked == [3, 2]
+
+
+def test_progress_goes_on_where_the_output_was(run, break_off):
+    break_off(interrupt, "in", "--output", "out")
+    code, err = run("in", "--output", "out", "--resume", "--progress")
+    assert code == 0 and err.splitlines()[-1].startswith("8 of 8 lines, ")
+
+
+def test_evaluation_shows_how_many_sources_there_are(model, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text("a b\tx\nc\ty\na b\tz\n")
+    words = ["evaluate", str(model), "--data", str(tmp_path / "pairs.tsv"), "--metrics", "wer", "--progress"]
+    assert main([*words, "--precision", "bfloat16", "--max-length-beyond-source", "1"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("2 of 2 sources, ")

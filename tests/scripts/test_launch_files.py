@@ -1,0 +1,135 @@
+"""The files that start a run on several devices and machines, with stubs in the place of the launchers."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import STEPS, Launch, command, write_recipe
+from torch.distributed.run import parse_args
+
+LAUNCH = Path(__file__).parents[2] / "scripts" / "launch"
+RECORD = f"""#!{sys.executable}
+import json, os, sys
+with open(os.environ["RECORD"], "a") as file:
+    print(json.dumps({{"words": sys.argv[1:], "environment": dict(os.environ)}}), file=file)
+"""
+# As on two machines of four tasks each.
+SRUN = """#!/usr/bin/env bash
+set -euo pipefail
+echo "$1" > "$RECORD.options"; shift
+for task in 0 1 2 3 4 5 6 7; do
+    SLURM_PROCID=$task SLURM_LOCALID=$((task % 4)) SLURM_NTASKS=8 "$@"
+done
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Runs a launch file with stubs of the launchers, and returns what they were given, once for each task."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    scontrol = '#!/bin/sh\necho "first-machine\nsecond-machine"\n'
+    for name, text in {"torchrun": RECORD, "python": RECORD, "srun": SRUN, "scontrol": scontrol}.items():
+        (bin / name).write_text(text)
+        (bin / name).chmod(0o755)
+
+    def started(file, words, **environment):
+        record = tmp_path / "record"
+        variables = {"PATH": f"{bin}:{os.environ['PATH']}", "RECORD": str(record), **environment}
+        result = subprocess.run(["bash", LAUNCH / file, *words], env=variables, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in record.read_text().splitlines()]
+
+    return started
+
+
+WORDS = ["my recipe.yaml", "--train", "a b.en", "a b.de", "--output", "out"]
+
+
+def test_one_machine_starts_a_process_for_each_of_eight_devices(start):
+    (given,) = start("one_machine.sh", WORDS)
+    understood = parse_args(given["words"])
+    assert (understood.standalone, understood.nproc_per_node) == (True, "8")
+    assert (understood.module, understood.training_script) == (True, "vanilla_transformer")
+    assert understood.training_script_args == ["train", *WORDS]
+
+
+def test_several_machines_meet_at_one_of_them(start):
+    (given,) = start("machines.sh", WORDS, MAIN="gpu-a", MACHINES="3", PROCESSES="4")
+    understood = parse_args(given["words"])
+    assert (understood.nnodes, understood.nproc_per_node) == ("3", "4")
+    assert (understood.rdzv_backend, understood.rdzv_endpoint) == ("c10d", "gpu-a:29500")
+    assert (understood.module, understood.training_script) == (True, "vanilla_transformer")
+    assert understood.training_script_args == ["train", *WORDS]
+
+
+@pytest.mark.parametrize("given", [{"MAIN": "gpu-a"}, {"MACHINES": "2"}])
+def test_several_machines_need_a_number_and_a_place_to_meet(given):
+    environment = {"PATH": os.environ["PATH"], **given}
+    result = subprocess.run(["bash", LAUNCH / "machines.sh"], env=environment, capture_output=True, text=True)
+    assert result.returncode != 0 and "machine" in result.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def slurm(start):
+    def tasks(words):
+        job = {"SLURM_JOB_ID": "4321", "SLURM_JOB_NODELIST": "first-machine,second-machine"}
+        return start("slurm.sbatch", words, **job, SLURM_NTASKS_PER_NODE="4", SLURM_CPUS_PER_TASK="1")
+
+    return tasks
+
+
+def test_slurm_gives_each_task_its_place_and_ends_all_with_one(slurm, tmp_path):
+    tasks = slurm(WORDS)
+    assert (tmp_path / "record.options").read_text() == "--kill-on-bad-exit=1\n"
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    assert [[task["environment"][name] for name in names] for task in tasks] == [
+        [str(rank), str(rank % 4), "8", "4", "first-machine", "24321", "1"] for rank in range(8)
+    ]
+    assert all(task["words"] == ["-m", "vanilla_transformer", "train", *WORDS] for task in tasks)
+
+
+def test_a_dry_run_of_eight_says_what_each_would_do_and_leaves_the_run_as_it_was(slurm, tmp_path):
+    recipe, output = write_recipe(tmp_path), tmp_path / "model"
+    tasks = slurm([*command(recipe, output)[1:], "--dry-run"])
+    assert {task["environment"]["WORLD_SIZE"] for task in tasks} == {str(len(tasks))} == {"8"}
+    places = [{name: task["environment"][name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")} for task in tasks]
+    launch = Launch(8, tasks[0]["words"][2:], tmp_path, environment=places)
+    assert launch.codes() == [0] * 8, launch.printed_by_all()
+    assert [launch.printed(rank) for rank in range(1, 8)] == [""] * 7
+
+    said = launch.printed(0)
+    assert f"reads: {output / 'prepared'} (120 pairs" in said and f"writes: {output} (the main process" in said
+    blocks = said.split("\nprocess ")
+    assert f"begins: after step 0 of {STEPS}" in blocks[0] and "up to 420 tokens a side in 3 batches" in blocks[0]
+    for rank, block in enumerate(blocks[1:]):
+        assert block.startswith(f"{rank} of 8: on {socket.gethostname()}, local rank {rank % 4}, cpu")
+    for step in (1, 2, 3):
+        whole, *parts = (sizes(block, step) for block in blocks)
+        assert len(parts) == 8 and [sum(column) for column in zip(*parts, strict=True)] == whole
+    assert not (output / "checkpoints").exists()
+
+    again = Launch(1, command(recipe, output, max_steps=STEPS), tmp_path)
+    assert again.codes() == [0] and "Skipped" not in again.printed(0)
+    assert (output / "summary.json").exists()
+
+
+def sizes(block, step):
+    """Pairs, source tokens and target tokens of a step, as a block of a dry run tells them."""
+    line = next(line for line in block.splitlines() if line.startswith(f"  step {step}: "))
+    _, pairs, tokens = line.split(": ")[1].split(", ")
+    return [int(word) for word in (pairs.split()[0], *tokens.removesuffix(" tokens").split(" + "))]
+
+
+@pytest.mark.parametrize(("file", "kind"), [("one_machine.yaml", "MULTI_GPU"), ("sharded.yaml", "FSDP")])
+def test_the_files_for_accelerate_are_what_it_reads(file, kind):
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    config = load_config_from_file(str(LAUNCH / file))
+    assert (config.distributed_type, config.num_processes, config.num_machines) == (kind, 8, 1)
+    if kind == "FSDP":
+        assert config.fsdp_config["fsdp_version"] == 2

@@ -1,0 +1,281 @@
+"""Files of translations: whole windows in order, and the same bytes however often the work was broken off."""
+
+import gzip
+import os
+import resource
+import shutil
+import signal
+
+import pytest
+from echo import Echo, render
+
+from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.translation.files import Source, translate_windows
+from vanilla_transformer.translation.processes import OneProcess
+from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, record_path, refuse_unfinished
+
+WINDOW = 3
+LINES = [f"line {number} ä" for number in range(8)]
+WORK = {"model": "tiny", "--num-beams": 4}
+# What the writing of a file is made of.
+STEPS = ("write", "fsync", "replace", "ftruncate", "unlink")
+
+
+@pytest.fixture(params=["out", "out.gz"])
+def output(request, tmp_path):
+    return tmp_path / request.param
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "in"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return path
+
+
+def translate(text, output, *, resume=True, work=WORK, translator=None, **options):
+    """Translates as the command does, and gives the number of lines that were there before."""
+    source, processes = Source(read_lines(text), WINDOW), OneProcess()
+    with ResumableFile(output, work, resume=resume) as file:
+        source.skip(file.place)
+        if not file.place.finished:
+            file.begin(WINDOW)
+            processes.start({"windows": file.place.windows})
+            translate_windows(translator or Echo(), source, file, processes, render=render, **options)
+        return file.place.lines
+
+
+def expected(text, output):
+    """What an uninterrupted run writes."""
+    whole = output.with_name(f"whole-{output.name}")
+    translate(text, whole, resume=False)
+    assert not record_path(whole).exists()
+    return whole.read_bytes()
+
+
+def broken_off(at, *arguments, **options):
+    """Translates in a process that is killed at a step of the writing; whether it came that far.
+
+    At a write, half of it is done.
+    """
+    child = os.fork()
+    if child == 0:
+        left = at
+
+        def counted(step):
+            def run(*values, **named):
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    if step is write:
+                        step(values[0], values[1][: len(values[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return step(*values, **named)
+
+            return run
+
+        write = os.write
+        for name in STEPS:
+            setattr(os, name, counted(getattr(os, name)))
+        try:
+            translate(*arguments, **options)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_killed_at_any_step_again_and_again_the_output_is_that_of_an_uninterrupted_run(text, output):
+    whole = expected(text, output)
+    at = 1
+    while broken_off(at, text, output, resume=False):
+        assert whole.startswith(output.read_bytes())
+        broken_off(at, text, output)
+        assert whole.startswith(output.read_bytes())
+        translate(text, output)
+        assert output.read_bytes() == whole
+        output.unlink()
+        record_path(output).unlink()
+        at += 1
+    assert at > 5 * len(LINES) // WINDOW
+    assert output.read_bytes() == whole and not record_path(output).exists()
+
+
+def test_windows_that_are_on_the_disk_are_not_translated_again(text, output):
+    translated = []
+
+    class Stopping(Echo):
+        def translate(self, lines, progress=None):
+            if len(translated) == 2:
+                raise KeyboardInterrupt
+            translated.append(lines)
+            return super().translate(lines)
+
+    with pytest.raises(KeyboardInterrupt):
+        translate(text, output, translator=Stopping())
+    with open(output, "ab") as file:
+        file.write(b"half a li")  # What came to the disk after the last record.
+    seen = []
+
+    class Seeing(Echo):
+        def translate(self, lines, progress=None):
+            seen.append(lines)
+            return super().translate(lines)
+
+    translate(text, output, translator=Seeing())
+    assert translated + seen == [LINES[start : start + WINDOW] for start in range(0, len(LINES), WINDOW)]
+    assert output.read_bytes() == expected(text, output)
+
+
+def test_a_finished_output_is_left_as_it_is_and_the_record_stays_for_who_resumes(text, output):
+    translate(text, output)
+    before = output.read_bytes()
+    assert translate(text, output, translator=None) == len(LINES)
+    assert output.read_bytes() == before and record_path(output).exists()
+    # Without --resume it is translated anew, and nothing but the file is left.
+    translate(text, output, resume=False)
+    assert output.read_bytes() == before and not record_path(output).exists()
+
+
+def test_gzip_in_parts_reads_as_the_plain_output(text, tmp_path):
+    assert gzip.decompress(expected(text, tmp_path / "out.gz")) == expected(text, tmp_path / "out")
+
+
+def stopped_after(windows, text, output):
+    """Leaves an output of so many windows."""
+    with pytest.raises(CorpusError):
+        broken = text.with_name("broken")
+        broken.write_bytes("".join(f"{line}\n" for line in LINES[: windows * WINDOW + 1]).encode() + b"\xff\n")
+        translate(broken, output)
+
+
+def test_lines_before_one_that_is_not_utf8_are_written_and_after_mending_it_goes_on(text, output):
+    stopped_after(2, text, output)
+    opened = gzip.open if output.suffix == ".gz" else open
+    with opened(output, "rt", encoding="utf-8") as file:
+        written = file.read()
+    assert written.count("\n") == 2 * (2 * WINDOW + 1) and written.endswith("6: once more\n")
+    # The line before it was translated in a smaller window, and is now in a whole one.
+    assert translate(text, output) == len(LINES)
+    assert output.read_bytes() == expected(text, output)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda text, output: text.write_text("another\n" * 20), "not those that were translated"),
+        (lambda text, output: text.write_text(LINES[0]), "not those that were translated"),
+        (lambda text, output: output.write_bytes(b"x" + output.read_bytes()[1:]), "does not begin with"),
+        (lambda text, output: output.write_bytes(output.read_bytes()[:20]), "does not begin with"),
+        (lambda text, output: output.unlink(), "does not begin with"),
+        (lambda text, output: record_path(output).unlink(), "leave out --resume"),
+        (lambda text, output: record_path(output).write_text("{"), "is damaged"),
+    ],
+)
+def test_what_does_not_belong_together_is_not_gone_on_with_nor_touched(text, output, change, message):
+    stopped_after(2, text, output)
+    change(text, output)
+    before = output.read_bytes() if output.exists() else b""
+    with pytest.raises(ResumeError, match=message):
+        translate(text, output)
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("work", [{**WORK, "--num-beams": 1}, {"model": "tiny"}, {**WORK, "--new": 3}])
+def test_other_work_is_refused_by_name(text, output, work):
+    stopped_after(1, text, output)
+    [name] = {name for name in {**WORK, **work} if work.get(name) != WORK.get(name)}
+    with pytest.raises(ResumeError, match=f"another {name} "):
+        translate(text, output, work=work)
+
+
+def test_an_input_that_grew_after_the_end_is_not_taken_for_finished(text, output):
+    translate(text, output)
+    with text.open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(ResumeError, match="is finished, with 8 lines"):
+        translate(text, output)
+
+
+def test_lines_that_were_not_read_yet_may_change(text, output):
+    stopped_after(2, text, output)
+    text.write_text("".join(f"{line}\n" for line in [*LINES[:6], "new"]), encoding="utf-8")
+    translate(text, output)
+    assert output.read_bytes() == expected(text, output)
+
+
+def test_an_unfinished_output_is_not_overwritten_unless_nothing_is_in_it(text, output):
+    stopped_after(2, text, output)
+    for attempt in (lambda: translate(text, output, resume=False), lambda: refuse_unfinished(output)):
+        with pytest.raises(ResumeError, match="first 6 lines of an unfinished translation"):
+            attempt()
+    output.unlink()
+    translate(text, output, resume=False)
+    assert output.read_bytes() == expected(text, output)
+
+
+def test_a_finished_output_is_overwritten_to_its_end(text, output):
+    output.write_bytes(b"x" * 10_000)
+    translate(text, output, resume=False)
+    assert output.read_bytes() == expected(text, output)
+
+
+def test_two_processes_do_not_write_the_same_output(text, output):
+    with ResumableFile(output, WORK, resume=True), pytest.raises(ResumeError, match="Another process"):
+        translate(text, output)
+    translate(text, output)
+
+
+def test_a_full_disk_at_any_byte_leaves_whole_lines_and_after_making_room_it_goes_on(text, tmp_path):
+    output = tmp_path / "out"
+    whole = expected(text, output)
+    for size in range(0, len(whole), 61):
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            try:
+                translate(text, output)
+            except OSError as error:
+                os._exit(3 if str(error).startswith(f"{output} cannot be written: ") else 4)
+            finally:
+                os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        written = output.read_bytes()
+        assert whole.startswith(written) and written[-1:] in (b"", b"\n")
+        assert not list(tmp_path.glob("*.tmp"))
+        translate(text, output)
+        assert output.read_bytes() == whole
+        output.unlink()
+        record_path(output).unlink()
+
+
+def test_a_directory_that_vanishes_is_named(text, tmp_path):
+    directory = tmp_path / "directory"
+    directory.mkdir()
+
+    def vanish(number, translation):
+        if number == 5:
+            shutil.rmtree(directory)
+        return translation.text
+
+    source, processes = Source(read_lines(text), WINDOW), OneProcess()
+    with ResumableFile(directory / "out", WORK, resume=False) as file:
+        file.begin(WINDOW)
+        with pytest.raises(OSError, match=f"There is no directory {directory} to write out to"):
+            translate_windows(Echo(), source, file, processes, render=vanish)
+    with pytest.raises(OSError, match="There is no directory"):
+        translate(text, directory / "out")
+
+
+def test_lines_that_were_cut_are_named_in_order_and_progress_counts_all(tmp_path):
+    (tmp_path / "in").write_text("a\nx\nb\nc\nd\ne\nf\nx\n")
+    warned, done = [], []
+    translate(tmp_path / "in", tmp_path / "out", warn=warned.append, progress=done.append)
+    assert [warning.split()[1] for warning in warned] == ["2", "8"]
+    assert sorted(set(done)) == [3, 6, 8] and done == sorted(done)
+
+
+def test_an_empty_input_gives_an_empty_output(tmp_path):
+    (tmp_path / "in").write_text("")
+    for _ in range(2):
+        translate(tmp_path / "in", tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == b""

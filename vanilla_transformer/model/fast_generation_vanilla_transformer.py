@@ -1,0 +1,302 @@
+"""The fast road of `generate`: what the library has prepared goes through this package's own search.
+
+It covers beam and greedy search with the settings that change nothing but limits, penalty and scores of single tokens.
+Whatever else is asked for is an obstacle, and the library's own search does it (`obstacle_to_fast_road`).
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import logits_process
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+
+from .decoding_vanilla_transformer import Past, StepDecoder
+from .search_vanilla_transformer import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
+
+# Processors that look at each row alone, and at nothing but its own tokens: sentences may leave the batch.
+ROW_BY_ROW = {
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SequenceBiasLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+}
+# What `generate` hands to a search: all else is an obstacle unless it is None.
+UNDERSTOOD = {
+    "attention_mask",
+    "encoder_outputs",
+    "logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
+    "past_key_values",
+    "streamer",
+    "synced_gpus",
+    "use_cache",
+}
+# Where the modules of a model are from, beside this package, to which nothing was added.
+OF_A_PLAIN_MODEL = ("torch.nn.modules.", "transformers.activations")
+# Numbers of each weight that are compared.
+SAMPLED = 32
+# Implementations of the same attention.
+ATTENTIONS = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None}
+
+
+def obstacle_to_fast_road(
+    model: Any,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    kwargs: dict[str, Any],
+) -> str | None:
+    """What the fast road does not do of all that is asked for, in words; None where it does everything."""
+    quantization = getattr(generation_config, "quantization", None)
+    if quantization not in (None, "int8"):
+        raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
+    if quantization is not None and model.device.type != "cpu":
+        return f"a model on {model.device}: weights of 8 bits are for processors"
+    return (
+        _obstacle_in_settings(generation_config, model.config.vocab_size)
+        or _obstacle_in_arguments(logits_processor, stopping_criteria, kwargs)
+        or _obstacle_in_model(model)
+    )
+
+
+def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
+    for name in ("do_sample", "output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(settings, name):
+            return f"{name}=True"
+    if settings.cache_implementation not in (None, "dynamic"):
+        return f"cache_implementation={settings.cache_implementation!r}"
+    if not settings.use_cache:
+        return "use_cache=False"
+    if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
+        return "low_memory, compile_config or the part of an assistant"
+    ends = settings._eos_token_tensor
+    if ends is None:
+        return "no eos_token_id"
+    if settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > types:
+        return f"num_beams={settings.num_beams} in a vocabulary of {types}"
+    return None
+
+
+def _obstacle_in_arguments(
+    logits_processor: Any, stopping_criteria: StoppingCriteriaList, kwargs: dict[str, Any]
+) -> str | None:
+    for part in (*logits_processor, *stopping_criteria):
+        if type(part) not in ROW_BY_ROW | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
+            return type(part).__name__
+    for name, value in kwargs.items():
+        if name not in UNDERSTOOD and value is not None:
+            return name
+    for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
+        if kwargs.get(name):
+            return name
+    past = kwargs.get("past_key_values")
+    if past is not None and not (type(past) is EncoderDecoderCache and past.get_seq_length() == 0):
+        return "past_key_values"
+    return None
+
+
+def _obstacle_in_model(model: Any) -> str | None:
+    if model.training:
+        return "dropout (model.train())"
+    if model.config._attn_implementation not in ATTENTIONS:
+        return f"attn_implementation={model.config._attn_implementation!r}"
+    decoder = [(f"model.decoder.{name}", module) for name, module in model.model.decoder.named_modules()]
+    for name, module in [("", model), ("model", model.model), ("lm_head", model.lm_head), *decoder]:
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return f"a hook on the model's {name or 'forward'}"
+        origin = type(module).__module__
+        if not origin.startswith(OF_A_PLAIN_MODEL) and not origin.endswith("_vanilla_transformer"):
+            return f"{name}, which is a {type(module).__name__}"
+    for name, weight in model.named_parameters():
+        if type(weight) is not torch.nn.Parameter or weight.device != model.device or not weight.is_floating_point():
+            return f"{name}, which is not a plain tensor on {model.device}"
+    return None
+
+
+def fast_beam_search(
+    model: Any,
+    input_ids: torch.LongTensor,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    settings: GenerationConfig,
+    kwargs: dict[str, Any],
+) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
+    """Beam search as `GenerationMixin._beam_search` gives it, with its arguments, and `sequences_scores` always.
+
+    There is no `past_key_values` in what it returns: that of the library belongs to hypotheses that were still
+    running, and to none that is returned.
+    """
+    width, returned = settings.num_beams, settings.num_return_sequences
+    prompts_NP = input_ids[::width]
+    with _searching(model, kwargs, settings, width) as (decoder, past):
+        limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
+        found = BeamSearch(decoder, past, prompts_NP, width, limits, _processor(logits_processor)).run()
+    best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
+    longest = int(best.lengths.max())
+    unused = torch.arange(longest, device=input_ids.device) >= best.lengths[:, None]
+    tokens = best.paths[:, 0, :longest].masked_fill(unused, _padding(model, settings))
+    sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
+    if not settings.return_dict_in_generate:
+        return sequences
+    first_rows = width * torch.arange(len(prompts_NP), device=input_ids.device).repeat_interleave(returned)
+    parents = (best.paths[:, 1, :longest] + first_rows[:, None]).masked_fill(unused, -1)
+    return GenerateBeamEncoderDecoderOutput(
+        sequences=sequences, sequences_scores=best.scores, beam_indices=parents.to(torch.int32)
+    )
+
+
+def fast_greedy_search(
+    model: Any,
+    input_ids: torch.LongTensor,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    settings: GenerationConfig,
+    kwargs: dict[str, Any],
+) -> GenerateEncoderDecoderOutput | torch.LongTensor:
+    """Greedy search as `GenerationMixin._sample` gives it, with its arguments."""
+    returns_past = settings.return_dict_in_generate
+    with _searching(model, kwargs, settings, 1) as (decoder, past):
+        limits = _limits(input_ids, stopping_criteria, settings, logits_processor)
+        sequences: Any = greedy_search(
+            decoder,
+            past,
+            input_ids,
+            limits,
+            _padding(model, settings),
+            _processor(logits_processor),
+            may_leave=not returns_past,
+        )
+        if not returns_past:
+            return sequences
+        return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, past))
+
+
+@contextmanager
+def _searching(
+    model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int
+) -> Iterator[tuple[StepDecoder, Past]]:
+    """The decoder, in the type that the library's search would compute in, and the past before the first token."""
+    device = model.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
+    encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
+    with torch.autocast(device, enabled=False):
+        decoder = _laid_out(model, dtype, getattr(settings, "quantization", None))
+        yield decoder, decoder.start(encoded_NSD, None if mask is None else mask[::width])
+
+
+# A model's decoder is laid out once, and again when a weight is another one than it was.
+_DECODERS: "weakref.WeakKeyDictionary[Any, tuple[Any, torch.Tensor, StepDecoder]]" = weakref.WeakKeyDictionary()
+
+
+def _laid_out(model: Any, dtype: torch.dtype, quantization: str | None) -> StepDecoder:
+    weights = [*model.model.decoder.parameters(), *model.lm_head.parameters()]
+    versions = [None if weight.is_inference() else weight._version for weight in weights]
+    key = (dtype, quantization, [(weight.data_ptr(), weight.device) for weight in weights], versions)
+    # Of each weight some numbers, too: what is changed through `.data` has no other version.
+    steps = [max(1, weight.numel() // SAMPLED) for weight in weights]
+    sample = torch.cat([weight.detach().flatten()[::step] for weight, step in zip(weights, steps, strict=True)])
+    known = _DECODERS.get(model)
+    if known is None or known[0] != key or not torch.equal(known[1], sample):
+        known = (key, sample, StepDecoder(model, dtype, quantization))
+        _DECODERS[model] = known
+    return known[2]
+
+
+def _limits(
+    prompts_NP: torch.Tensor, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, processors: Any
+) -> Limits:
+    """When hypotheses and searches end, from all that says so."""
+    longest, end_tokens = settings.max_length - prompts_NP.shape[1], settings._eos_token_tensor
+    assert end_tokens is not None  # It is an obstacle to have none.
+    lengths = torch.full((len(prompts_NP),), longest, device=prompts_NP.device)
+    for criterion in stopping_criteria:
+        if isinstance(criterion, SourceLengthLimit):
+            lengths = lengths.minimum(criterion.limits.to(lengths.device))
+    # Where scores never rise, what is returned is certain before all W hypotheses are.
+    certain = settings.early_stopping == "never" and all(map(_forbidding, processors))
+    return Limits(
+        end_tokens=end_tokens.to(prompts_NP.device),
+        lengths=lengths,
+        horizon=lengths if certain else torch.full_like(lengths, longest),
+        counted=settings.num_return_sequences if certain else settings.num_beams,
+        length_penalty=settings.length_penalty,
+        google=getattr(settings, "length_penalty_type", "huggingface") == "google",
+        early_stopping=settings.early_stopping,
+    )
+
+
+def _processor(logits_processor: Any) -> Processor | None:
+    """All processors as one that may change scores in place; None where there are none."""
+    parts = [_forbidding(part) or part for part in logits_processor]
+
+    def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        for part in parts:
+            scores_RV = part(ids_RT, scores_RV)
+        return scores_RV
+
+    return process if parts else None
+
+
+def _forbidding(processor: Any) -> Processor | None:
+    """What forbids tokens whatever stands before them, in place: the library's copies all scores to do so."""
+    while_short, first = 1 << 62, 0
+    if type(processor) is logits_process.MinLengthLogitsProcessor:
+        tokens, while_short = processor.eos_token_id, processor.min_length
+    elif type(processor) is logits_process.MinNewTokensLengthLogitsProcessor:
+        tokens, while_short = processor.eos_token_id, processor.prompt_length_to_skip + processor.min_new_tokens
+    elif type(processor) is logits_process.SuppressTokensLogitsProcessor:
+        tokens = processor.suppress_tokens
+    elif type(processor) is logits_process.SuppressTokensAtBeginLogitsProcessor:
+        tokens, first = processor.begin_suppress_tokens, processor.begin_index
+        while_short = first + 1
+    elif type(processor) is logits_process.NoBadWordsLogitsProcessor and all(map(_is_one, processor.sequence_bias)):
+        tokens = torch.tensor([word[0] for word in processor.sequence_bias])
+    else:
+        return None
+
+    def forbid(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        if first <= ids_RT.shape[1] < while_short:
+            scores_RV.index_fill_(1, tokens.to(scores_RV.device), -torch.inf)
+        return scores_RV
+
+    return forbid
+
+
+def _is_one(word: Any) -> bool:
+    return len(word) == 1
+
+
+def _padding(model: Any, settings: GenerationConfig) -> int:
+    padding = settings._pad_token_tensor
+    return model.config.pad_token_id if padding is None else int(padding)
+
+
+def _as_library_cache(model: Any, past: Past) -> EncoderDecoderCache:
+    """Keys and values of all tokens but the last and of the source, from which `generate` can go on."""
+    own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
+    for layer, (source_keys, source_values) in enumerate(past.sources):
+        keys, values = past.keys[layer][:, :, : past.used], past.values[layer][:, :, : past.used]
+        own.update(keys.to(model.dtype), values.to(model.dtype), layer)
+        source.update(source_keys.to(model.dtype), source_values.to(model.dtype), layer)
+    cache = EncoderDecoderCache(own, source)
+    cache.is_updated = dict.fromkeys(range(len(past.sources)), True)
+    return cache
+
+
+__all__ = ["fast_beam_search", "fast_greedy_search", "obstacle_to_fast_road"]

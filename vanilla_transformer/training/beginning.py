@@ -1,0 +1,90 @@
+"""The beginning of a run, which a rehearsal shares: processes that agree, and text that has become tokens."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+
+from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.evaluation.metrics import check_names
+from vanilla_transformer.training.choices import CorpusFacts, complete, device_facts
+from vanilla_transformer.training.directory import RunDirectory
+from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.journal import Journal
+from vanilla_transformer.training.processes import (
+    agree_on_data,
+    agree_on_output,
+    agree_on_recipe,
+    main_decides,
+    main_first,
+    start_accelerator,
+)
+from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.training.watch import standing_together
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run whose output directory is this process's to use, and the recipe with the choices made there before."""
+
+    recipe: Recipe
+    run: RunDirectory
+    accelerator: Accelerator
+    journal: Journal
+
+
+@contextmanager
+def begun(recipe: Recipe) -> Iterator[Begun]:
+    """Joins the processes of a run and opens its directory, until the block ends.
+
+    Raises:
+        ValueError, OSError: Recipe, output or processes do not allow the run; the message says what to do.
+    """
+    check_names(recipe.metrics)
+    if recipe.output is None:
+        raise RecipeError("There is no place for the model: name a directory as --output.")
+    run = RunDirectory(Path(recipe.output))
+    accelerator = start_accelerator(recipe, run)
+    journal = Journal(run.metrics, run.log, speaks=accelerator.is_main_process)
+    try:
+        with standing_together(accelerator, journal.note):
+            agree_on_recipe(accelerator, recipe)
+            to_follow = main_decides(accelerator, lambda: run.open(recipe))
+            agree_on_output(accelerator, run)
+            yield Begun(to_follow, run, accelerator, journal)
+    finally:
+        run.leave()
+        accelerator.end_training()
+
+
+def prepare(begun: Begun) -> tuple[Recipe, Inputs]:
+    """Makes tokens of the text, and settles what the recipe leaves open."""
+    accelerator, run, journal = begun.accelerator, begun.run, begun.journal
+    inputs = main_first(accelerator, lambda: gather_inputs(begun.recipe, run, journal.say))
+    corpora = {"train": inputs.train, "dev": inputs.dev}
+    agree_on_data(accelerator, {name: fingerprint(corpus) for name, corpus in corpora.items() if corpus is not None})
+    return main_decides(accelerator, lambda: _settle(inputs, run, accelerator, journal)), inputs
+
+
+def _settle(inputs: Inputs, run: RunDirectory, accelerator: Accelerator, journal: Journal) -> Recipe:
+    """Chooses what is still open, says so, and keeps the whole recipe in the output directory."""
+    corpus = CorpusFacts(
+        pairs=len(inputs.train),
+        source_tokens=int(inputs.train.source_lengths.sum(dtype=np.int64)),
+        target_tokens=int(inputs.train.target_lengths.sum(dtype=np.int64)),
+    )
+    device = device_facts(accelerator.device, accelerator.num_processes)
+    recipe, sentences = complete(inputs.recipe, corpus, device)
+    for sentence in sentences:
+        journal.say(sentence)
+    run.keep(recipe)
+    return recipe
+
+
+def fingerprint(corpus: PreparedCorpus) -> str:
+    """Tells corpora apart by the lengths of their pairs, which decide the batches."""
+    return hashlib.sha256(corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()).hexdigest()

@@ -1,0 +1,88 @@
+"""A run without its training: all processes start, agree and prepare the text, and say what each would do."""
+
+import socket
+from collections.abc import Sequence
+from itertools import chain, islice
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
+from vanilla_transformer.training.beginning import Begun, begun, prepare
+from vanilla_transformer.training.checkpoints import Progress, newest_whole_checkpoint
+from vanilla_transformer.training.devices import describe_device
+from vanilla_transformer.training.loop import make_plan
+from vanilla_transformer.training.processes import main_decides
+from vanilla_transformer.training.recipe import Recipe, settled
+from vanilla_transformer.training.sharding import is_sharded
+
+STEPS_SHOWN = 3
+
+
+def rehearse(recipe: Recipe) -> None:
+    """Prints what each process of a run would read and compute in its next steps, from the main process.
+
+    The vocabulary and the tokens that it makes are those of the run, which finds them in the output directory.
+
+    Raises:
+        ValueError, OSError: As from the run itself, which would fail in the same way.
+    """
+    with begun(recipe) as beginning:
+        recipe, inputs = prepare(beginning)
+        accelerator, plan = beginning.accelerator, make_plan(inputs.train, recipe)
+        place = main_decides(accelerator, lambda: _place(beginning))
+        ahead = chain(plan.epoch(place.epoch)[place.step_in_epoch :], plan.epoch(place.epoch + 1))
+        steps = list(islice(ahead, min(STEPS_SHOWN, settled(recipe.max_steps) - place.step)))
+        mine = "\n".join([_name(accelerator), *_lines(plan, steps, place, accelerator)])
+        everyone = gather_object([mine])
+        if accelerator.is_main_process:
+            print(_overview(recipe, beginning, plan, steps, place), *everyone, sep="\n")
+
+
+def _place(beginning: Begun) -> Progress:
+    checkpoint = newest_whole_checkpoint(beginning.run.checkpoints, beginning.journal.say)
+    return checkpoint.progress() if checkpoint is not None else Progress()
+
+
+def _overview(recipe: Recipe, beginning: Begun, plan: StepPlan, steps: Sequence[Step], place: Progress) -> str:
+    accelerator, run = beginning.accelerator, beginning.run
+    weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
+    tokens = f"{settled(recipe.batch_tokens):,} tokens a side in {settled(recipe.batches_per_step)} batches"
+    return "\n".join(
+        [
+            f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own pairs alone.",
+            f"reads: {run.prepared} ({len(plan.source_lengths):,} pairs, by position)",
+            f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
+            f"begins: after step {place.step:,} of {settled(recipe.max_steps):,}",
+            f"a step: up to {tokens}, on any number of processes",
+            *(
+                f"  step {number:,}: {_sizes(plan, step.batches)}"
+                for number, step in enumerate(steps, start=place.step + 1)
+            ),
+        ]
+    )
+
+
+def _written(recipe: Recipe) -> list[str]:
+    return [f"a checkpoint every {settled(recipe.save_steps):,} steps", "log", "model", *recipe.trackers]
+
+
+def _name(accelerator: Accelerator) -> str:
+    device = accelerator.device
+    return (
+        f"process {accelerator.process_index} of {accelerator.num_processes}: on {socket.gethostname()}, "
+        f"local rank {accelerator.local_process_index}, {device} ({describe_device(device, 1)})"
+    )
+
+
+def _lines(plan: StepPlan, steps: Sequence[Step], place: Progress, accelerator: Accelerator) -> list[str]:
+    shares = [share(step, accelerator.process_index, accelerator.num_processes) for step in steps]
+    return [f"  step {number:,}: {_sizes(plan, mine)}" for number, mine in enumerate(shares, start=place.step + 1)]
+
+
+def _sizes(plan: StepPlan, batches: Sequence[Indices]) -> str:
+    count, pairs = len(batches), sum(map(len, batches))
+    source, target = (
+        sum(int(lengths[rows].sum()) for rows in batches) for lengths in (plan.source_lengths, plan.target_lengths)
+    )
+    return f"{count} {'batch' if count == 1 else 'batches'}, {pairs:,} pairs, {source:,} + {target:,} tokens"

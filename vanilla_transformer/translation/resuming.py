@@ -1,0 +1,232 @@
+"""An output that is always a prefix of whole lines, and beside it a record of what it was made from, to go on by."""
+
+import gzip
+import hashlib
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_CHUNK = 1 << 20
+
+
+class ResumeError(ValueError):
+    """An output that cannot be gone on with, or must not be overwritten; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far the translation of a file has come: whole windows, and once it is finished the rest as well.
+
+    A whole window has `window` lines, 0 where nothing has begun. `lines` are those of the input, whose hash up to
+    there is `source`; `size` is the output's in bytes, whose hash up to there is `translation`.
+    """
+
+    window: int = 0
+    windows: int = 0
+    lines: int = 0
+    size: int = 0
+    source: str = ""
+    translation: str = ""
+    finished: bool = False
+
+
+class ResumableFile:
+    """Takes windows of translations, in order, into a file, plain or .gz.
+
+    After each window the file is on the disk before the record beside it says so: whatever ends the process, the file
+    begins with what the record knows of, and what else is in it is cut off by the next that goes on.
+
+    Args:
+        work: What has to be the same for a file to be gone on with, by the names that messages give it.
+        resume: Go on where the record says; the record then stays when all is done, so that the same command can be
+            given again and again. Otherwise begin anew, and leave nothing but the file.
+    """
+
+    def __init__(self, path: Path, work: dict[str, Any], *, resume: bool) -> None:
+        self.path, self.record = path, record_path(path)
+        self._work = work
+        self._resume = resume
+        self.place = Place()
+        self.lines = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._descriptor = -1
+
+    def __enter__(self) -> "ResumableFile":
+        if not self._resume:
+            refuse_unfinished(self.path)
+        recorded = _read_record(self.record) if self._resume else None
+        if self._resume and recorded is None and _size(self.path):
+            raise ResumeError(
+                f"{self.path} is there, but no {self.record.name} that says what it was made from: "
+                "delete it, or leave out --resume to overwrite it."
+            )
+        if recorded is not None:
+            self._same_work(recorded[0])
+            self.place = recorded[1]
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            self._lock()
+            self._read_what_is_there()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+    def begin(self, window: int) -> None:
+        """Cuts the file to what the record knows of, or makes it empty: it is written from here on.
+
+        Args:
+            window: Lines in a whole window, those of `place` where there is something to go on with.
+        """
+        self.place = replace(self.place, window=window)
+        self._remember()
+        os.ftruncate(self._descriptor, self.place.size)
+        os.lseek(self._descriptor, self.place.size, os.SEEK_SET)
+        self.lines = self.place.lines
+
+    def take(self, text: str, *, lines: int, source: str, whole: bool) -> None:
+        """Writes the translations of a window, and remembers it if it is a whole one.
+
+        Others end with the input, or with what can be read of it: they belong to a whole one once there is more.
+
+        Args:
+            lines: Those of the input that the text translates.
+            source: The hash of the input up to there.
+        """
+        start = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        # Parts of a .gz file make one together; without the time they are the same whenever they are written.
+        payload = text.encode() if self.path.suffix != ".gz" else gzip.compress(text.encode(), mtime=0)
+        rest = memoryview(payload)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except BaseException as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, start)
+            raise (self._unwritable(error) if isinstance(error, OSError) else error) from error
+        self._digest.update(payload)
+        self.lines += lines
+        self.place = replace(
+            self.place,
+            windows=self.place.windows + 1,
+            lines=self.lines,
+            size=start + len(payload),
+            source=source,
+            translation=self._digest.hexdigest(),
+        )
+        if whole:
+            self._remember()
+
+    def finish(self) -> None:
+        """Says that the input has no more lines: the record remembers it, or goes."""
+        if self._resume:
+            self.place = replace(self.place, finished=True)
+            self._remember()
+            return
+        os.fsync(self._descriptor)
+        self.record.unlink(missing_ok=True)
+
+    def _same_work(self, recorded: dict[str, Any]) -> None:
+        for name in {**recorded, **self._work}:
+            was, now = recorded.get(name), self._work.get(name)
+            if was != now:
+                raise ResumeError(
+                    f"{self.path} was begun with another {name} ({was}, and now {now}): go on with the former, "
+                    f"or delete {self.path} and {self.record} to begin anew."
+                )
+
+    def _lock(self) -> None:
+        """Keeps out a second process, where the system can; the lock goes with the process."""
+        with suppress(ImportError):  # Not on Windows.
+            import fcntl
+
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ResumeError(f"Another process is writing {self.path}.") from error
+            except OSError:
+                return  # A file system without locks.
+
+    def _read_what_is_there(self) -> None:
+        left = self.place.size
+        while left and (chunk := os.read(self._descriptor, min(left, _CHUNK))):
+            self._digest.update(chunk)
+            left -= len(chunk)
+        if self.place.size and (left or self._digest.hexdigest() != self.place.translation):
+            raise ResumeError(
+                f"{self.path} does not begin with the translations that {self.record.name} knows of: "
+                "bring back what was there, or delete both to begin anew."
+            )
+
+    def _remember(self) -> None:
+        """Puts the record in the place of the former one, once what it tells of is on the disk."""
+        partial = self.record.with_name(f"{self.record.name}.tmp")
+        try:
+            os.fsync(self._descriptor)
+            with open(partial, "w", encoding="utf-8") as file:
+                json.dump({"work": self._work, "place": asdict(self.place)}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self.record)
+            _sync_directory(self.path.parent)
+        except OSError as error:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> OSError:
+        if not self.path.parent.is_dir():
+            return OSError(f"There is no directory {self.path.parent} to write {self.path.name} to.")
+        return OSError(f"{self.path} cannot be written: {error.strerror or error}.")
+
+
+def refuse_unfinished(path: Path) -> None:
+    """Raises ResumeError where an unfinished translation would be overwritten."""
+    recorded = _read_record(record_path(path))
+    if recorded is not None and not recorded[1].finished and recorded[1].lines and _size(path):
+        raise ResumeError(
+            f"{path} holds the first {recorded[1].lines:,} lines of an unfinished translation: go on with --resume, "
+            f"or delete {record_path(path)} to begin anew."
+        )
+
+
+def record_path(path: Path) -> Path:
+    """Where the record of an output stands: beside it."""
+    return path.with_name(f"{path.name}.resume")
+
+
+def _read_record(path: Path) -> tuple[dict[str, Any], Place] | None:
+    """What the output was made from and how far it came; None where there is no record."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return record["work"], Place(**record["place"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResumeError(
+            f"{path} is damaged: delete it, and what it stands beside is overwritten from the start."
+        ) from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes a new name in the directory last, where the system can open directories."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
