@@ -14,6 +14,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.cli.translate import Decoding, _own_device
 from vanilla_transformer.translation import LineTranslator
 from vanilla_transformer.translation.lines import WINDOW
 
@@ -188,8 +189,6 @@ def test_several_processes_need_files_and_devices_of_their_own(run, monkeypatch)
 
 
 def test_each_process_of_a_machine_takes_its_own_device_and_its_share_of_the_cores(monkeypatch):
-    from vanilla_transformer.cli.translate import Decoding, _own_device
-
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
@@ -214,3 +213,14 @@ def test_evaluation_shows_how_many_sources_there_are(model, tmp_path, capsys):
     words = ["evaluate", str(model), "--data", str(tmp_path / "pairs.tsv"), "--metrics", "wer", "--progress"]
     assert main([*words, "--precision", "bfloat16", "--max-length-beyond-source", "1"]) == 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("2 of 2 sources, ")
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_int8_is_for_the_decoder_and_the_rest_is_of_the_fastest_type(monkeypatch, bfloat16):
+    monkeypatch.setattr("torch.ops.mkldnn._is_mkldnn_bf16_supported", lambda: bfloat16)
+    monkeypatch.setattr("vanilla_transformer.translation.load_model", lambda *arguments, **named: named["dtype"])
+    decoding = Decoding(precision="int8", device="cpu")
+    assert decoding.load("model") == (torch.bfloat16 if bfloat16 else torch.float32)
+    assert decoding.arguments() == {"quantization": "int8"}
+    assert Decoding(device="cpu").load("model") == torch.float32
+    assert Decoding().arguments() == {}

@@ -144,7 +144,7 @@ def model() -> VanillaTransformerForConditionalGeneration:
 @torch.no_grad()
 def test_hypotheses_see_what_they_descend_from_through_every_choice_and_sweep(model, monkeypatch):
     """Against the whole decoder over each hypothesis's own tokens."""
-    monkeypatch.setattr(decoding, "POSITIONS_BETWEEN_SWEEPS", 3)
+    monkeypatch.setattr(decoding, "POSITIONS_AT_A_TIME", 3)
     random = torch.Generator().manual_seed(1)
     source = torch.randint(3, 70, (3, 5), generator=random)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
@@ -187,5 +187,5 @@ def test_memory_of_the_past_is_that_of_the_slots_that_are_seen(model):
         decoder.step(tokens, position, past)
         past.descend(parents)
         tokens = torch.ones(2, 4, dtype=torch.long)
-    assert past.used < 64 + 4 * decoding.POSITIONS_BETWEEN_SWEEPS
-    assert past.room <= 2 * (64 + 4 * decoding.POSITIONS_BETWEEN_SWEEPS)
+    assert past.used < 64 + 4 * decoding.POSITIONS_AT_A_TIME
+    assert past.room < 64 + 8 * decoding.POSITIONS_AT_A_TIME

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# A sentence's hypotheses share most of what they descend from: slots that none sees any more are freed now and then.
-POSITIONS_BETWEEN_SWEEPS = 8
+# Room is made for so many positions at a time: the fewer, the sooner slots that no hypothesis sees any more are freed,
+# the more, the less is moved.
+POSITIONS_AT_A_TIME = 8
 # From so many outputs on, a vocabulary's, oneDNN is the fastest with 8 bits; for fewer torch's own choice is.
 MANY_OUTPUTS = 4096
 
@@ -127,7 +128,7 @@ class Past:
         source_mask: torch.Tensor | None,
     ) -> None:
         self.decoder, self.sources, self.source_mask = decoder, sources, source_mask
-        self.used, self.steps_since_sweep = 0, 0
+        self.used = 0
         # A tensor for each layer: what is very large, the system gives page by page, and takes back at once.
         self.keys = [keys[:, :, :0] for keys, _ in sources]
         self.values = [values[:, :, :0] for _, values in sources]
@@ -153,9 +154,9 @@ class Past:
 
     def room_for(self, width: int) -> slice:
         """The slots for one more position of `width` hypotheses a sentence; each comes to see its own."""
+        if self.used + width > self.room:
+            self._make_room(width)
         slots = slice(self.used, self.used + width)
-        if slots.stop > self.room:
-            self._widen(max(32, 2 * slots.stop))
         self.used = slots.stop
         if self.sees is None and width > 1:
             # Until now there was one hypothesis, and it saw everything.
@@ -179,9 +180,6 @@ class Past:
         """Makes each hypothesis the child of another one of its sentence: it sees what its parent saw."""
         if self.sees is not None:
             self.sees = self.sees.gather(1, parents_NW[:, :, None].expand(-1, -1, self.sees.shape[2]))
-            self.steps_since_sweep += 1
-            if self.steps_since_sweep >= POSITIONS_BETWEEN_SWEEPS:
-                self._sweep()
 
     def keep(self, sentences: torch.Tensor) -> None:
         """Lets all other sentences go; `sentences` are indices."""
@@ -191,31 +189,25 @@ class Past:
         self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
         self.sees = None if self.sees is None else self.sees[sentences]
 
-    def _sweep(self) -> None:
-        """Frees the slots that no hypothesis sees any more."""
-        assert self.sees is not None
-        self.steps_since_sweep = 0
-        seen_NL = self.sees[:, :, : self.used].any(1)
-        longest = int(seen_NL.sum(1).max())
-        if longest > 0.75 * self.used:
-            return
-        # Seen slots first, in their order; a sentence that sees fewer keeps some that it does not see.
-        kept_NL = seen_NL.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
-        places = kept_NL[:, None, :, None]
-
-        def only_kept(past_NHLK: torch.Tensor) -> torch.Tensor:
-            return past_NHLK.gather(2, places.expand(-1, past_NHLK.shape[1], -1, past_NHLK.shape[3]))
-
-        self.keys, self.values = list(map(only_kept, self.keys)), list(map(only_kept, self.values))
-        self.sees = self.sees.gather(2, kept_NL[:, None].expand(-1, self.sees.shape[1], -1))
-        self.used = longest
-        self._widen(max(32, 2 * longest))
-
-    def _widen(self, room: int) -> None:
-        self.room = room
-        self.keys = [_padded(keys, 2, room) for keys in self.keys]
-        self.values = [_padded(values, 2, room) for values in self.values]
-        self.sees = None if self.sees is None else _padded(self.sees, 2, room)
+    def _make_room(self, width: int) -> None:
+        """Moves the slots that some hypothesis sees to a place with room for more, and leaves the others behind."""
+        if self.sees is None:
+            kept_NL = torch.arange(self.used, device=self._device).expand(self.sentences, -1)
+            room = 2 * self.used + POSITIONS_AT_A_TIME * width
+        else:
+            seen_NL = self.sees[:, :, : self.used].any(1)
+            longest = int(seen_NL.sum(1).max())
+            # Seen slots first, in their order; a sentence that sees fewer keeps some that it does not see.
+            kept_NL = seen_NL.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+            room = longest + POSITIONS_AT_A_TIME * width
+            sees = self.sees.new_zeros(*self.sees.shape[:2], room)
+            sees[:, :, :longest] = self.sees.gather(2, kept_NL[:, None].expand(-1, self.sees.shape[1], -1))
+            self.sees = sees
+        heads = torch.arange(self.sentences * self.decoder.num_heads, device=self._device)
+        rows_NHL = heads.view(self.sentences, -1, 1) * self.room + kept_NL[:, None]
+        self.keys = [_moved(keys, rows_NHL, room) for keys in self.keys]
+        self.values = [_moved(values, rows_NHL, room) for values in self.values]
+        self.used, self.room = kept_NL.shape[1], room
 
     @property
     def _device(self) -> torch.device:
@@ -318,11 +310,8 @@ def _additive(may_attend: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(may_attend.shape, dtype=dtype, device=may_attend.device).masked_fill_(~may_attend, -torch.inf)
 
 
-def _padded(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """A copy that is `length` long in one dimension; what is new there is not set, or False."""
-    shape = list(tensor.shape)
-    shape[dim] = length
-    wide = tensor.new_zeros(shape) if tensor.dtype == torch.bool else tensor.new_empty(shape)
-    kept = min(length, tensor.shape[dim])
-    wide.narrow(dim, 0, kept).copy_(tensor.narrow(dim, 0, kept))
-    return wide
+def _moved(past_NHLK: torch.Tensor, rows_NHL: torch.Tensor, room: int) -> torch.Tensor:
+    """Some rows of K numbers at the beginning of a tensor (N, H, room, K), whose rest is not set."""
+    moved = past_NHLK.new_empty(*past_NHLK.shape[:2], room, past_NHLK.shape[3])
+    moved[:, :, : rows_NHL.shape[2]] = F.embedding(rows_NHL, past_NHLK.reshape(-1, past_NHLK.shape[3]))
+    return moved

@@ -122,9 +122,10 @@ def _obstacle_in_model(model: Any) -> str | None:
         origin = type(module).__module__
         if not origin.startswith(OF_A_PLAIN_MODEL) and not origin.endswith("_vanilla_transformer"):
             return f"{name}, which is a {type(module).__name__}"
+    device = model.device
     for name, weight in model.named_parameters():
-        if type(weight) is not torch.nn.Parameter or weight.device != model.device or not weight.is_floating_point():
-            return f"{name}, which is not a plain tensor on {model.device}"
+        if type(weight) is not torch.nn.Parameter or weight.device != device or not weight.is_floating_point():
+            return f"{name}, which is not a plain tensor on {device}"
     return None
 
 

@@ -246,8 +246,10 @@ class BeamSearch:
         self.running, parents, self.tokens_NW = descend(self.running, candidates, ended_NC, self.width, self.length)
         self.past.descend(parents)
         still = may_improve(self.running, self.finished, self.length, self.limits) & ~ended_NC.all(1)
-        self._keep_found(self.searching & ~still)
-        self.searching &= still
+        over = self.searching & ~still
+        if over.any():
+            self._keep_found(over)
+            self.searching &= still
 
     def _keep_found(self, over: torch.Tensor) -> None:
         """Writes down what was found for the sentences whose search is over."""
