@@ -1,6 +1,7 @@
 """What the tests share: small seeded models."""
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -11,6 +12,13 @@ import torch
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """What runs in a test may ask for other threads; with another number of them sums are rounded otherwise."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture
