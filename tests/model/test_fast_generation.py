@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library_search import Google, LibrarySearch
 from torch import nn
 from transformers import (
     GenerationConfig,
@@ -21,20 +22,6 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
 
 PAD, START, END, WORDS = 0, 1, 2, 150
-
-
-class LibrarySearch(VanillaTransformerForConditionalGeneration):
-    """Our model with the searches as the library has them."""
-
-    _beam_search = GenerationMixin._beam_search
-    _sample = GenerationMixin._sample
-
-
-class Google(float):
-    """A power that makes the library's search divide by ((5 + length) / 6)^α."""
-
-    def __rpow__(self, length: float, modulo: None = None) -> float:
-        return ((5.0 + length) / 6.0) ** float(self)
 
 
 def sharp(seed: int, cls=VanillaTransformerForConditionalGeneration, **fields):

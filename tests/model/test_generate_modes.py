@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library_search import Google, LibrarySearch
 from transformers import (
     GenerationConfig,
-    GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
@@ -23,19 +23,6 @@ PAD, START, END, WORDS = 0, 1, 2, 9
 SOURCE = torch.tensor([[5, 3, 7, 8, END], [4, 6, END, PAD, PAD], [6, END, PAD, PAD, PAD]])
 MASK = (SOURCE != PAD).long()
 INPUTS = {"input_ids": SOURCE, "attention_mask": MASK}
-
-
-class LibrarySearch(VanillaTransformerForConditionalGeneration):
-    """Our model with the beam search as the library has it."""
-
-    _beam_search = GenerationMixin._beam_search
-
-
-class Google(float):
-    """A power that makes the library's search divide by ((5 + length) / 6)^α."""
-
-    def __rpow__(self, length: float, modulo: None = None) -> float:
-        return ((5.0 + length) / 6.0) ** float(self)
 
 
 def few_words(seed: int, cls=VanillaTransformerForConditionalGeneration, **fields):

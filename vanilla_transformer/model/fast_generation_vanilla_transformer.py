@@ -67,6 +67,8 @@ def obstacle_to_fast_road(
         raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
     if quantization is not None and model.device.type != "cpu":
         return f"a model on {model.device}: weights of 8 bits are for processors"
+    if quantization is not None and not hasattr(torch.ops.quantized, "linear_dynamic"):
+        return f"torch {torch.__version__}, which has no products of 8 bits any more"
     return (
         _obstacle_in_settings(generation_config, model.config.vocab_size)
         or _obstacle_in_arguments(logits_processor, stopping_criteria, kwargs)
