@@ -247,7 +247,7 @@ class OurEngine(_TorchEngine):
 
         from vanilla_transformer.translation import load_model
 
-        dtype = torch.float32 if precision == "float32" else torch.bfloat16
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
         self.settings = {"quantization": "int8"} if precision == "int8" else {}
 

@@ -17,8 +17,10 @@ CODE = {
     for name in (
         "configuration",
         "decoding",
+        "encoding",
         "fast_generation",
         "generation",
+        "layout",
         "loss",
         "modeling",
         "pipeline",

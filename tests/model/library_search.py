@@ -6,8 +6,9 @@ from vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
 class LibrarySearch(VanillaTransformerForConditionalGeneration):
-    """Our model with the searches as the library has them."""
+    """Our model with encoding and searches as the library has them."""
 
+    _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
     _beam_search = GenerationMixin._beam_search
     _sample = GenerationMixin._sample
 

@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
+from vanilla_transformer.model.encoding_vanilla_transformer import LaidOutEncoder
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 
@@ -282,6 +283,78 @@ def test_the_library_takes_a_model(roads, change):
     assert roads == ["library", "library"]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"num_beams": 1}, {"inputs_embeds": torch.randn(3, 5, 16), "input_ids": None}, {"quantization": "int8"}],
+    ids=["beam search", "greedy search", "embeddings", "weights of 8 bits"],
+)
+def test_the_encoder_is_not_asked_in_its_own_way(monkeypatch, asked: dict):
+    model = sharp(0)
+
+    def asked_in_its_own_way(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(type(model.model.encoder), "forward", asked_in_its_own_way)
+    model.generate(**{**INPUTS, **asked})
+
+
+def encoder_with_a_hook(model) -> dict:
+    model.model.encoder.layers[0].register_forward_hook(lambda *_: None)
+    return {}
+
+
+def encoder_with_another_layer(model) -> dict:
+    class Adapter(nn.Linear):
+        """What a LoRA layer is to its base."""
+
+    old = model.model.encoder.layers[0].feed_forward.w_1
+    model.model.encoder.layers[0].feed_forward.w_1 = Adapter(old.in_features, old.out_features)
+    return {}
+
+
+def encoder_with_all_its_states(model) -> dict:
+    return {"output_hidden_states": True, "return_dict_in_generate": True}
+
+
+def nothing_left_to_encode(model) -> dict:
+    states = model.model.encoder(**INPUTS)
+    return {"encoder_outputs": states, "input_ids": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "asked_times"),
+    [
+        (encoder_with_a_hook, 1),
+        (encoder_with_another_layer, 1),
+        (encoder_with_all_its_states, 1),
+        (with_dropout, 1),
+        (nothing_left_to_encode, 0),
+    ],
+)
+def test_the_library_asks_the_encoder(monkeypatch, change, asked_times):
+    model = sharp(0)
+    asked = change(model) or {}
+    asked_of_it = []
+    forward = type(model.model.encoder).forward
+    monkeypatch.setattr(
+        type(model.model.encoder), "forward", lambda *args, **kwargs: asked_of_it.append(1) or forward(*args, **kwargs)
+    )
+    model.generate(**{**INPUTS, "max_new_tokens": 3, **asked})
+    assert len(asked_of_it) == asked_times
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_laid_out_encoder_is_the_encoder(dtype):
+    model = sharp(0, encoder_layers=3, d_k=5, d_v=11, attention_bias=True).to(dtype)
+    source = sentences(1, [3, 9, 2, 6], "left")
+    with torch.no_grad():
+        ours = LaidOutEncoder(model, dtype)(**source)
+        theirs = model.model.encoder(**source).last_hidden_state
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    real = source["attention_mask"].bool()
+    torch.testing.assert_close(ours[real], theirs[real], atol=tolerance, rtol=tolerance)
+
+
 def test_the_library_goes_on_from_a_cache(roads):
     model = sharp(0)
     asked = {**INPUTS, "num_beams": 1, "suppress_tokens": [END], "return_dict_in_generate": True}
@@ -313,7 +386,8 @@ def test_a_changed_weight_is_noticed_however_it_was_changed():
 
     before = model.generate(**INPUTS, max_new_tokens=8)
     assert agrees()
-    weights = [*model.model.decoder.layers[0].parameters(), model.lm_head.weight]
+    layers = model.model.encoder.layers[0], model.model.decoder.layers[0]
+    weights = [*layers[0].parameters(), *layers[1].parameters(), model.lm_head.weight]
     for weight in weights:
         weight.data.mul_(1.3)  # As averages of weights are often kept: no version counts it.
     assert not torch.equal(model.generate(**INPUTS, max_new_tokens=8), before)
@@ -336,9 +410,9 @@ def test_what_was_laid_out_is_neither_copied_nor_kept_alive():
     model = sharp(0)
     expected = model.generate(**INPUTS)
     assert torch.equal(copy.deepcopy(model).generate(**INPUTS), expected)
-    before = len(fast_generation._DECODERS)
+    before = len(fast_generation._LAID_OUT)
     del model
-    assert len(fast_generation._DECODERS) < before
+    assert len(fast_generation._LAID_OUT) < before
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])

@@ -220,3 +220,15 @@ def test_what_is_no_model_is_named_in_one_sentence(load, tmp_path):
     for missing in (tmp_path / "nowhere", "nowhere"):
         with pytest.raises(ModelNotFoundError, match=r"^There is no model directory \S*nowhere\.$"):
             load(missing)
+
+
+def test_two_threads_find_what_one_finds(model, tokenizer):
+    lines = [" ".join("abcdefg"[: 1 + number % 7]) for number in range(40)]
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        told: list[int] = []
+        translations = translate_lines(model, tokenizer, lines, batch_tokens=16, scores=True, progress=told.append)
+        found.append([translation.text for translation in translations])
+        assert sum(told) == len(lines)
+    assert found[0] == found[1]

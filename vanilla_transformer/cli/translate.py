@@ -55,7 +55,7 @@ class Decoding:
     batch_tokens: OptionalInt = None
     """Source tokens translated together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
     precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Type of weights and arithmetic; int8, on a CPU, is for the weights of the decoder."""
+    """Type of weights and arithmetic; int8 is for a CPU."""
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
     threads: OptionalInt = None
@@ -79,10 +79,7 @@ class Decoding:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // _processes_here()))
         if device is not None:
             _check_device(device)
-        dtype = torch.float32 if self.precision == "float32" else torch.bfloat16
-        if self.precision == "int8" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            # The encoder computes in the fastest type that this processor has.
-            dtype = torch.float32
+        dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         return load_model(model, device=device, dtype=dtype)
 
     def arguments(self) -> dict[str, Any]:

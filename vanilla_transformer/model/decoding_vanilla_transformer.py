@@ -9,21 +9,17 @@ Shapes in names: N sentences · W hypotheses of a sentence · R = N·W rows · S
 H heads · K d_k (keys) or d_v (values) · V vocabulary.
 """
 
-import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
+
+from .layout_vanilla_transformer import Layout
 
 # Room is made for so many positions at a time: the fewer, the sooner slots that no hypothesis sees any more are freed,
 # the more, the less is moved.
 POSITIONS_AT_A_TIME = 8
-# From so many outputs on, a vocabulary's, oneDNN is the fastest with 8 bits; for fewer torch's own choice is.
-MANY_OUTPUTS = 4096
-
-Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 class StepDecoder:
@@ -32,13 +28,19 @@ class StepDecoder:
     Args:
         model: A `VanillaTransformerForConditionalGeneration`, whose decoder and output projection are used.
         dtype: Type of the activations, and of the weights unless they are quantized.
-        quantization: None, or "int8" for weights of 8 bits and activations that are rounded to 8 bits for each
-            product; what lies between the products is computed in float32 then.
+        quantization: None, or "int8"; see `Layout`.
     """
+
+    @staticmethod
+    def weights(model: Any) -> Iterator[torch.Tensor]:
+        """What it is made from, and has to be made anew for when it changes."""
+        yield from model.model.decoder.parameters()
+        yield from model.lm_head.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
         config, decoder = model.config, model.model.decoder
-        self.dtype = torch.float32 if quantization else dtype
+        lay_out = Layout(dtype, quantization)
+        self.dtype = lay_out.activations
         # Processors multiply small matrices of float32 as fast as of bfloat16, and their softmax needs no detour.
         on_cpu = model.lm_head.weight.device.type == "cpu"
         self.past_dtype = torch.float32 if on_cpu else self.dtype
@@ -46,7 +48,6 @@ class StepDecoder:
         self.embedding = decoder.embed_tokens
         self.scale = config.d_model**0.5
         self.positional_encoding = decoder.positional_encoding
-        lay_out = _Layout(dtype, quantization)
         self.layers = [_Layer(layer, lay_out) for layer in decoder.layers]
         self.source_products = [
             lay_out.joined(layer.cross_attention.k_proj, layer.cross_attention.v_proj) for layer in decoder.layers
@@ -217,7 +218,7 @@ class Past:
 class _Layer:
     """One decoder layer's products, with queries, keys and values of self-attention as one."""
 
-    def __init__(self, layer: Any, lay_out: "_Layout") -> None:
+    def __init__(self, layer: Any, lay_out: Layout) -> None:
         own, cross, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
         self.keys_width, self.values_width = own.k_proj.out_features, own.v_proj.out_features
         self.project = lay_out.joined(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
@@ -229,80 +230,6 @@ class _Layer:
         self.self_norm, self.cross_norm, self.feed_norm = map(
             lay_out.norm, (layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm)
         )
-
-
-class _Layout(NamedTuple):
-    """How weights are laid out for the products of a search."""
-
-    dtype: torch.dtype
-    quantization: str | None
-
-    def joined(self, *modules: nn.Linear, scaled: float = 1.0) -> Product:
-        """One product with the weights of several, their outputs side by side, the first one's `scaled`."""
-        factors = [scaled] + [1.0] * (len(modules) - 1)
-        weight = torch.cat([module.weight * factor for module, factor in zip(modules, factors, strict=True)])
-        if modules[0].bias is None:
-            return self.product(weight, None)
-        return self.product(
-            weight, torch.cat([module.bias * factor for module, factor in zip(modules, factors, strict=True)])
-        )
-
-    def product(self, weight: torch.Tensor, bias: torch.Tensor | None, activation: nn.Module | None = None) -> Product:
-        """x to xWᵀ + b, (rows, in) to (rows, out), and the activation of that."""
-        relu = isinstance(activation, nn.ReLU)
-        if self.quantization == "int8":
-            product = _int8_product(weight, bias, relu)
-        elif weight.device.type == "cpu" and _has_packed_products(self.dtype):
-            product = _packed_product(weight.to(self.dtype), None if bias is None else bias.to(self.dtype), relu)
-        else:
-            weight = weight.to(self.dtype)
-            bias = None if bias is None else bias.to(self.dtype)
-            if relu:
-                return lambda x: F.linear(x, weight, bias).relu_()
-            product = lambda x: F.linear(x, weight, bias)  # noqa: E731
-        if activation is None or relu:
-            return product
-        return lambda x: activation(product(x))
-
-    def norm(self, module: nn.LayerNorm) -> Product:
-        """A layer normalisation in the type of the activations."""
-        dtype = torch.float32 if self.quantization else self.dtype
-        weight, bias = module.weight.to(dtype), module.bias.to(dtype)
-        return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
-
-
-def _has_packed_products(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
-    """By oneDNN, with the weight in its order: `F.linear` puts it there each time, or takes a slower library."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    then = "relu" if relu else "none"
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, then, [], "")
-
-
-def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
-    """8 bits a number: the weight with a scale for each output, the activations with one for each product."""
-    weight = weight.detach().float()
-    scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
-    zeros = torch.zeros(len(weight), dtype=torch.long)
-    quantized = torch.backends.quantized
-    usual = quantized.engine
-    with warnings.catch_warnings():
-        # torch means to give this up for torchao, which has no such product for processors yet.
-        warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
-        rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-    try:
-        if len(weight) >= MANY_OUTPUTS and "onednn" in quantized.supported_engines:
-            quantized.engine = "onednn"
-        packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach().float())
-    finally:
-        quantized.engine = usual
-    multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
-    return lambda x: multiply(x, packed)
 
 
 def _additive(may_attend: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -4,18 +4,21 @@ It covers beam and greedy search with the settings that change nothing but limit
 Whatever else is asked for is an obstacle, and the library's own search does it (`obstacle_to_fast_road`).
 """
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import logits_process
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput
 
 from .decoding_vanilla_transformer import Past, StepDecoder
+from .encoding_vanilla_transformer import LaidOutEncoder
 from .search_vanilla_transformer import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
 
 # Processors that look at each row alone, and at nothing but its own tokens: sentences may leave the batch.
@@ -53,6 +56,8 @@ SAMPLED = 32
 # Implementations of the same attention.
 ATTENTIONS = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None}
 
+_Part = TypeVar("_Part", StepDecoder, LaidOutEncoder)
+
 
 def obstacle_to_fast_road(
     model: Any,
@@ -86,7 +91,8 @@ def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
         return "use_cache=False"
     if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
         return "low_memory, compile_config or the part of an assistant"
-    ends = settings._eos_token_tensor
+    # The settings with which an assistant's search is asked about the encoder have no tensors yet.
+    ends = getattr(settings, "_eos_token_tensor", None)
     if ends is None:
         return "no eos_token_id"
     if settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > types:
@@ -112,13 +118,13 @@ def _obstacle_in_arguments(
     return None
 
 
-def _obstacle_in_model(model: Any) -> str | None:
+def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
     if model.training:
         return "dropout (model.train())"
     if model.config._attn_implementation not in ATTENTIONS:
         return f"attn_implementation={model.config._attn_implementation!r}"
-    decoder = [(f"model.decoder.{name}", module) for name, module in model.model.decoder.named_modules()]
-    for name, module in [("", model), ("model", model.model), ("lm_head", model.lm_head), *decoder]:
+    layers = [(f"model.{stack}.{name}", module) for name, module in getattr(model.model, stack).named_modules()]
+    for name, module in [("", model), ("model", model.model), ("lm_head", model.lm_head), *layers]:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return f"a hook on the model's {name or 'forward'}"
         origin = type(module).__module__
@@ -129,6 +135,32 @@ def _obstacle_in_model(model: Any) -> str | None:
         if type(weight) is not torch.nn.Parameter or weight.device != device or not weight.is_floating_point():
             return f"{name}, which is not a plain tensor on {device}"
     return None
+
+
+def fast_encoder_output(
+    model: Any, inputs: torch.Tensor, name: str, settings: GenerationConfig, kwargs: dict[str, Any]
+) -> BaseModelOutput | None:
+    """What the encoder makes of `inputs`, which `generate` calls `name`; None where the library has to ask it.
+
+    A search that goes the library's way for what stands in the way later, such as a processor, gets it as well: it
+    is the same but for rounding.
+    """
+    given = {key for key, value in kwargs.items() if value is not None and not key.startswith("decoder_")}
+    quantization = getattr(settings, "quantization", None)
+    if (
+        model.device.type != "cpu"
+        or not given <= {*UNDERSTOOD, name}
+        or quantization not in (None, "int8")
+        or _obstacle_in_settings(settings, model.config.vocab_size)
+        or _obstacle_in_model(model, "encoder")
+    ):
+        return None
+    autocast = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
+    with torch.autocast("cpu", enabled=False):
+        encoder = _laid_out(model, LaidOutEncoder, dtype, quantization)
+        encoded_NSD = encoder(**{name: inputs}, attention_mask=kwargs.get("attention_mask"))
+    return BaseModelOutput(last_hidden_state=encoded_NSD.to(dtype))
 
 
 def fast_beam_search(
@@ -199,25 +231,28 @@ def _searching(
     dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
     encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
     with torch.autocast(device, enabled=False):
-        decoder = _laid_out(model, dtype, getattr(settings, "quantization", None))
+        decoder = _laid_out(model, StepDecoder, dtype, getattr(settings, "quantization", None))
         yield decoder, decoder.start(encoded_NSD, None if mask is None else mask[::width])
 
 
-# A model's decoder is laid out once, and again when a weight is another one than it was.
-_DECODERS: "weakref.WeakKeyDictionary[Any, tuple[Any, torch.Tensor, StepDecoder]]" = weakref.WeakKeyDictionary()
+# What of a model is laid out is so once, and again when a weight is another one than it was.
+_LAYING_OUT = threading.Lock()
+_LAID_OUT: "weakref.WeakKeyDictionary[Any, dict[type, tuple[Any, torch.Tensor, Any]]]" = weakref.WeakKeyDictionary()
 
 
-def _laid_out(model: Any, dtype: torch.dtype, quantization: str | None) -> StepDecoder:
-    weights = [*model.model.decoder.parameters(), *model.lm_head.parameters()]
+def _laid_out(model: Any, part: type[_Part], dtype: torch.dtype, quantization: str | None) -> _Part:
+    weights = list(part.weights(model))
     versions = [None if weight.is_inference() else weight._version for weight in weights]
     key = (dtype, quantization, [(weight.data_ptr(), weight.device) for weight in weights], versions)
     # Of each weight some numbers, too: what is changed through `.data` has no other version.
     steps = [max(1, weight.numel() // SAMPLED) for weight in weights]
     sample = torch.cat([weight.detach().flatten()[::step] for weight, step in zip(weights, steps, strict=True)])
-    known = _DECODERS.get(model)
-    if known is None or known[0] != key or not torch.equal(known[1], sample):
-        known = (key, sample, StepDecoder(model, dtype, quantization))
-        _DECODERS[model] = known
+    with _LAYING_OUT:
+        parts = _LAID_OUT.setdefault(model, {})
+        known = parts.get(part)
+        if known is None or known[0] != key or not torch.equal(known[1], sample):
+            known = (key, sample, part(model, dtype, quantization))
+            parts[part] = known
     return known[2]
 
 
@@ -302,4 +337,4 @@ def _as_library_cache(model: Any, past: Past) -> EncoderDecoderCache:
     return cache
 
 
-__all__ = ["fast_beam_search", "fast_greedy_search", "obstacle_to_fast_road"]
+__all__ = ["fast_beam_search", "fast_encoder_output", "fast_greedy_search", "obstacle_to_fast_road"]

@@ -8,7 +8,12 @@ from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .fast_generation_vanilla_transformer import fast_beam_search, fast_greedy_search, obstacle_to_fast_road
+from .fast_generation_vanilla_transformer import (
+    fast_beam_search,
+    fast_encoder_output,
+    fast_greedy_search,
+    obstacle_to_fast_road,
+)
 from .search_vanilla_transformer import SourceLengthLimit
 
 # Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
@@ -150,6 +155,21 @@ class PaperGenerationMixin(GenerationMixin):
             return 1
         lacks_start = bool(decoder_input_ids[:, 0].ne(self.config.decoder_start_token_id).all())
         return decoder_input_ids.shape[1] + lacks_start
+
+    def _maybe_prepare_encoder_kwargs_for_generation(
+        self,
+        inputs_tensor: torch.Tensor,
+        model_kwargs: dict[str, Any],
+        model_input_name: str | None,
+        generation_config: GenerationConfig,
+    ) -> dict[str, Any]:
+        """Asks the encoder once, by the fast road where it can go there."""
+        if model_kwargs.get("encoder_outputs") is None:
+            model_kwargs["encoder_outputs"] = fast_encoder_output(
+                self, inputs_tensor, model_input_name or "input_ids", generation_config, model_kwargs
+            )
+        arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
+        return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
 
     def _beam_search(  # type: ignore[override]
         self,

@@ -318,21 +318,22 @@ class _Stack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def _embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """Section 3.4: embeddings times √d_model."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"{type(self).__name__} needs either token ids or their embeddings, and not both.")
-        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        return embeddings * self.config.d_model**0.5
-
-    def _add_positions(
-        self, embeddings_BTD: torch.Tensor, attention_mask: torch.Tensor | None, start: int | torch.Tensor = 0
+    def embed(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        start: int | torch.Tensor = 0,
     ) -> torch.Tensor:
-        """Sections 3.5 and 5.4: the sum of embeddings and positional encodings, and its dropout.
+        """Sections 3.4, 3.5 and 5.4: embeddings times √d_model, plus positional encodings, and the sum's dropout.
 
         A sentence's first token that is not padding has position 0, on whichever side the padding stands. A mask
         covers the cached tokens too, `start` of them.
         """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"{type(self).__name__} needs either token ids or their embeddings, and not both.")
+        embeddings_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings_BTD = embeddings_BTD * self.config.d_model**0.5
         length, device = embeddings_BTD.shape[1], embeddings_BTD.device
         if attention_mask is None or attention_mask.dim() != 2:
             encodings = self.positional_encoding(length, start, device)
@@ -364,11 +365,8 @@ class Encoder(_Stack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """(batch, source length) token ids to (batch, source length, d_model)."""
-        embeddings_BSD = self._embed(input_ids, inputs_embeds)
-        x = self._add_positions(embeddings_BSD, attention_mask)
-        mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=embeddings_BSD, attention_mask=attention_mask
-        )
+        x = self.embed(input_ids, inputs_embeds, attention_mask)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -400,7 +398,6 @@ class Decoder(_Stack):
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """(batch, target length) token ids to (batch, target length, d_model)."""
-        embeddings_BTD = self._embed(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         own_cache = (
@@ -409,16 +406,16 @@ class Decoder(_Stack):
             else past_key_values
         )
         start = own_cache.get_seq_length() if own_cache is not None else 0
-        x = self._add_positions(embeddings_BTD, attention_mask, start)
+        x = self.embed(input_ids, inputs_embeds, attention_mask, start)
         causal_mask = create_causal_mask(
             config=self.config,
-            inputs_embeds=embeddings_BTD,
+            inputs_embeds=x,
             attention_mask=attention_mask,
             past_key_values=own_cache,
         )
         source_mask = create_bidirectional_mask(
             config=self.config,
-            inputs_embeds=embeddings_BTD,
+            inputs_embeds=x,
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )

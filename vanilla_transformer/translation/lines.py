@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.translation.side_by_side import side_by_side
+
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
 # padding, but the more is begun again after an interruption and waited for where several processes share a file.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
@@ -181,8 +183,10 @@ class LineTranslator:
             ids[index] = [*ids[index][: self.max_source_length - 1], ids[index][-1]]
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
         with _evaluating(self.model):
-            for batch in self._batches(ids):
-                hypotheses = self._generate([ids[index] for index in batch])
+            batches = list(self._batches(ids))
+            rows = [[ids[index] for index in batch] for batch in batches]
+            found = side_by_side(self._generate, rows, self.model.device)
+            for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
                     translations[index] = Translation(best_first, truncated=index in too_long)
                 tokens += sum(len(ids[index]) for index in batch)

@@ -1,0 +1,101 @@
+"""A layer's products for decoding: weights in the order that the processor multiplies fastest with, no gradients."""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+# From so many outputs on, a vocabulary's, oneDNN is the fastest with 8 bits; for fewer torch's own choice is.
+MANY_OUTPUTS = 4096
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Layout(NamedTuple):
+    """How weights are laid out for products that are asked for again and again.
+
+    Attributes:
+        dtype: Type of the activations, and of the weights unless they are quantized.
+        quantization: None, or "int8" for weights of 8 bits and activations that are rounded to 8 bits for each
+            product; what lies between the products is computed in float32 then.
+    """
+
+    dtype: torch.dtype
+    quantization: str | None
+
+    @property
+    def activations(self) -> torch.dtype:
+        """Type of what goes into the products and comes out of them."""
+        return torch.float32 if self.quantization else self.dtype
+
+    def joined(self, *modules: nn.Linear, scaled: float = 1.0) -> Product:
+        """One product with the weights of several, their outputs side by side, the first one's `scaled`."""
+        factors = [scaled] + [1.0] * (len(modules) - 1)
+        weight = torch.cat([module.weight * factor for module, factor in zip(modules, factors, strict=True)])
+        if modules[0].bias is None:
+            return self.product(weight, None)
+        return self.product(
+            weight, torch.cat([module.bias * factor for module, factor in zip(modules, factors, strict=True)])
+        )
+
+    def product(self, weight: torch.Tensor, bias: torch.Tensor | None, activation: nn.Module | None = None) -> Product:
+        """x to xWᵀ + b, (rows, in) to (rows, out), and the activation of that."""
+        relu = isinstance(activation, nn.ReLU)
+        if self.quantization == "int8":
+            product = _int8_product(weight, bias, relu)
+        elif weight.device.type == "cpu" and _has_packed_products(self.dtype):
+            product = _packed_product(weight.to(self.dtype), None if bias is None else bias.to(self.dtype), relu)
+        else:
+            weight = weight.to(self.dtype)
+            bias = None if bias is None else bias.to(self.dtype)
+            if relu:
+                return lambda x: F.linear(x, weight, bias).relu_()
+            product = lambda x: F.linear(x, weight, bias)  # noqa: E731
+        if activation is None or relu:
+            return product
+        return lambda x: activation(product(x))
+
+    def norm(self, module: nn.LayerNorm) -> Product:
+        """A layer normalisation in the type of the activations."""
+        weight, bias = module.weight.to(self.activations), module.bias.to(self.activations)
+        return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
+
+
+def _has_packed_products(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+    """By oneDNN, with the weight in its order: `F.linear` puts it there each time, or takes a slower library."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    then = "relu" if relu else "none"
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, then, [], "")
+
+
+def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+    """8 bits a number: the weight with a scale for each output, the activations with one for each product."""
+    weight = weight.detach().float()
+    scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    quantized = torch.backends.quantized
+    usual = quantized.engine
+    with warnings.catch_warnings():
+        # torch means to give this up for torchao, which has no such product for processors yet.
+        warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
+        rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+    try:
+        if len(weight) >= MANY_OUTPUTS and "onednn" in quantized.supported_engines:
+            quantized.engine = "onednn"
+        packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach().float())
+    finally:
+        quantized.engine = usual
+    multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
+    return lambda x: multiply(x, packed)
+
+
+__all__ = ["Layout", "Product"]
