@@ -30,10 +30,11 @@ class ExperimentError(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: its name, and its recipe without a place for the model."""
+    """One training run: its name, its recipe without a place for the model, and what its process does before."""
 
     name: str
     recipe: Recipe
+    before: Callable[[], object] | None = None
 
 
 class Experiment:
@@ -121,7 +122,7 @@ class Experiment:
 
     def _start(self, run: Run) -> ForkServerProcess:
         recipe = dataclasses.replace(run.recipe, output=str(self.model(run)))
-        process = PROCESSES.Process(target=_train, args=(recipe, self._log(run), self.jobs))
+        process = PROCESSES.Process(target=_train, args=(recipe, self._log(run), self.jobs, run.before))
         process.start()
         return process
 
@@ -135,7 +136,7 @@ class Experiment:
             raise ExperimentError(f"{run.name} failed: {last.rstrip('.')} (all that it said is in {log}).")
 
 
-def _train(recipe: Recipe, log: Path, jobs: int) -> None:
+def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | None) -> None:
     """What a process does: one run, with its share of the threads, and all that it says in a file."""
     with log.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):
@@ -145,6 +146,8 @@ def _train(recipe: Recipe, log: Path, jobs: int) -> None:
     from vanilla_transformer.training.loop import DivergenceError, train
 
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+    if before is not None:
+        before()
     try:
         train(recipe)
     except DivergenceError as error:

@@ -38,9 +38,8 @@ def test_two_at_a_time_in_order(two_threads):
 )
 def test_one_at_a_time_otherwise(threads, parts, device):
     torch.set_num_threads(threads)
-    places = list(
-        side_by_side(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
-    )
+    here = threading.current_thread()
+    places = side_by_side(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
     assert list(places) == [(part, here, threads) for part in parts]
 
 

@@ -1,0 +1,169 @@
+"""Whether what makes training fast costs quality: a recipe with it and without it, each with several seeds."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from experiment import Experiment, ExperimentError, Run, cells, command, write
+from table3 import Spread
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from vanilla_transformer.data.batching import Step, StepPlan
+from vanilla_transformer.training import loop
+from vanilla_transformer.training.recipe import Recipe, load_recipe, settled
+
+
+class PlanAtRandom(StepPlan):
+    """Batches of pairs in random order, whatever their lengths, with as many tokens of the longer side as ours."""
+
+    def epoch(self, epoch: int) -> list[Step]:
+        """The steps of an epoch, every pair in one of them."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.source_lengths))
+        longer = np.maximum(self.source_lengths[order], self.target_lengths[order]).astype(np.int64)
+        numbers = (longer.cumsum() - longer) // self.batch_budget
+        batches = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
+        groups = [
+            batches[start : start + self.batches_per_step] for start in range(0, len(batches), self.batches_per_step)
+        ]
+        return [
+            Step(tuple(group), sum(int(self.target_lengths[batch].sum(dtype=np.int64)) for batch in group))
+            for group in groups
+        ]
+
+
+def batch_at_random() -> None:
+    """Makes the trainer of this process take its batches at random."""
+    loop.StepPlan = PlanAtRandom  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a row of the table changes: choices of the recipe, or the trainer itself."""
+
+    precision: str
+    before: Callable[[], object] | None
+    words: str
+
+
+VARIANTS = {
+    "as-it-is": Variant("bfloat16", None, "bfloat16, batches of about equal length"),
+    "float32": Variant("float32", None, "float32"),
+    "random-batches": Variant("bfloat16", batch_at_random, "batches at random"),
+}
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Train a recipe in bfloat16 and in float32, with our batches and with random ones, and write the scores.
+
+    A run that is finished is not made again: the same command goes on where it was stopped, and with more --runs it
+    adds to the table.
+    """
+
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    """A recipe of the package or a YAML file, which comes before all options."""
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    """Rows of the table."""
+    runs: int = 3
+    """Runs of each row, with seeds from --seed on."""
+    jobs: int = 1
+    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
+    recipe: Recipe = Recipe()
+
+
+def main(words: Sequence[str]) -> None:
+    """Trains what is not there yet, and writes quality.md and quality.json into the output directory."""
+    default = Quality()
+    if words and not words[0].startswith("-"):
+        recipe = dataclasses.replace(load_recipe(words[0]), test=(), examples=())
+        default = Quality(words[0], recipe=recipe)
+    options = tyro.cli(
+        Quality, prog="quality.py", args=words, default=default, config=(OmitArgPrefixes,), description=None
+    )
+    base = _checked(options)
+    experiment = Experiment(Path(settled(base.output)).resolve(), options.jobs)
+    base = dataclasses.replace(base, output=None)
+    seeds = range(base.seed, base.seed + options.runs)
+    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    first = Run(f"{options.variants[0]}-{base.seed}", _recipe(base, options.variants[0], base.seed))
+    experiment.train([first])
+    chosen = load_recipe(experiment.model(first) / "recipe.yaml")
+    tokenizer = base.tokenizer or str(experiment.model(first))
+    base = dataclasses.replace(chosen, tokenizer=tokenizer, output=None)
+    runs = {
+        name: [
+            first
+            if f"{name}-{seed}" == first.name
+            else Run(f"{name}-{seed}", _recipe(base, name, seed), VARIANTS[name].before)
+            for seed in seeds
+        ]
+        for name in options.variants
+    }
+    in_order = [runs[name][number] for number in range(options.runs) for name in runs]
+    experiment.train(in_order, done=lambda run: _write_table(experiment, runs, base))
+    print(_write_table(experiment, runs, base))
+
+
+def _checked(options: Quality) -> Recipe:
+    recipe = options.recipe
+    if recipe.output is None:
+        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
+    if not recipe.dev:
+        raise ExperimentError("Quality is measured on dev: give the pairs of text as --dev.")
+    if options.runs < 1 or options.jobs < 1:
+        raise ExperimentError("--runs and --jobs must be at least 1.")
+    for name in options.variants:
+        if name not in VARIANTS:
+            raise ExperimentError(f"There is no variant {name!r}; there are {', '.join(VARIANTS)}.")
+    if not options.variants or options.variants[0] == "random-batches":
+        raise ExperimentError("The first of --variants settles the vocabulary: name another before random-batches.")
+    return recipe
+
+
+def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
+    return dataclasses.replace(base, precision=VARIANTS[variant].precision, seed=seed)
+
+
+def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
+    """Writes what is known by now, as a table to read and one to compute with, and returns the first."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, all_runs in runs.items():
+        over = [run for run in all_runs if experiment.is_over(run)]
+        rows[name] = [_figures(experiment, run) for run in over]
+    names = list(dict.fromkeys(figure for seeds in rows.values() for seed in seeds for figure in seed))
+    shown = [name for name in names if name not in ("seed", "diverged")]
+    lines = [cells(["training", "seeds", *shown]), cells(["---"] * (2 + len(shown)))]
+    for name, seeds in rows.items():
+        spreads = [Spread.of([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
+        ended = ", ".join(str(seed["seed"]) + (" diverged" if seed["diverged"] else "") for seed in seeds)
+        lines.append(cells([VARIANTS[name].words, ended, *("" if spread is None else spread for spread in spreads)]))
+    steps = f"{settled(base.max_steps):,} steps of {settled(base.batch_tokens):,} target tokens"
+    lines += [
+        "",
+        f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}.",
+        "",
+    ]
+    text = "\n".join(lines)
+    write(experiment.directory / "quality.md", text)
+    write(experiment.directory / "quality.json", json.dumps(rows, indent=1) + "\n")
+    return text
+
+
+def _figures(experiment: Experiment, run: Run) -> dict[str, Any]:
+    if experiment.has_diverged(run):
+        return {"seed": run.recipe.seed, "diverged": True}
+    summary = experiment.summary(run)
+    scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
+    return {"seed": run.recipe.seed, "diverged": False, "perplexity": math.exp(summary["last_dev_nll"]), **scores}
+
+
+if __name__ == "__main__":
+    with command("quality.py"):
+        main(sys.argv[1:])
