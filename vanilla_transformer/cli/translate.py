@@ -66,8 +66,10 @@ class Decoding:
         import torch
         from transformers.utils.logging import disable_progress_bar
 
+        from vanilla_transformer.training.allocation import keep_freed_memory
         from vanilla_transformer.translation import load_model
 
+        keep_freed_memory()
         if Path(model).is_dir():
             # Reading is a matter of a moment; only a download is worth a bar.
             disable_progress_bar()

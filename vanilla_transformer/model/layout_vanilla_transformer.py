@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# From so many outputs on, a vocabulary's, oneDNN is the fastest with 8 bits; for fewer torch's own choice is.
+# With 8 bits oneDNN is faster than torch's own choice from so many rows and outputs, a vocabulary's, on.
+MANY_ROWS = 32
 MANY_OUTPUTS = 4096
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -79,23 +80,25 @@ def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool)
 
 def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
     """8 bits a number: the weight with a scale for each output, the activations with one for each product."""
-    weight = weight.detach().float()
+    weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
     scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    quantized = torch.backends.quantized
-    usual = quantized.engine
     with warnings.catch_warnings():
         # torch means to give this up for torchao, which has no such product for processors yet.
         warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
         rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+    multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
+    packed = torch.ops.quantized.linear_prepack(rounded, bias)
+    quantized = torch.backends.quantized
+    if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines:
+        return lambda x: multiply(x, packed)
+    usual = quantized.engine
     try:
-        if len(weight) >= MANY_OUTPUTS and "onednn" in quantized.supported_engines:
-            quantized.engine = "onednn"
-        packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach().float())
+        quantized.engine = "onednn"
+        packed_for_many = torch.ops.quantized.linear_prepack(rounded, bias)
     finally:
         quantized.engine = usual
-    multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
-    return lambda x: multiply(x, packed)
+    return lambda x: multiply(x, packed if len(x) < MANY_ROWS else packed_for_many)
 
 
 __all__ = ["Layout", "Product"]

@@ -1,4 +1,4 @@
-"""Memory that a training step frees stays with the process for the next one."""
+"""Memory that a step of training or decoding frees stays with the process for the next one."""
 
 import ctypes
 import os
@@ -11,10 +11,10 @@ _LARGEST_INT = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Keeps what is freed, and takes large tensors in large pages; True where the C library does so.
 
-    A step takes and frees gigabytes in tensors of many megabytes. Left to itself glibc gives each of them back to the
-    system at once, and Linux fills every page with zeros when it is taken anew: a tenth of a step on a CPU. To be
-    called before the first large tensor is made, which is when torch looks for its setting. Elsewhere than on Linux
-    with glibc nothing is changed.
+    Training takes and frees gigabytes a step, decoding tens of megabytes, in tensors of many megabytes. Left to
+    itself glibc gives each of them back to the system at once, and Linux fills every page with zeros when it is taken
+    anew: a tenth of a step of training on a CPU. To be called before the first large tensor is made, which is when
+    torch looks for its setting. Elsewhere than on Linux with glibc nothing is changed.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
