@@ -60,6 +60,7 @@ def main() -> None:
         chosen = [case for case in cases(arguments) if arguments.case is None or arguments.case in case.name]
         command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
         command += ["--threads", str(arguments.threads), "--device", arguments.device]
+        command += ["--early-stopping"] * arguments.early_stopping
         contestants = {
             name: Contestant(name, [*command, "--work", work, "--worker", name]) for name in arguments.contestants
         }
@@ -169,6 +170,8 @@ class Worker:
         engines: dict[str, Any] = {"ours": OurEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
         self.engine = engines[name](arguments.model, work, self.precision, arguments.device, arguments.threads)
         self.rows = [self.engine.tokenizer(line)["input_ids"] for line in self.lines]
+        if arguments.early_stopping and name != "ctranslate2":
+            self.engine.settings["early_stopping"] = True
 
     def serve(self) -> None:
         """Answers each line on standard input with one on standard output."""
@@ -285,7 +288,8 @@ class MarianEngine(_TorchEngine):
 
     def _translate(self, rows: list[list[int]]) -> int:
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        output = self.model.generate(**inputs, num_beams=4, early_stopping=False, max_new_tokens=len(rows[0]) + 50)
+        settings = {**self.settings, "num_beams": 4, "max_new_tokens": len(rows[0]) + 50}
+        output = self.model.generate(**inputs, **settings)
         self.tokenizer.batch_decode(output, skip_special_tokens=True)
         return self.new_tokens(output)
 
@@ -356,6 +360,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--singles", type=int, default=8, help="sentences that are decoded one by one")
     parser.add_argument("--lines", type=int, default=1000, help="of the file")
     parser.add_argument("--forced", type=int, default=30, help="tokens, where the length is fixed")
+    parser.add_argument(
+        "--early-stopping",
+        action="store_true",
+        help="let ours and Marian end a search by CTranslate2's rule: once as many hypotheses have ended as run",
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
