@@ -124,7 +124,7 @@ def take_turns(
         for turn in range(repeats + 1):
             for name, contestant in contestants.items():
                 found = contestant.decode(case)
-                if turn:
+                if turn or not repeats:
                     turns[name].append(found)
             print(f"{case.name}: turn {turn} of {repeats}", file=sys.stderr)
         measured[case.name] = turns
@@ -365,7 +365,7 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="let ours and Marian end a search by CTranslate2's rule: once as many hypotheses have ended as run",
     )
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="turns after one that warms up; with 0 that one counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", help="file for all measurements")

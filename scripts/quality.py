@@ -45,23 +45,27 @@ def batch_at_random() -> None:
 
 @dataclass(frozen=True)
 class Variant:
-    """What a row of the table changes: choices of the recipe, or the trainer itself."""
+    """What a row of the table changes: choices of the recipe, or the trainer itself; `batches` multiplies a step's."""
 
-    precision: str
-    before: Callable[[], object] | None
     words: str
+    precision: str = "bfloat16"
+    before: Callable[[], object] | None = None
+    batches: int = 1
 
 
 VARIANTS = {
-    "as-it-is": Variant("bfloat16", None, "bfloat16, batches of about equal length"),
-    "float32": Variant("float32", None, "float32"),
-    "random-batches": Variant("bfloat16", batch_at_random, "batches at random"),
+    "as-it-is": Variant("bfloat16, batches of about equal length"),
+    "float32": Variant("float32", precision="float32"),
+    "random-batches": Variant("batches at random", before=batch_at_random),
+    "smaller-batches": Variant("twice as many batches a step, of half the size", batches=2),
+    "smallest-batches": Variant("four times as many batches a step, of a quarter of the size", batches=4),
 }
+FIRST = "as-it-is"
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Train a recipe in bfloat16 and in float32, with our batches and with random ones, and write the scores.
+    """Train a recipe in bfloat16 and in float32, with our batches, smaller ones and random ones, and write the scores.
 
     A run that is finished is not made again: the same command goes on where it was stopped, and with more --runs it
     adds to the table.
@@ -70,7 +74,7 @@ class Quality:
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
     """A recipe of the package or a YAML file, which comes before all options."""
     variants: tuple[str, ...] = tuple(VARIANTS)
-    """Rows of the table."""
+    """Rows of the table, beside the first, which is always there."""
     runs: int = 3
     """Runs of each row, with seeds from --seed on."""
     jobs: int = 1
@@ -92,8 +96,10 @@ def main(words: Sequence[str]) -> None:
     base = dataclasses.replace(base, output=None)
     seeds = range(base.seed, base.seed + options.runs)
     # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
-    first = Run(f"{options.variants[0]}-{base.seed}", _recipe(base, options.variants[0], base.seed))
+    first = Run(f"{FIRST}-{base.seed}", dataclasses.replace(base, precision=VARIANTS[FIRST].precision))
     experiment.train([first])
+    if experiment.has_diverged(first):
+        raise ExperimentError("The first run diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
     chosen = load_recipe(experiment.model(first) / "recipe.yaml")
     tokenizer = base.tokenizer or str(experiment.model(first))
     base = dataclasses.replace(chosen, tokenizer=tokenizer, output=None)
@@ -104,7 +110,7 @@ def main(words: Sequence[str]) -> None:
             else Run(f"{name}-{seed}", _recipe(base, name, seed), VARIANTS[name].before)
             for seed in seeds
         ]
-        for name in options.variants
+        for name in dict.fromkeys((FIRST, *options.variants))
     }
     in_order = [runs[name][number] for number in range(options.runs) for name in runs]
     experiment.train(in_order, done=lambda run: _write_table(experiment, runs, base))
@@ -122,13 +128,13 @@ def _checked(options: Quality) -> Recipe:
     for name in options.variants:
         if name not in VARIANTS:
             raise ExperimentError(f"There is no variant {name!r}; there are {', '.join(VARIANTS)}.")
-    if not options.variants or options.variants[0] == "random-batches":
-        raise ExperimentError("The first of --variants settles the vocabulary: name another before random-batches.")
     return recipe
 
 
 def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
-    return dataclasses.replace(base, precision=VARIANTS[variant].precision, seed=seed)
+    changes = VARIANTS[variant]
+    batches = settled(base.batches_per_step) * changes.batches
+    return dataclasses.replace(base, precision=changes.precision, batches_per_step=batches, seed=seed)
 
 
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
