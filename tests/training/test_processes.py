@@ -128,7 +128,8 @@ def test_a_process_that_is_killed_ends_all_and_the_same_command_goes_on(recipe, 
     assert blamed in (tmp_path / "model" / "train.log").read_text()
     again = Launch(1, command(recipe, tmp_path / "model"), tmp_path)
     assert again.codes() == [0]
-    assert "Going on from the checkpoint of step 4." in again.printed(0)
+    # The last checkpoint may still have been written beside training when it ended.
+    assert re.search(r"Going on from the checkpoint of step [24]\.", again.printed(0))
     assert_same_training(tmp_path / "model", alone)
 
 

@@ -185,8 +185,9 @@ class Past:
     def keep(self, sentences: torch.Tensor) -> None:
         """Lets all other sentences go; `sentences` are indices."""
         self.sources = [(keys[sentences], values[sentences]) for keys, values in self.sources]
-        self.keys = [keys[sentences] for keys in self.keys]
-        self.values = [values[sentences] for values in self.values]
+        for parts in (self.keys, self.values):
+            for layer, part in enumerate(parts):
+                parts[layer] = part[sentences]
         self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
         self.sees = None if self.sees is None else self.sees[sentences]
 
@@ -206,8 +207,10 @@ class Past:
             self.sees = sees
         heads = torch.arange(self.sentences * self.decoder.num_heads, device=self._device)
         rows_NHL = heads.view(self.sentences, -1, 1) * self.room + kept_NL[:, None]
-        self.keys = [_moved(keys, rows_NHL, room) for keys in self.keys]
-        self.values = [_moved(values, rows_NHL, room) for values in self.values]
+        for parts in (self.keys, self.values):
+            for layer, part in enumerate(parts):
+                # Each in the place of the old one at once: the past is the largest thing that a search has.
+                parts[layer] = _moved(part, rows_NHL, room)
         self.used, self.room = kept_NL.shape[1], room
 
     @property
