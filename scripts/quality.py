@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -48,7 +48,7 @@ class Variant:
     """What a row of the table changes: choices of the recipe, or the trainer itself; `batches` multiplies a step's."""
 
     words: str
-    precision: str = "bfloat16"
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
     before: Callable[[], object] | None = None
     batches: int = 1
 
