@@ -28,6 +28,8 @@ from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
 
 # Runs that are killed are processes of their own. A server that has everything imported makes each in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
+# A shell starts what it puts into the background without SIGINT.
+SIGNALS_BEFORE = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 
 
@@ -241,8 +243,7 @@ def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path, sent, 
 
 
 def test_signals_do_what_they_did_before_once_training_is_over(undisturbed):
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    assert {number: signal.getsignal(number) for number in SIGNALS_BEFORE} == SIGNALS_BEFORE
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(recipe, undisturbed, tmp_path):
