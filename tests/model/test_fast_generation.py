@@ -464,6 +464,12 @@ def test_weights_of_8_bits_are_refused_where_they_cannot_be_had():
         model.generate(**INPUTS, quantization="int4")
 
 
+def test_weights_of_8_bits_are_refused_in_one_sentence_by_a_torch_without_them(monkeypatch):
+    monkeypatch.setattr(torch.ops, "quantized", object())
+    with pytest.raises(ValueError, match="'int8' is not to be had together with torch .*, which has no products of 8"):
+        sharp(0).generate(**INPUTS, quantization="int8")
+
+
 def test_quantization_can_be_the_models_own_setting(tmp_path):
     model = sharp(0, d_model=64)
     model.generation_config.quantization = "int8"

@@ -67,18 +67,23 @@ def obstacle_to_fast_road(
     kwargs: dict[str, Any],
 ) -> str | None:
     """What the fast road does not do of all that is asked for, in words; None where it does everything."""
-    quantization = getattr(generation_config, "quantization", None)
-    if quantization not in (None, "int8"):
-        raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
-    if quantization is not None and model.device.type != "cpu":
-        return f"a model on {model.device}: weights of 8 bits are for processors"
-    if quantization is not None and not hasattr(torch.ops.quantized, "linear_dynamic"):
-        return f"torch {torch.__version__}, which has no products of 8 bits any more"
     return (
-        _obstacle_in_settings(generation_config, model.config.vocab_size)
+        _obstacle_in_quantization(generation_config, model.device)
+        or _obstacle_in_settings(generation_config, model.config.vocab_size)
         or _obstacle_in_arguments(logits_processor, stopping_criteria, kwargs)
         or _obstacle_in_model(model)
     )
+
+
+def _obstacle_in_quantization(settings: GenerationConfig, device: torch.device) -> str | None:
+    quantization = getattr(settings, "quantization", None)
+    if quantization not in (None, "int8"):
+        raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
+    if quantization is not None and device.type != "cpu":
+        return f"a model on {device}: weights of 8 bits are for processors"
+    if quantization is not None and not hasattr(torch.ops.quantized, "linear_dynamic"):
+        return f"torch {torch.__version__}, which has no products of 8 bits any more"
+    return None
 
 
 def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
@@ -146,11 +151,10 @@ def fast_encoder_output(
     is the same but for rounding.
     """
     given = {key for key, value in kwargs.items() if value is not None and not key.startswith("decoder_")}
-    quantization = getattr(settings, "quantization", None)
     if (
         model.device.type != "cpu"
         or not given <= {*UNDERSTOOD, name}
-        or quantization not in (None, "int8")
+        or _obstacle_in_quantization(settings, model.device)
         or _obstacle_in_settings(settings, model.config.vocab_size)
         or _obstacle_in_model(model, "encoder")
     ):
@@ -158,7 +162,7 @@ def fast_encoder_output(
     autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
     with torch.autocast("cpu", enabled=False):
-        encoder = _laid_out(model, LaidOutEncoder, dtype, quantization)
+        encoder = _laid_out(model, LaidOutEncoder, dtype, getattr(settings, "quantization", None))
         encoded_NSD = encoder(**{name: inputs}, attention_mask=kwargs.get("attention_mask"))
     return BaseModelOutput(last_hidden_state=encoded_NSD.to(dtype))
 

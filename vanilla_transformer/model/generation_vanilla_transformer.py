@@ -165,9 +165,10 @@ class PaperGenerationMixin(GenerationMixin):
     ) -> dict[str, Any]:
         """Asks the encoder once, by the fast road where it can go there."""
         if model_kwargs.get("encoder_outputs") is None:
-            model_kwargs["encoder_outputs"] = fast_encoder_output(
-                self, inputs_tensor, model_input_name or "input_ids", generation_config, model_kwargs
-            )
+            name = model_input_name or "input_ids"
+            output = fast_encoder_output(self, inputs_tensor, name, generation_config, model_kwargs)
+            if output is not None:
+                model_kwargs["encoder_outputs"] = output
         arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
         return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
 
