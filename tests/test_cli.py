@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from launching import Launch
 from safetensors.torch import save_file
 
 from vanilla_transformer import (
@@ -282,6 +283,28 @@ def test_evaluate_prints_each_metric_with_its_signature_and_writes_the_translati
     assert "2 sources" in speed and "sentences/s" in speed and "target tokens/s" in speed
     first, _, third, end = (tmp_path / "out").read_text(encoding="utf-8").split("\n")
     assert first == third and end == ""
+
+
+def test_several_processes_evaluate_together_and_one_prints(run, model, corpus, tmp_path):
+    words = ["evaluate", model, "--data", *corpus, "--metrics", "wer", "chrf", "--json", *SHORT]
+    code, out, _ = run(*words)
+    alone = json.loads(out)
+    launch = Launch(2, [str(word) for word in [*words, "--output", tmp_path / "out"]], tmp_path / "launch")
+    assert launch.codes() == [0, 0], launch.printed_by_all()
+    together = json.loads(launch.printed(0))
+    assert launch.printed(1) == ""
+    assert {name: together[name] for name in ("scores", "pairs", "distinct_sources")} == {
+        name: alone[name] for name in ("scores", "pairs", "distinct_sources")
+    }
+    assert len((tmp_path / "out").read_text().splitlines()) == 3
+
+
+def test_what_is_wrong_with_an_evaluation_the_main_process_says_for_all(model, corpus, tmp_path):
+    words = ["evaluate", str(model), "--data", *map(str, corpus), "--metrics", "blue"]
+    launch = Launch(2, words, tmp_path / "launch")
+    assert 0 not in launch.codes()
+    assert "sacrebleu" in launch.printed(0) and "Traceback" not in launch.printed_by_all()
+    assert launch.printed(1).endswith("error: The other processes are gone: start all again.\n")
 
 
 def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, model, corpus, tmp_path):

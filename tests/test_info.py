@@ -118,7 +118,9 @@ def test_memory_follows_the_batch(model):
     assert longer["sentences"] == 20
     assert longer["float32"]["activations"] > whole["float32"]["activations"]
     for estimate in (whole["float32"], whole["bfloat16"]):
-        assert estimate["total"] == sum(estimate.values()) - estimate["total"]
+        parts = [estimate[part] for part in ("weights", "gradients", "adam", "activations")]
+        assert estimate["total"] == sum(parts)
+        assert estimate["checkpoint_copy"] == estimate["weights"] + estimate["adam"]
 
 
 def test_a_model_is_counted_from_its_configuration_alone(model, tmp_path):

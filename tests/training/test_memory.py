@@ -41,6 +41,7 @@ def test_weights_gradients_and_adam_are_four_numbers_a_parameter():
     parameters = 1_885_696 + (4000 - 316) * 128
     assert (memory.weights, memory.gradients, memory.adam) == (4 * parameters, 4 * parameters, 8 * parameters)
     assert memory.total == 16 * parameters + memory.activations
+    assert memory.checkpoint_copy == 12 * parameters
 
 
 def test_activations_grow_with_the_batch_and_shrink_with_the_precision():

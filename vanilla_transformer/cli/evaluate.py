@@ -15,7 +15,10 @@ from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from vanilla_transformer.evaluation import Evaluation
+    from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,17 @@ class Evaluate:
     decoding: Decoding = Decoding()
 
     def run(self) -> None:
-        """Translates the corpus and prints the scores."""
-        from vanilla_transformer.data.corpus import read_corpus
+        """Translates the corpus, with the processes that a launcher started together, and prints the scores."""
+        from vanilla_transformer.translation.processes import join_processes
+
+        with join_processes() as processes:
+            if processes.is_main:
+                self._lead(processes)
+            else:
+                self._take_part(processes)
+
+    def _lead(self, processes: "OneProcess | SeveralProcesses") -> None:
+        """Does what the main process does: it alone scores, writes and shows anything."""
         from vanilla_transformer.evaluation import check_names, evaluate_model
 
         if self.card and not Path(self.model).is_dir():
@@ -53,11 +65,14 @@ class Evaluate:
         metrics = self.metrics or _metrics_of(self.model)
         check_names(metrics)
         arguments = self.decoding.arguments()
-        corpus = read_corpus(self.data, source_column=self.source_column, target_column=self.target_column)
+        corpus = self._corpus()
         model, tokenizer = self.decoding.load(self.model)
         distinct = len(set(corpus["source"]))
+        processes.start({"windows": 0})
         with progress_bar(self.progress, "sources", total=distinct) as bar:
-            evaluation = evaluate_model(model, tokenizer, corpus, metrics, progress=bar.update, **arguments)
+            evaluation = evaluate_model(
+                model, tokenizer, corpus, metrics, progress=bar.update, processes=processes, **arguments
+            )
         if self.output is not None:
             with open_output(self.output) as output:
                 print(*evaluation.predictions, sep="\n", file=output)
@@ -67,6 +82,19 @@ class Evaluate:
 
             settings = {name: value for name, value in arguments.items() if name != "batch_tokens"}
             add_scores(Path(self.model), self.data, evaluation.scores, settings)
+
+    def _take_part(self, processes: "SeveralProcesses") -> None:
+        """Does what the other processes do, once the main one has found nothing wrong."""
+        from vanilla_transformer.evaluation.scoring import help_to_evaluate
+
+        processes.await_start()
+        model, tokenizer = self.decoding.load(self.model)
+        help_to_evaluate(model, tokenizer, self._corpus(), processes, **self.decoding.arguments())
+
+    def _corpus(self) -> "Dataset":
+        from vanilla_transformer.data.corpus import read_corpus
+
+        return read_corpus(self.data, source_column=self.source_column, target_column=self.target_column)
 
     def _as_json(self, evaluation: "Evaluation") -> dict[str, Any]:
         return {

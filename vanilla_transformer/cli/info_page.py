@@ -125,12 +125,14 @@ def _memory(memory: dict[str, Any]) -> Iterator[str]:
         ("adam", "Adam's two means"),
         ("activations", "activations of a batch"),
         ("total", "total"),
+        ("checkpoint_copy", "beside it, for checkpoints"),
     ):
         yield f"    {words:<32}{_bytes(memory['float32'][part]):>10}{_bytes(memory['bfloat16'][part]):>12}"
     yield from _text(
         "bfloat16 is for the matrix products, weights stay in float32. All are tensors alone, with attention written "
         "out as on a CPU. The process takes some 0.4 GB more for its libraries, and up to 40% of the activations "
-        "for gaps between them."
+        "for gaps between them. From the first checkpoint on the main process keeps a copy of weights and means in "
+        "main memory, which is written while training goes on."
     )
 
 

@@ -9,7 +9,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation import translate_lines
+from vanilla_transformer.translation import LineTranslator
+from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
+from vanilla_transformer.translation.together import take_part, translate_together
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,7 +51,8 @@ def evaluate_model(
     metrics: Sequence[str],
     *,
     batch_tokens: int | None = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+    processes: OneProcess | SeveralProcesses | None = None,
     **generate_kwargs: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
@@ -61,7 +64,8 @@ def evaluate_model(
     Args:
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
-        progress: Called with the number of distinct sources done after each batch.
+        progress: Called after each batch with the number of distinct sources done since the last call.
+        processes: This one, the main process, and those that call `help_to_evaluate`.
         generate_kwargs: For `model.generate`, whose own settings apply otherwise.
     """
     check_names(metrics)
@@ -69,10 +73,9 @@ def evaluate_model(
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
+    translator = LineTranslator.of(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
     start = time.perf_counter()
-    translations = list(
-        translate_lines(model, tokenizer, distinct, batch_tokens=batch_tokens, progress=progress, **generate_kwargs)
-    )
+    translations = translate_together(translator, distinct, processes or OneProcess(), progress)
     seconds = time.perf_counter() - start
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
     return Evaluation(
@@ -85,6 +88,20 @@ def evaluate_model(
         seconds=seconds,
         tokens=sum(translation.hypotheses[0].tokens for translation in translations),
     )
+
+
+def help_to_evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: "Dataset",
+    processes: SeveralProcesses,
+    *,
+    batch_tokens: int | None = None,
+    **generate_kwargs: Any,
+) -> None:
+    """Translates a part of the corpus for the main process, which calls `evaluate_model` with the same arguments."""
+    translator = LineTranslator.of(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
+    take_part(translator, list(dict.fromkeys(corpus["source"])), processes)
 
 
 def _joined(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of all tensors of one process at the fullest moment of a training step."""
+    """Bytes of all tensors of one process at the fullest moment of a training step, and of what stands beside them."""
 
     weights: int
     gradients: int
@@ -24,10 +24,12 @@ class TrainingMemory:
     activations: int
     """All that comes and goes within a batch: what the backward pass needs of the forward pass, a part of the logits,
     and under bfloat16 the weights in it."""
+    checkpoint_copy: int
+    """Weights and Adam's means as a checkpoint is written from them: in main memory, of the main process alone."""
 
     @property
     def total(self) -> int:
-        """The sum of the parts; gradients last from batch to batch, so all are there at the same time."""
+        """The sum of what is on the device; gradients last from batch to batch, so all are there at the same time."""
         return self.weights + self.gradients + self.adam + self.activations
 
 
@@ -57,7 +59,13 @@ def training_memory(
                 )
             outputs.loss.backward()
     weights = 4 * model.num_parameters()
-    return TrainingMemory(weights=weights, gradients=weights, adam=2 * weights, activations=bytes_of_batch.most)
+    return TrainingMemory(
+        weights=weights,
+        gradients=weights,
+        adam=2 * weights,
+        activations=bytes_of_batch.most,
+        checkpoint_copy=3 * weights,
+    )
 
 
 class _LiveBytes(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""Several processes at one file: each takes on the next window, and hands its translations in to the main one."""
+"""Several processes at one text: each takes on the next window, and hands its translations in to the main one."""
 
 import json
 import os
@@ -26,6 +26,7 @@ class OneProcess:
     """The main process, alone."""
 
     is_main = True
+    size = 1
 
     def __init__(self) -> None:
         self._claimed = 0
@@ -82,7 +83,7 @@ class SeveralProcesses:
 
     def __init__(self, store: "torch.distributed.Store", rank: int, size: int) -> None:
         self._store = torch.distributed.PrefixStore("translate", store)
-        self._rank, self._size = rank, size
+        self._rank, self.size = rank, size
         self._first = 0
         self._pulses: dict[int, tuple[int, float]] = {}
         self._alone = False
@@ -113,7 +114,7 @@ class SeveralProcesses:
 
     def may_begin(self, number: int) -> bool:
         """Whether a window is not too far ahead of what is written."""
-        return number < int(self._store.get("taken")) + AHEAD * self._size
+        return number < int(self._store.get("taken")) + AHEAD * self.size
 
     def hand_in(self, number: int, result: str) -> None:
         """Gives what became of a window to the main process."""
@@ -162,7 +163,7 @@ class SeveralProcesses:
     def _look_for_others(self) -> None:
         now = time.monotonic()
         here = []
-        for other in range(1, self._size):
+        for other in range(1, self.size):
             if self._store.check([f"left {other}"]):
                 self._complaint = self._complaint or self._store.get(f"left {other}").decode()
                 continue
@@ -173,7 +174,7 @@ class SeveralProcesses:
             if now - self._pulses[other][1] > SILENCE:
                 raise ProcessesError(
                     f"Process {other} has given no sign of life for {SILENCE:.0f} seconds: "
-                    "see what became of it, and start all again with --resume."
+                    "see what became of it, and start all again."
                 )
         self._alone = not here
 
@@ -202,4 +203,4 @@ def join_processes() -> Iterator[OneProcess | SeveralProcesses]:
             over.set()
             signs.join()
     except torch.distributed.DistError as error:
-        raise ProcessesError("The other processes are gone: start all again with --resume.") from error
+        raise ProcessesError("The other processes are gone: start all again.") from error
