@@ -83,7 +83,7 @@ class Evaluate:
             settings = {name: value for name, value in arguments.items() if name != "batch_tokens"}
             add_scores(Path(self.model), self.data, evaluation.scores, settings)
 
-    def _take_part(self, processes: "SeveralProcesses") -> None:
+    def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the other processes do, once the main one has found nothing wrong."""
         from vanilla_transformer.evaluation.scoring import help_to_evaluate
 

@@ -94,7 +94,7 @@ def help_to_evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: "Dataset",
-    processes: SeveralProcesses,
+    processes: OneProcess | SeveralProcesses,
     *,
     batch_tokens: int | None = None,
     **generate_kwargs: Any,
