@@ -21,13 +21,17 @@ from vanilla_transformer.training.recipe import Recipe, load_recipe, settled
 
 
 class PlanAtRandom(StepPlan):
-    """Batches of pairs in random order, whatever their lengths, with as many tokens of the longer side as ours."""
+    """Batches of pairs in random order, whatever their lengths: as many as ours, with equally many tokens each.
+
+    So an epoch has as many steps as ours, and a step learns from as many tokens, padding not counted.
+    """
 
     def epoch(self, epoch: int) -> list[Step]:
         """The steps of an epoch, every pair in one of them."""
+        ours = sum(len(step.batches) for step in super().epoch(epoch))
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.source_lengths))
         longer = np.maximum(self.source_lengths[order], self.target_lengths[order]).astype(np.int64)
-        numbers = (longer.cumsum() - longer) // self.batch_budget
+        numbers = (longer.cumsum() - longer) * ours // longer.sum()
         batches = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
         groups = [
             batches[start : start + self.batches_per_step] for start in range(0, len(batches), self.batches_per_step)
