@@ -221,6 +221,14 @@ def test_errors_are_one_sentence_on_standard_error(run, model, tmp_path, words, 
     assert_one_sentence(err, part)
 
 
+def test_training_is_refused_on_windows(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    code, _, err = run("train", "--train", "a.en", "a.de", "--output", tmp_path / "model")
+    assert code == 2
+    assert_one_sentence(err, "WSL")
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_file_cannot_be_input_and_output(run, model, tmp_path):
     (tmp_path / "text").write_text("a\n")
     code, _, err = run("translate", model, tmp_path / "text", "--output", tmp_path / "text")
