@@ -48,13 +48,9 @@ class Evaluate:
 
     def run(self) -> None:
         """Translates the corpus, with the processes that a launcher started together, and prints the scores."""
-        from vanilla_transformer.translation.processes import join_processes
+        from vanilla_transformer.translation.processes import work_together
 
-        with join_processes() as processes:
-            if processes.is_main:
-                self._lead(processes)
-            else:
-                self._take_part(processes)
+        work_together(self._lead, self._take_part)
 
     def _lead(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the main process does: it alone scores, writes and shows anything."""

@@ -192,13 +192,9 @@ class Translate:
 
     def _translate_file(self) -> None:
         """Translates a file to a file, on this process alone or with the others that a launcher started."""
-        from vanilla_transformer.translation.processes import join_processes
+        from vanilla_transformer.translation.processes import work_together
 
-        with join_processes() as processes:
-            if processes.is_main:
-                self._lead(processes)
-            else:
-                self._take_part(processes)
+        work_together(self._lead, self._take_part)
 
     def _lead(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the main process does: it alone writes and shows anything."""

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -185,8 +185,21 @@ class SeveralProcesses:
                 self._store.add(f"pulse {self._rank}", 1)
 
 
+def work_together(
+    lead: Callable[[OneProcess | SeveralProcesses], object],
+    take_part: Callable[[OneProcess | SeveralProcesses], object],
+) -> None:
+    """Has the main process of those that a launcher started together, or the only one, lead, and the others take part.
+
+    Raises:
+        ProcessesError: The other processes are gone.
+    """
+    with _join_processes() as processes:
+        (lead if processes.is_main else take_part)(processes)
+
+
 @contextmanager
-def join_processes() -> Iterator[OneProcess | SeveralProcesses]:
+def _join_processes() -> Iterator[OneProcess | SeveralProcesses]:
     """Finds the processes that a launcher started together with this one, if one did."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield OneProcess()
