@@ -229,6 +229,16 @@ def test_training_is_refused_on_windows(run, tmp_path, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
+def test_a_run_is_averaged_where_files_cannot_be_locked(model, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(model, run)
+    code = "import sys\nsys.modules['fcntl'] = None\n"
+    code += "from vanilla_transformer.cli.program import main\nsys.exit(main())"
+    words = ["average", str(run), "--output", str(tmp_path / "mean")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'mean'}\n"), done.stderr
+
+
 def test_a_file_cannot_be_input_and_output(run, model, tmp_path):
     (tmp_path / "text").write_text("a\n")
     code, _, err = run("translate", model, tmp_path / "text", "--output", tmp_path / "text")

@@ -1,7 +1,6 @@
 """The output directory: what may be in it when a run starts, and what a run makes of it."""
 
 import dataclasses
-import fcntl
 import os
 from pathlib import Path
 
@@ -94,6 +93,8 @@ class RunDirectory:
             self._lock = None
 
     def _take(self) -> None:
+        import fcntl  # Windows has none: `average` reads a run there, and only training takes it.
+
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
