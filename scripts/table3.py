@@ -304,27 +304,45 @@ def _directions(results: Sequence[Result]) -> list[str]:
     head = ["against base", *names, "PPL in the paper", "BLEU in the paper"]
     lines = [cells(head), cells(["---"] * len(head))]
     for result in others:
-        here = [_direction(name, base.figures[name], result.figures[name]) for name in names]
-        paper = TABLE["base"], TABLE[result.row]
-        perplexity = _direction("perplexity", *(Spread(row.perplexity, 0) for row in paper))
-        bleu = _direction("bleu", *(Spread(row.bleu, 0) for row in paper))
+        here = [_direction(name, _differences(name, base, result)) for name in names]
+        paper, papers_base = TABLE[result.row], TABLE["base"]
+        perplexity = _in_the_paper("perplexity", paper.perplexity - papers_base.perplexity)
+        bleu = _in_the_paper("bleu", paper.bleu - papers_base.bleu)
         lines.append(cells([result.row, *here, perplexity, bleu]))
-    lines += ["", "Better and worse: by more than the standard deviations of the row and the base together."]
-    return lines
+    return [
+        *lines,
+        "",
+        "Differences from the base's run with the same seed, which sees the data in the same order: mean ± standard",
+        "deviation over the seeds. Better and worse: by more than that deviation.",
+    ]
 
 
-def _direction(name: str, base: Spread | None, row: Spread | None) -> str:
-    if base is None or row is None:
+def _differences(name: str, base: Result, row: Result) -> list[float]:
+    """Row less base of each seed that has a figure for both."""
+    bases = {seed["seed"]: seed[name] for seed in base.seeds if name in seed}
+    return [seed[name] - bases[seed["seed"]] for seed in row.seeds if name in seed and seed["seed"] in bases]
+
+
+def _direction(name: str, differences: Sequence[float]) -> str:
+    spread = Spread.of(differences)
+    if spread is None:
         return ""
-    difference = row.mean - base.mean
-    if base.deviation is None or row.deviation is None:
-        return f"{difference:+.3f}, one seed"
+    if spread.deviation is None:
+        return f"{spread.mean:+.3f}, one seed"
+    amount = f"{spread.mean:+.3f} ± {spread.deviation:.3f}"
+    if abs(spread.mean) <= spread.deviation:
+        return f"within ({amount})"
+    return f"{_judgement(name, spread.mean)} ({amount})"
+
+
+def _in_the_paper(name: str, difference: float) -> str:
     if round(difference, 6) == 0:
         return "the same"
-    if abs(difference) <= base.deviation + row.deviation:
-        return f"within ({difference:+.3f})"
-    better = (difference < 0) == (name in LOWER_IS_BETTER)
-    return f"{'better' if better else 'worse'} ({difference:+.3f})"
+    return f"{_judgement(name, difference)} ({difference:+.3g})"
+
+
+def _judgement(name: str, difference: float) -> str:
+    return "better" if (difference < 0) == (name in LOWER_IS_BETTER) else "worse"
 
 
 if __name__ == "__main__":

@@ -119,19 +119,28 @@ def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(pairs, tmp_
         table3.main([*asked, "--max-steps", "5"])
 
 
-def test_directions_need_more_than_the_spread():
-    def result(row, perplexity, score):
-        figures = {"perplexity": table3.Spread(*perplexity), "chrf": table3.Spread(*score)}
-        return table3.Result(row, "", 1, figures, [{"seed": 1, "diverged": False}])
+def test_directions_are_differences_from_the_same_seed_and_need_more_than_their_spread():
+    def result(row, perplexities, scores):
+        seeds = [
+            {"seed": seed, "diverged": False, "perplexity": perplexity, "chrf": score}
+            for seed, (perplexity, score) in enumerate(zip(perplexities, scores, strict=True), 1)
+        ]
+        figures = {"perplexity": table3.Spread.of(perplexities), "chrf": table3.Spread.of(scores)}
+        return table3.Result(row, "", 1, figures, seeds)
 
+    diverged = table3.Result("B-dk16", "", 1, {"perplexity": None, "chrf": None}, [{"seed": 1, "diverged": True}])
     results = [
-        result("base", (5.0, 0.1), (50.0, 1.0)),
-        result("A-h1", (5.3, 0.1), (47.0, 1.0)),
-        result("A-h16", (5.15, 0.1), (52.5, 1.0)),
+        result("base", [5.0, 6.0, 7.0], [50.0, 40.0, 30.0]),
+        result("A-h1", [5.2, 6.3, 7.4], [47.0, 37.5, 26.5]),
+        result("A-h16", [5.3, 6.0, 6.9], [52.0, 42.5, 33.0]),
+        result("A-h32", [5.5], [50.25]),
+        diverged,
     ]
     text = table3.markdown(results, dataclasses.replace(SMALL, max_steps=1, batch_tokens=1))
-    assert "| A-h1 | worse (+0.300) | worse (-3.000) | worse (+0.370) | worse (-0.900) |" in text
-    assert "| A-h16 | within (+0.150) | better (+2.500) | better (-0.010) | the same |" in text
+    assert "| A-h1 | worse (+0.300 ± 0.100) | worse (-3.000 ± 0.500) | worse (+0.37) | worse (-0.9) |" in text
+    assert "| A-h16 | within (+0.067 ± 0.208) | better (+2.500 ± 0.500) | better (-0.01) | the same |" in text
+    assert "| A-h32 | +0.500, one seed | +0.250, one seed |" in text
+    assert "| B-dk16 |  |  |" in text
 
 
 def test_what_cannot_be_done_is_one_sentence(pairs, tmp_path, capsys):
