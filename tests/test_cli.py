@@ -346,18 +346,23 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
     with torch.no_grad():
         for parameter in loaded.parameters():
             parameter.add_(1.0)
+    loaded.generation_config.update(num_beams=3, length_penalty=1.4, max_length_beyond_source=7)
     loaded.save_pretrained(other)
-    code, out, _ = run("average", model, other, "--output", tmp_path / "mean")
+    code, out, _ = run("average", other, model, "--output", tmp_path / "mean")
     assert (code, out) == (0, f"{tmp_path / 'mean'}\n")
-    mean, first = load_model(tmp_path / "mean")[0].state_dict(), load_model(model)[0].state_dict()
-    for name, tensor in first.items():
+    averaged = load_model(tmp_path / "mean")[0]
+    mean, second = averaged.state_dict(), load_model(model)[0].state_dict()
+    for name, tensor in second.items():
         torch.testing.assert_close(mean[name], tensor + 0.5)
+    search = averaged.generation_config
+    assert (search.num_beams, search.length_penalty, search.max_length_beyond_source) == (3, 1.4, 7)
+    assert (search.length_penalty_type, search.early_stopping) == ("google", "never")
     assert run("translate", tmp_path / "mean", *SHORT, stdin=b"a\n")[0] == 0
 
 
 def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
     trained = tmp_path / "run"
-    fields = {**SIZES, "preset": "tiny", "save_steps": 10, "average_checkpoints": 2}
+    fields = {**SIZES, "preset": "tiny", "save_steps": 10, "average_checkpoints": 2, "num_beams": 2}
     shutil.copytree(model, trained, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
     (trained / "recipe.yaml").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
     weights = load_model(model)[0].state_dict()
@@ -372,7 +377,9 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
     for words, shift in (([trained], 25), ([trained, "--last", 3], 20), ([newest], 30)):
         output = tmp_path / f"mean-{shift}"
         assert run("average", *words, "--output", output)[0] == 0
-        for name, tensor in load_model(output)[0].state_dict().items():
+        averaged = load_model(output)[0]
+        assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (2, 0.6)
+        for name, tensor in averaged.state_dict().items():
             torch.testing.assert_close(tensor, weights[name] + shift)
 
 

@@ -380,6 +380,22 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
     assert str(tmp_path) not in card
 
 
+@pytest.mark.parametrize(
+    ("search", "saved", "said"),
+    [
+        ({}, (4, 0.6, "never"), "as in section 6.1 of the paper: beam 4, length penalty 0.6"),
+        ({"num_beams": 5, "length_penalty": 1.4}, (5, 1.4, "never"), "beam 5, length penalty 1.4"),
+        ({"num_beams": 1}, (1, None, None), "greedy"),
+    ],
+)
+def test_the_model_searches_as_its_recipe_says(recipe, tmp_path, search, saved, said):
+    output = train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), **search))
+    settings = json.loads((output / "generation_config.json").read_text())
+    assert tuple(settings.get(name) for name in ("num_beams", "length_penalty", "early_stopping")) == saved
+    assert settings["max_length_beyond_source"] == 50
+    assert said in (output / "README.md").read_text()
+
+
 def one_of_several(recipe, rank, processes, port):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}

@@ -12,7 +12,7 @@ from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.training.recipe import load_recipe
 
 if TYPE_CHECKING:
-    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Average:
     """Make a model of the mean weights of several: of a run's last checkpoints, or of those named (section 6.1).
 
     A run, finished or not, is named by its directory. Checkpoints (`RUN/checkpoints/step-...`) and models must be of
-    one shape; the tokenizer is that of the first.
+    one shape; tokenizer and settings of the search are those of the first.
     """
 
     models: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN|CHECKPOINT ...", help_behavior_hint="")]
@@ -32,7 +32,6 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves and prints the directory."""
-        from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
         from vanilla_transformer.training.averaging import load_average
         from vanilla_transformer.translation import load_tokenizer
 
@@ -40,7 +39,7 @@ class Average:
             raise UsageError(f"{self.output} is not empty: name another directory as --output.")
         checkpoints = self._checkpoints()
         home = _home(self.models[0])
-        model = VanillaTransformerForConditionalGeneration(_config(home))
+        model = _model(home)
         load_average(model, checkpoints)
         tokenizer = load_tokenizer(home)
         model.save_pretrained(self.output)
@@ -77,9 +76,17 @@ def _home(path: Path) -> Path:
     return in_run if not (path / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else path
 
 
-def _config(home: Path) -> "VanillaTransformerConfig":
-    from vanilla_transformer.training.choices import model_config
+def _model(home: Path) -> "VanillaTransformerForConditionalGeneration":
+    """A model of that shape and search, whose weights are still to come."""
+    from transformers import GenerationConfig
+
+    from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+    from vanilla_transformer.training.choices import new_model
     from vanilla_transformer.translation import load_config
 
-    unfinished = not (home / "config.json").is_file() and (home / "recipe.yaml").is_file()
-    return model_config(load_recipe(home / "recipe.yaml")) if unfinished else load_config(home)
+    if not (home / "config.json").is_file() and (home / "recipe.yaml").is_file():
+        return new_model(load_recipe(home / "recipe.yaml"))
+    model = VanillaTransformerForConditionalGeneration(load_config(home))
+    if (home / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(home)
+    return model

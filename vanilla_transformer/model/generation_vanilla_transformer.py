@@ -24,18 +24,21 @@ _OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source
 _LIBRARY_MAX_LENGTH = 20
 
 
-def paper_generation_config(config: VanillaTransformerConfig) -> GenerationConfig:
+def paper_generation_config(
+    config: VanillaTransformerConfig, num_beams: int = 4, length_penalty: float = 0.6
+) -> GenerationConfig:
     """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
 
+    The paper chose beam and α on the development set, and so may a recipe; one beam is greedy search, with no α.
     Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
     length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
     "int8" to decode with weights of 8 bits on a CPU).
     """
+    of_beams = {"length_penalty": length_penalty, "early_stopping": "never"} if num_beams > 1 else {}
     return GenerationConfig(
-        num_beams=4,
-        length_penalty=0.6,
+        num_beams=num_beams,
+        **of_beams,
         length_penalty_type="google",
-        early_stopping="never",
         max_length_beyond_source=50,
         quantization=None,
         pad_token_id=config.pad_token_id,

@@ -245,6 +245,8 @@ def _decoding(directory: Path) -> str:
     settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     beams, penalty = settings.get("num_beams"), settings.get("length_penalty")
     beyond = settings.get("max_length_beyond_source")
+    if beams == 1 and beyond is not None:
+        return f"With no other settings its search is greedy, with at most {beyond} tokens more than the source."
     if settings.get("length_penalty_type") != "google" or None in (beams, penalty, beyond):
         return ""
     where = " as in section 6.1 of the paper" if (beams, penalty, beyond) == (4, 0.6, 50) else ""

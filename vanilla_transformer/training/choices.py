@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training.cost import training_flops
 from vanilla_transformer.training.recipe import Recipe, settled
 
@@ -109,6 +111,13 @@ def model_config(recipe: Recipe) -> VanillaTransformerConfig:
     # Only learned positions have an end: it must lie beyond the longest source and the 50 tokens that may be added.
     config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length + 50)
     return config
+
+
+def new_model(recipe: Recipe) -> VanillaTransformerForConditionalGeneration:
+    """The model that the recipe describes, with random weights, and with the recipe's search for `generate`."""
+    model = VanillaTransformerForConditionalGeneration(model_config(recipe))
+    model.generation_config = paper_generation_config(model.config, recipe.num_beams, recipe.length_penalty)
+    return model
 
 
 def device_facts(device: torch.device, processes: int) -> DeviceFacts:

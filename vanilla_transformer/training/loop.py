@@ -26,7 +26,7 @@ from vanilla_transformer.training.checkpoints import (
     newest_whole_checkpoint,
     prune_checkpoints,
 )
-from vanilla_transformer.training.choices import model_config
+from vanilla_transformer.training.choices import new_model
 from vanilla_transformer.training.directory import OutputError
 from vanilla_transformer.training.feed import Batch, FedStep, Place, feed, in_background
 from vanilla_transformer.training.finish import finish_run
@@ -115,8 +115,8 @@ class TrainingLoop:
 
         keep_freed_memory()
         set_seed(recipe.seed)
-        self.config = model_config(recipe)
-        model = VanillaTransformerForConditionalGeneration(self.config).to(accelerator.device)
+        model = new_model(recipe).to(accelerator.device)
+        self.config = model.config
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
             model.set_attn_implementation("eager")
@@ -147,7 +147,7 @@ class TrainingLoop:
     def whole_model(self) -> VanillaTransformerForConditionalGeneration:
         """The model for one process to go on with; where weights are divided one of the same shape, as it begins."""
         if is_sharded(self.accelerator):
-            return VanillaTransformerForConditionalGeneration(self.config).to(self.accelerator.device)
+            return new_model(self.recipe).to(self.accelerator.device)
         return self.plain_model
 
     def resume(self) -> None:

@@ -113,6 +113,11 @@ class Recipe:
     log_steps: int = 50
     """Steps between lines of the log and of metrics.jsonl."""
 
+    num_beams: int = 4
+    """Hypotheses that the model's search keeps (section 6.1); 1 for greedy search, which has no length penalty."""
+    length_penalty: float = 0.6
+    """Exponent of the length penalty of the model's search (section 6.1)."""
+
     output: str | None = None
     """Directory that becomes the model; an unfinished run of the same recipe in it goes on."""
     trackers: tuple[str, ...] = ()
@@ -141,9 +146,11 @@ class Recipe:
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"), (1, math.inf)),
     **dict.fromkeys(("max_length", "batch_tokens", "batches_per_step", "max_steps", "warmup_steps"), (1, math.inf)),
-    **dict.fromkeys(("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps"), (1, math.inf)),
+    **dict.fromkeys(
+        ("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps", "num_beams"), (1, math.inf)
+    ),
     **dict.fromkeys(("dropout", "label_smoothing", "adam_beta1", "adam_beta2"), (0, 1)),
-    **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
+    **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm", "length_penalty"), (0, math.inf)),
     "seed": (0, 2**31),
 }
 
