@@ -138,7 +138,7 @@ def test_the_papers_numbers_are_the_recipes(name):
     assert recipe.dropout == (0.3 if big and not french else 0.1)
     assert (recipe.label_smoothing, recipe.warmup_steps, recipe.learning_rate_scale) == (0.1, 4_000, 1.0)
     assert (recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon) == (0.9, 0.98, 1e-9)
-    assert (recipe.num_beams, recipe.length_penalty) == (4, 0.6)
+    assert (recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type) == (4, 0.6, "google")
     config = model_config(recipe)
     sizes = (config.d_model, config.d_ff, config.num_heads, config.d_k, config.encoder_layers, config.decoder_layers)
     assert sizes == ((1024, 4096, 16, 64, 6, 6) if big else (512, 2048, 8, 64, 6, 6))

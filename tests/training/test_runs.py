@@ -385,6 +385,11 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
     [
         ({}, (4, 0.6, "never"), "as in section 6.1 of the paper: beam 4, length penalty 0.6"),
         ({"num_beams": 5, "length_penalty": 1.4}, (5, 1.4, "never"), "beam 5, length penalty 1.4"),
+        (
+            {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "huggingface"},
+            (5, 1.0, "never"),
+            "beam 5, length penalty 1.0 (log-probability / length^1.0)",
+        ),
         ({"num_beams": 1}, (1, None, None), "greedy"),
     ],
 )
@@ -393,6 +398,7 @@ def test_the_model_searches_as_its_recipe_says(recipe, tmp_path, search, saved, 
     settings = json.loads((output / "generation_config.json").read_text())
     assert tuple(settings.get(name) for name in ("num_beams", "length_penalty", "early_stopping")) == saved
     assert settings["max_length_beyond_source"] == 50
+    assert settings["length_penalty_type"] == search.get("length_penalty_type", "google")
     assert said in (output / "README.md").read_text()
 
 

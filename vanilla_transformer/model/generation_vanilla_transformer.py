@@ -1,7 +1,7 @@
 """Section 6.1: beam search with Google's length penalty and a limit for each sentence."""
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
@@ -25,7 +25,10 @@ _LIBRARY_MAX_LENGTH = 20
 
 
 def paper_generation_config(
-    config: VanillaTransformerConfig, num_beams: int = 4, length_penalty: float = 0.6
+    config: VanillaTransformerConfig,
+    num_beams: int = 4,
+    length_penalty: float = 0.6,
+    length_penalty_type: Literal["google", "huggingface"] = "google",
 ) -> GenerationConfig:
     """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
 
@@ -38,7 +41,7 @@ def paper_generation_config(
     return GenerationConfig(
         num_beams=num_beams,
         **of_beams,
-        length_penalty_type="google",
+        length_penalty_type=length_penalty_type,
         max_length_beyond_source=50,
         quantization=None,
         pad_token_id=config.pad_token_id,

@@ -247,12 +247,14 @@ def _decoding(directory: Path) -> str:
     beyond = settings.get("max_length_beyond_source")
     if beams == 1 and beyond is not None:
         return f"With no other settings its search is greedy, with at most {beyond} tokens more than the source."
-    if settings.get("length_penalty_type") != "google" or None in (beams, penalty, beyond):
+    if None in (beams, penalty, beyond):
         return ""
-    where = " as in section 6.1 of the paper" if (beams, penalty, beyond) == (4, 0.6, 50) else ""
+    google = settings.get("length_penalty_type") == "google"
+    where = " as in section 6.1 of the paper" if (google, beams, penalty, beyond) == (True, 4, 0.6, 50) else ""
+    divisor = "" if google else f" (log-probability / length^{penalty})"
     return (
-        f"With no other settings it decodes{where}: beam {beams}, length penalty {penalty}, at most {beyond} tokens "
-        "more than the source."
+        f"With no other settings it decodes{where}: beam {beams}, length penalty {penalty}{divisor}, at most {beyond} "
+        "tokens more than the source."
     )
 
 

@@ -116,7 +116,9 @@ def model_config(recipe: Recipe) -> VanillaTransformerConfig:
 def new_model(recipe: Recipe) -> VanillaTransformerForConditionalGeneration:
     """The model that the recipe describes, with random weights, and with the recipe's search for `generate`."""
     model = VanillaTransformerForConditionalGeneration(model_config(recipe))
-    model.generation_config = paper_generation_config(model.config, recipe.num_beams, recipe.length_penalty)
+    model.generation_config = paper_generation_config(
+        model.config, recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type
+    )
     return model
 
 

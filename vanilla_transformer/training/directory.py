@@ -11,7 +11,10 @@ RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
 
 # These change what is written or reported, and no weight.
-_FREE_FIELDS = {"test", "metrics", "examples", "log_steps", "num_beams", "length_penalty", "trackers", "output"}
+_FREE_FIELDS = {
+    *("test", "metrics", "examples", "log_steps", "trackers", "output"),
+    *("num_beams", "length_penalty", "length_penalty_type"),
+}
 
 
 class OutputError(OSError):

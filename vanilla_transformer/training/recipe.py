@@ -117,6 +117,8 @@ class Recipe:
     """Hypotheses that the model's search keeps (section 6.1); 1 for greedy search, which has no length penalty."""
     length_penalty: float = 0.6
     """Exponent of the length penalty of the model's search (section 6.1)."""
+    length_penalty_type: Literal["google", "huggingface"] = "google"
+    """What log-probabilities are divided by: ((5 + length) / 6)^penalty as in section 6.1, or length^penalty."""
 
     output: str | None = None
     """Directory that becomes the model; an unfinished run of the same recipe in it goes on."""
