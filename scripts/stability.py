@@ -18,9 +18,11 @@ from tyro.conf import arg
 
 from vanilla_transformer.training.recipe import Recipe
 
-# The share of a curve that counts as its end, and the nats above its best from which it has broken out.
+# The share of a curve that counts as its end, the nats above its best from which it has broken out, and those below
+# what the frequencies of the tokens give from which it has learned more than them.
 LAST_SHARE = 0.1
 BROKEN_OUT = 1.0
+LEARNED = 0.1
 ROWS_AT_A_TIME = 10_000
 
 
@@ -116,7 +118,7 @@ class Curve:
             return f"diverges: no number any more after step {self.steps[-1] if self.steps else 0:,}"
         if self.end > min(self.losses) + BROKEN_OUT:
             return "diverges: ends far above its best"
-        return "stalls" if self.end >= self.frequencies_alone else "learns"
+        return "stalls" if self.end > self.frequencies_alone - LEARNED else "learns"
 
 
 def main(words: Sequence[str]) -> None:
@@ -240,8 +242,9 @@ def markdown(curves: Sequence[Curve]) -> str:
         lines.append(cells(row))
     note = (
         "Losses are those of training, in nats, with dropout and label smoothing; the end is the mean of the last "
-        f"{LAST_SHARE:.0%} of the steps. A run stalls if its end is not below what the frequencies of the tokens give "
-        f"alone, and diverges if it is no number any more or ends more than {BROKEN_OUT:g} nat above its best."
+        f"{LAST_SHARE:.0%} of the steps. A run stalls if its end is not {LEARNED:g} nats below what the frequencies "
+        f"of the tokens give alone, and diverges if it is no number any more or ends more than {BROKEN_OUT:g} nat "
+        "above its best."
     )
     return "\n".join([*lines, "", note, ""])
 

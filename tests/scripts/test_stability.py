@@ -39,6 +39,8 @@ def test_frequencies_alone_is_the_loss_of_the_best_constant_model():
 def test_verdict_tells_learning_from_stalling_and_diverging():
     assert curve([9.0, 7.0, 5.0]).verdict == "learns"
     assert curve([9.0, 7.0, 6.5]).verdict == "stalls"
+    assert curve([9.0, 5.2, 5.95]).verdict == "stalls"
+    assert curve([9.0, 7.0, 5.85]).verdict == "learns"
     assert curve([9.0, 5.0, 6.5]).verdict.startswith("diverges: ends far above")
     assert curve([9.0, 7.0], diverged=True).verdict.endswith("after step 20")
     assert curve([], diverged=True).verdict.endswith("after step 0")
