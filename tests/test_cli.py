@@ -208,6 +208,8 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["evaluate", "{model}", "--data", "{tmp}/none.tsv"], "none.tsv"),
         (["train", "nonsense"], "nonsense"),
         (["train", "--seed", "1", "nonsense"], "comes before all options"),
+        (["train", "--dropout", "2"], "error: dropout must be at least 0 and below 1, not 2.0."),
+        (["train", "--train", "a.en", "a.de", "weight=x"], "error: train: "),
         (["average", "{model}", "--output", "{model}"], "not empty"),
         (["average", "{tmp}/none", "--output", "{tmp}/mean"], "none"),
         (["average", "{model}", "--last", "2", "--output", "{tmp}/mean"], "--last"),

@@ -22,6 +22,7 @@ from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
+from vanilla_transformer.training.recipe import RecipeError
 
 # torch, transformers and datasets take seconds to load: a command imports what it needs once it runs, so that help
 # and mistakes in the options are there at once.
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {_sentence(error)}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError | RecipeError) else 1
 
 
 def _run(words: list[str]) -> None:
@@ -118,7 +119,7 @@ def _sentence(error: Exception) -> str:
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
-    if isinstance(error, OSError | ValueError):
+    if isinstance(error, OSError | ValueError | RecipeError):
         return message.rstrip(".") + "."
     if type(error).__name__ == "OutOfMemoryError":
         return (

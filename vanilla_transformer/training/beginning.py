@@ -42,7 +42,7 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
     """Joins the processes of a run and opens its directory, until the block ends.
 
     Raises:
-        ValueError, OSError: Recipe, output or processes do not allow the run; the message says what to do.
+        RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
     """
     check_names(recipe.metrics)
     if recipe.output is None:

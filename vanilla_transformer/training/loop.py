@@ -34,7 +34,7 @@ from vanilla_transformer.training.interruption import StopRequest, stop_on_signa
 from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.processes import main_decides
-from vanilla_transformer.training.recipe import Recipe, settled
+from vanilla_transformer.training.recipe import Recipe, RecipeError, settled
 from vanilla_transformer.training.sharding import is_sharded, load_whole, shard
 from vanilla_transformer.training.trackers import PROJECT, final_scores
 
@@ -54,7 +54,7 @@ def train(recipe: Recipe) -> Path:
     A run that was stopped in that directory goes on from its newest checkpoint, to the same weights.
 
     Raises:
-        ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
+        RecipeError, ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
         SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
     """
     with begun(recipe) as beginning:
@@ -79,7 +79,7 @@ def _follow(beginning: Begun) -> None:
         if accelerator.is_main_process:
             finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, journal)
             accelerator.log(final_scores(run), step=loop.progress.step)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, RecipeError) as error:
         with suppress(OSError):
             journal.note(f"Ended by an error: {error}")
         raise

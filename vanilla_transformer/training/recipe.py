@@ -19,8 +19,11 @@ from vanilla_transformer.data.sources import as_words, parse_source, parse_sourc
 Value = typing.TypeVar("Value")
 
 
-class RecipeError(ValueError):
-    """A recipe that cannot be followed, said in one sentence."""
+class RecipeError(Exception):
+    """A recipe that cannot be followed, said in one sentence.
+
+    No ValueError: those the parser of the command line takes for its own, and frames them with its inner names.
+    """
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def rehearse(recipe: Recipe) -> None:
     The vocabulary and the tokens that it makes are those of the run, which finds them in the output directory.
 
     Raises:
-        ValueError, OSError: As from the run itself, which would fail in the same way.
+        RecipeError, ValueError, OSError: As from the run itself, which would fail in the same way.
     """
     with begun(recipe) as beginning:
         recipe, inputs = prepare(beginning)
