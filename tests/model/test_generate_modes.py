@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 
 PAD, START, END, WORDS = 0, 1, 2, 9
 SOURCE = torch.tensor([[5, 3, 7, 8, END], [4, 6, END, PAD, PAD], [6, END, PAD, PAD, PAD]])
@@ -187,6 +188,30 @@ def test_a_call_that_says_whether_to_sample_and_nothing_of_a_beam_has_none(model
     beam = model.generate(**INPUTS)
     assert torch.equal(model.generate(**INPUTS, do_sample=False, num_beams=4), beam)
     assert not torch.equal(beam, greedy)
+
+
+def test_a_beam_asked_of_a_model_of_greedy_search_has_the_papers_penalty(model):
+    def scores(of, **search) -> torch.Tensor:
+        return of.generate(**INPUTS, **search, output_scores=True, return_dict_in_generate=True).sequences_scores
+
+    of_library = {"length_penalty_type": "huggingface", "early_stopping": "never"}
+    alpha_06, alpha_1 = scores(model), scores(model, length_penalty=1.0)
+    length_1 = scores(model, length_penalty=1.0, **of_library)
+    assert not torch.allclose(alpha_06, alpha_1) and not torch.allclose(alpha_1, length_1)
+
+    greedy = copy.deepcopy(model)
+    greedy.generation_config = paper_generation_config(model.config, num_beams=1)
+    assert torch.equal(scores(greedy, num_beams=4), alpha_06)
+    # A configuration of the library's that is given whole keeps the library's penalty.
+    given = {"num_beams": 4, "early_stopping": "never", "max_length_beyond_source": 50}
+    assert torch.equal(scores(greedy, generation_config=GenerationConfig(**given)), length_1)
+    assert torch.equal(
+        scores(greedy, generation_config=GenerationConfig(**given, length_penalty_type="google")), alpha_06
+    )
+    assert torch.equal(scores(greedy, num_beams=4, length_penalty=1.0), alpha_1)
+    assert torch.equal(scores(greedy, num_beams=4, **of_library), length_1)
+    greedy.generation_config.length_penalty = 1.0
+    assert torch.equal(scores(greedy, num_beams=4), alpha_1)
 
 
 def test_settings_of_a_beam_raise_no_warning_without_one(model, caplog):

@@ -20,6 +20,7 @@ from .search_vanilla_transformer import SourceLengthLimit
 _UNFILLED = -1
 # What stands for the settings of this package where they are not given.
 _OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None, "quantization": None}
+_PAPER_EXPONENT = 0.6
 # The length that the library writes into a generation config in which there is none.
 _LIBRARY_MAX_LENGTH = 20
 
@@ -27,7 +28,7 @@ _LIBRARY_MAX_LENGTH = 20
 def paper_generation_config(
     config: VanillaTransformerConfig,
     num_beams: int = 4,
-    length_penalty: float = 0.6,
+    length_penalty: float = _PAPER_EXPONENT,
     length_penalty_type: Literal["google", "huggingface"] = "google",
 ) -> GenerationConfig:
     """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
@@ -110,16 +111,24 @@ class PaperGenerationMixin(GenerationMixin):
         return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
     def _search_asked_for(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a call without a beam means for the paper's settings of one, so that the library warns of none."""
+        """What a call without a beam means for settings of one, so that the library warns of none.
+
+        And the reverse: a beam asked of a model of greedy search, whose settings can have no penalty, has the paper's.
+        """
 
         def asked(name: str) -> Any:
             return kwargs.get(name, getattr(generation_config, name, None))
 
+        own = self.generation_config
         beams = 1 if asked("num_beams") is None and asked("do_sample") is not None else asked("num_beams")
-        if beams != 1:
-            return {}
-        without_beam = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-        return {name: value for name, value in without_beam.items() if asked(name) is None}
+        type_ = kwargs.get("length_penalty_type", getattr(generation_config or own, "length_penalty_type", None))
+        meant: dict[str, Any] = {}
+        if beams == 1:
+            meant = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
+        elif beams and own.num_beams == 1 and type_ == "google":
+            of_beams = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
+            meant = {name: value for name, value in of_beams.items() if getattr(own, name, None) is None}
+        return {name: value for name, value in meant.items() if asked(name) is None}
 
     def _beyond_source(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> int | None:
         """The tokens allowed beyond the source's length, or None where another limit was asked for.
