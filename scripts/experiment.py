@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.training.recipe import Recipe, load_recipe
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
 
 DIVERGED = 3
 # Processes begin as copies of one that has everything imported and has computed nothing.
@@ -153,7 +153,7 @@ def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | 
     except DivergenceError as error:
         print(error)
         sys.exit(DIVERGED)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, RecipeError) as error:
         print(" ".join(str(error).split()))
         sys.exit(1)
 
@@ -183,7 +183,7 @@ def command(name: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(130)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecipeError) as error:
         print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
     finally:

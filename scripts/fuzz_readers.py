@@ -41,7 +41,7 @@ from vanilla_transformer.training.checkpoints import (
     partial_path,
 )
 from vanilla_transformer.training.journal import Journal
-from vanilla_transformer.training.recipe import load_recipe, shipped_recipes
+from vanilla_transformer.training.recipe import RecipeError, load_recipe, shipped_recipes
 from vanilla_transformer.translation import load_model
 
 LONGEST_WAIT = 20
@@ -196,7 +196,7 @@ def fuzz(name: str, seed: int) -> str:
             raise BadReader(f"{file.name}, {file.read_bytes()[:200]!r}: {error}") from error
         except Exception as error:
             if not type(error).__module__.startswith("vanilla_transformer") or not isinstance(
-                error, OSError | ValueError
+                error, OSError | ValueError | RecipeError
             ):
                 raise BadReader(
                     f"{file.name}, {file.read_bytes()[:200]!r}: {type(error).__name__}: {error}"

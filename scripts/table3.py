@@ -14,7 +14,7 @@ import tyro
 from experiment import Experiment, ExperimentError, Run, cells, command, say, write
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from vanilla_transformer.training.recipe import Recipe, load_recipe, settled
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe, settled
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
             if twin is not None:
                 raise ExperimentError(f"it is {twin} as well")
             recipes[row] = recipe
-        except ValueError as error:
+        except (ValueError, RecipeError) as error:
             say(f"Row {row} is left out: {str(error).rstrip('.')}.")
     return recipes
 
