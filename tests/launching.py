@@ -1,9 +1,11 @@
 """Processes as a launcher starts them on one machine, for tests of runs of several processes."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import sys
 
@@ -79,9 +81,12 @@ class Launch:
             process.start()
 
     def codes(self):
-        """The exit codes, once all have ended; a process that hangs is killed, and has the code -9."""
+        """The exit codes, once all have ended; a process that hangs prints where, is killed, and has the code -9."""
         for process in self.processes:
             process.join(timeout=100)
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGUSR1)
+                process.join(timeout=5)
             process.kill()
             process.join()
         return [process.exitcode for process in self.processes]
@@ -106,6 +111,7 @@ def one_of_them(rank, variables, words, folder, deed):
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    faulthandler.register(signal.SIGUSR1)
     rows = record_rows()
     if deed is not None:
         deed(rank)
