@@ -8,6 +8,7 @@ from vanilla_transformer.training.choices import (
     GUIDES,
     CorpusFacts,
     DeviceFacts,
+    check_sizes,
     choose_vocab_size,
     complete,
     model_config,
@@ -79,3 +80,23 @@ def test_every_process_has_a_batch_and_a_batch_fits_into_memory():
 def test_without_bfloat16_products_numbers_stay_float32():
     assert chosen(4_500_000, dataclasses.replace(GPU, bfloat16=False))[0].precision == "float32"
     assert chosen(4_500_000, GPU)[0].precision == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"d_model": 7}, "d_model 7 is not a multiple of num_heads 4"),
+        ({"preset": "base", "num_heads": 5}, "d_model 512 is not a multiple of num_heads 5"),
+        ({"d_model": 7, "d_k": 2, "d_v": 2}, "d_model must be even, not 7"),
+        ({"preset": "bsae"}, "no preset 'bsae', did you mean 'base'"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        check_sizes(Recipe(**given))
+
+
+def test_sizes_that_suit_one_preset_of_those_that_may_be_chosen_are_not_refused_before_it_is_chosen():
+    check_sizes(Recipe(d_model=12))
+    check_sizes(Recipe())

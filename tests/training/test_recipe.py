@@ -66,7 +66,7 @@ def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_pa
 
 
 def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
-    with pytest.raises(RecipeError, match=r"mine\.yaml.*'bach_tokens'.*did you mean 'batch_tokens'"):
+    with pytest.raises(RecipeError, match=r"mine\.yaml.*'bach_tokens'.*did you mean 'batch_tokens'\?$"):
         load_recipe(written(tmp_path, "bach_tokens: 4096\n"))
 
 

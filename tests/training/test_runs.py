@@ -344,6 +344,12 @@ def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):
         train(into(recipe, tmp_path / "model", train=()))
 
 
+def test_sizes_that_make_no_model_are_refused_before_text_is_read_or_a_directory_made(recipe, tmp_path):
+    with pytest.raises(ValueError, match="d_model 7 is not a multiple of num_heads 2"):
+        train(into(recipe, tmp_path / "model", d_model=7, train=("nowhere.en", "nowhere.de")))
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_longer_run_goes_on_where_the_shorter_one_ended_as_if_it_had_never_stopped(recipe, undisturbed, tmp_path):
     train(into(recipe, tmp_path / "model", max_steps=18))
     longer = train(into(recipe, tmp_path / "model"))

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.evaluation.metrics import check_names
-from vanilla_transformer.training.choices import CorpusFacts, complete, device_facts
+from vanilla_transformer.training.choices import CorpusFacts, check_sizes, complete, device_facts
 from vanilla_transformer.training.directory import RunDirectory
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.journal import Journal
@@ -45,6 +45,7 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
         RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
     """
     check_names(recipe.metrics)
+    check_sizes(recipe)
     if recipe.output is None:
         raise RecipeError("There is no place for the model: name a directory as --output.")
     run = RunDirectory(Path(recipe.output))

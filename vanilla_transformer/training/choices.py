@@ -104,6 +104,22 @@ def complete(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[
     return recipe, sentences
 
 
+def check_sizes(recipe: Recipe) -> None:
+    """Refuses sizes that make no model, before any text is read.
+
+    Raises:
+        ValueError: There is no such preset, or the sizes fit to none that could be chosen.
+    """
+    refusals = []
+    for preset in [recipe.preset] if recipe.preset else sorted({guide.preset for guide in GUIDES}, reverse=True):
+        try:
+            model_config(dataclasses.replace(recipe, preset=preset))
+            return
+        except ValueError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
 def model_config(recipe: Recipe) -> VanillaTransformerConfig:
     """The model that the recipe describes: its preset, with the fields that it gives itself."""
     given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}

@@ -180,7 +180,8 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     fields = [field.name for field in dataclasses.fields(Recipe)]
     for name in values:
         if name not in fields:
-            raise RecipeError(f"{file}: there is no field {str(name)!r} in a recipe{_nearest(str(name), fields)}.")
+            hint = _nearest(str(name), fields) or "."
+            raise RecipeError(f"{file}: there is no field {str(name)!r} in a recipe{hint}")
     try:
         return Recipe(**values)
     except RecipeError as error:
