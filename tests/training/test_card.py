@@ -92,6 +92,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         'pipeline("translation", model="cat-en-de", trust_remote_code=True)',
         r"| org/pairs:en-de:test | sacrebleu | 31.25 | `nrefs:1\|case:mixed\|tok:13a` |",
         "29,000 pairs",
+        "The weights are the mean of the checkpoints of steps 1,900, 2,000.",
         f"{weights:,} parameters: 1+2 layers of width 16, 2 heads, vocabulary 262.",
         "2.50e+15 FLOPs, 4.0% of the peak (1 TFLOP/s, as matrix products measured on 2 CPU threads in bfloat16)",
         "pairs of at most 99 tokens a side",

@@ -105,7 +105,7 @@ def test_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_happen
     said = (tmp_path / "model" / "train.log").read_text()
     for (before, step), (now, _) in pairwise(stages):
         assert f"Going on from the checkpoint of step {step}." in said
-        assert f"It was made by {before} processes and now there are {now}" in said
+        assert f"The number of processes was {before} and is {now} now" in said
     assert_same_training(tmp_path / "model", alone)
 
 

@@ -12,7 +12,7 @@ from vanilla_transformer.training.checkpoints import Progress
 from vanilla_transformer.training.cost import training_flops
 from vanilla_transformer.training.devices import Peak
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.summary import Summary, rate_in_words
+from vanilla_transformer.training.summary import Summary, rate_in_words, weights_in_words
 
 SUMMARY = Summary(
     steps=1000,
@@ -93,3 +93,11 @@ def test_rates_have_the_unit_that_suits_them():
         "215 GFLOP/s",
         "0.3 GFLOP/s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [([1000], "the checkpoint of step 1,000"), ([900, 1000], "the mean of the checkpoints of steps 900, 1,000")],
+)
+def test_words_say_which_checkpoints_the_weights_are_made_of(steps, words):
+    assert weights_in_words(steps) == words

@@ -15,10 +15,10 @@ from safetensors import safe_open
 
 from vanilla_transformer.data.sources import parse_source, parse_sources
 from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.summary import Summary, weights_in_words
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
-    from vanilla_transformer.training.summary import Summary
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
@@ -33,7 +33,7 @@ class CardError(ValueError):
 
 
 def write_model_card(
-    directory: Path, recipe: Recipe, summary: "Summary", languages: tuple[str | None, str | None]
+    directory: Path, recipe: Recipe, summary: Summary, languages: tuple[str | None, str | None]
 ) -> None:
     """Writes the card of a finished run; one that somebody has edited stays, and the new one is put beside it."""
     results = [
@@ -294,18 +294,18 @@ def _general_limits(scored: bool) -> list[str]:
     ]
 
 
-def _data_lines(recipe: Recipe, summary: "Summary") -> list[str]:
+def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
     lines = [f"Trained on {_name(recipe.train)}: {summary.pairs:,} pairs after leaving out empty and over-long ones."]
     lines += [f"{part}: {_name(getattr(recipe, part))}." for part in ("dev", "test") if getattr(recipe, part)]
     return lines
 
 
-def _training_lines(summary: "Summary") -> list[str]:
+def _training_lines(summary: Summary) -> list[str]:
     lines = [
         f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} target tokens.",
         f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "
         f"{'; '.join(summary.cost_in_words())}.",
-        f"The weights are the mean of the checkpoints of steps {', '.join(map(str, summary.averaged_steps))}.",
+        f"The weights are {weights_in_words(summary.averaged_steps)}.",
     ]
     if summary.best_dev_nll is not None:
         lines.append(

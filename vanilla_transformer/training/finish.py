@@ -29,7 +29,7 @@ from vanilla_transformer.training.directory import OutputError, RunDirectory
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.recipe import Recipe, settled
-from vanilla_transformer.training.summary import Summary
+from vanilla_transformer.training.summary import Summary, weights_in_words
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _load_mean_of_checkpoints(
             journal.say(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
     load_average(model, [checkpoint.path for checkpoint in whole])
     steps = [checkpoint.step for checkpoint in whole]
-    journal.say(f"The model is the mean of the checkpoints of steps {', '.join(f'{step:,}' for step in steps)}.")
+    journal.say(f"The model is {weights_in_words(steps)}.")
     return steps
 
 

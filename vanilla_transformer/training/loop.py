@@ -176,7 +176,7 @@ class TrainingLoop:
         self.journal.say(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != processes:
             self.journal.say(
-                f"It was made by {self.progress.processes} processes and now there are {processes}: "
+                f"The number of processes was {self.progress.processes} and is {processes} now: "
                 "dropout draws other numbers than it would have."
             )
             set_seed(self.recipe.seed + self.progress.step, device_specific=True)

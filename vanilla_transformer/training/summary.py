@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,12 @@ class Summary:
     def write(self, file: Path) -> None:
         """Writes the whole summary or nothing."""
         write_beside_and_rename(file, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+
+def weights_in_words(averaged_steps: Sequence[int]) -> str:
+    """Which checkpoints the model's weights are made of."""
+    checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
+    return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 
 
 def rate_in_words(flops_per_second: float) -> str:
