@@ -154,7 +154,7 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
         spreads = [Spread.of([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
         ended = ", ".join(str(seed["seed"]) + (" diverged" if seed["diverged"] else "") for seed in seeds)
         lines.append(cells([VARIANTS[name].words, ended, *("" if spread is None else spread for spread in spreads)]))
-    steps = f"{settled(base.max_steps):,} steps of {settled(base.batch_tokens):,} target tokens"
+    steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"
     lines += [
         "",
         f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}.",

@@ -293,7 +293,7 @@ def markdown(results: Sequence[Result], base: Recipe) -> str:
         size = "" if result.parameters is None else f"{result.parameters:,}"
         published = [_in_words(changes) or "base", f"{paper.perplexity:.2f}", paper.bleu, paper.parameters or ""]
         lines.append(cells([result.row, result.here, size, seeds, *figures, *published]))
-    steps = f"{settled(base.max_steps):,} steps of {settled(base.batch_tokens):,} target tokens"
+    steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"
     lines += ["", f"Mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}."]
     return "\n".join([*lines, "", *_directions(results), ""])
 

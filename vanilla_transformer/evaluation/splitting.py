@@ -1,4 +1,10 @@
-"""How the paper's authors split text into words before they counted BLEU: what their script get_ende_bleu does."""
+"""How the paper's authors split text into words before they counted BLEU: what their script get_ende_bleu does.
+
+Deviation: the script replaces quotes in translations alone, and leaves „ and « as they are; the reference that it
+counts against has straight quotes for all. Here both sides get straight quotes for all, so that the raw reference
+itself has 100, and not 99.84 as on the test split of Tatoeba, where 8 of 2,504 lines have such quotes. A model that
+writes them has a higher score than by the script: 45.78 against 45.67 there.
+"""
 
 import re
 
@@ -6,7 +12,7 @@ import sacremoses
 
 # Languages for which the Moses tokenizer has rules of its own, by ISO code.
 LANGUAGES = tuple(sorted(set(sacremoses.NonbreakingPrefixes().available_langs.values())))
-# The published reference has straight quotes alone. The script's own replacements leave out the low and the angular.
+# Those that Moses' own replacements leave out, the low and the angular.
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("„‟“”«»", '"') | dict.fromkeys("‚‛‘’‹›", "'"))
 # Characters beside a hyphen belong to one match: of a-b-c only the first hyphen is split off, there as here.
 HYPHEN_IN_A_WORD = re.compile(r"(\S)-(\S)")
