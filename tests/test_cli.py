@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -305,6 +306,27 @@ def test_evaluate_prints_each_metric_with_its_signature_and_writes_the_translati
     assert first == third and end == ""
 
 
+def test_evaluate_names_its_corpus_as_train_does(run, model, tmp_path):
+    (tmp_path / "test.jsonl").write_text('{"de": "x", "fr": "y", "en": "a b"}\n')
+    named = ["--data", tmp_path / "test.jsonl", "source_column=en", "target_column=fr", "streaming=false"]
+    code, out, err = run("evaluate", model, *named, "--metrics", "wer", "--json", *SHORT)
+    assert (code, err) == (0, "") and json.loads(out)["pairs"] == 1
+    code, _, err = run("evaluate", model, *named, "+", tmp_path / "test.jsonl")
+    assert code == 2
+    assert_one_sentence(err, "--data", "one corpus")
+
+
+def test_evaluate_never_writes_over_its_corpus_and_knows_before_whether_it_can_write(run, model, corpus, tmp_path):
+    for output, part in ((corpus[1], "both input and output"), (tmp_path / "none" / "out", "No such file")):
+        code, out, err = run("evaluate", model, "--data", *corpus, "--output", output, *SHORT)
+        assert code in (1, 2) and out == ""
+        assert_one_sentence(err, part)
+    assert corpus[1].read_text() == "x y\nz\nx\n"
+    (tmp_path / "out").write_text("earlier\n")
+    assert run("evaluate", model, "--data", corpus[0], tmp_path / "none", "--output", tmp_path / "out")[0] == 1
+    assert (tmp_path / "out").read_text() == "earlier\n"
+
+
 def test_several_processes_evaluate_together_and_one_prints(run, model, corpus, tmp_path):
     words = ["evaluate", model, "--data", *corpus, "--metrics", "wer", "chrf", "--json", *SHORT]
     code, out, _ = run(*words)
@@ -383,6 +405,23 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
         assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (2, 0.6)
         for name, tensor in averaged.state_dict().items():
             torch.testing.assert_close(tensor, weights[name] + shift)
+
+
+def test_average_of_a_finished_run_counts_its_last_step_as_the_run_did(run, model, tmp_path):
+    trained = tmp_path / "run"
+    shutil.copytree(model, trained)
+    (trained / "recipe.yaml").write_text("save_steps: 10\naverage_checkpoints: 2\n")
+    for step in (10, 20, 25):
+        partial = partial_path(trained / "checkpoints", step)
+        partial.mkdir(parents=True)
+        shutil.copy(model / "model.safetensors", partial)
+        (partial / "optimizer.bin").touch()
+        commit_checkpoint(partial, Progress(step=step))
+    for summary, steps in ((None, (10, 20)), ({"steps": 25}, (20, 25))):
+        if summary is not None:
+            (trained / "summary.json").write_text(json.dumps(summary))
+        code, _, err = run("average", trained, "--output", tmp_path / f"mean-{steps[-1]}")
+        assert (code, re.findall(r"checkpoints/step-(\d+)", err)) == (0, [f"{step:08}" for step in steps]), err
 
 
 def test_tokenizer_is_learned_and_splits_and_joins_lines_exactly(run, tmp_path):

@@ -88,6 +88,18 @@ def test_flops_stand_beside_those_of_table_2(preset, share):
     assert table_2["share"] == pytest.approx(share, abs=0.005)
 
 
+def test_a_model_is_one_of_the_papers_by_its_shape_and_not_by_its_directory(model, tmp_path):
+    sizes = ("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers")
+    for name, preset in (("tiny-of-mine", "big"), ("big", None)):
+        config = VanillaTransformerConfig.from_preset(preset, vocab_size=500, dropout=0.1) if preset else None
+        (tmp_path / name).mkdir()
+        (config or VanillaTransformerConfig.from_pretrained(model)).save_pretrained(tmp_path / name)
+    large, small = (report(tmp_path / name, *ONE_SENTENCE) for name in ("tiny-of-mine", "big"))
+    assert large["sizes"].items() >= {size: report("big", *ONE_SENTENCE)["sizes"][size] for size in sizes}.items()
+    assert (large["training"]["steps"], large["training"]["table_2"]["table_2_flops"]) == (300_000, 2.3e19)
+    assert (small["training"]["steps"], small["training"]["table_2"]) == (100_000, None)
+
+
 def test_the_reason_for_other_flops_is_given():
     out = page("base", *ONE_SENTENCE)
     assert "as in the paper  9.52e17 FLOPs\n" in out

@@ -50,6 +50,7 @@ class Average:
     def _checkpoints(self) -> list[Path]:
         from vanilla_transformer.training.checkpoints import averaged_checkpoints
         from vanilla_transformer.training.directory import RunDirectory
+        from vanilla_transformer.training.summary import read_summary
 
         at_least_one(last=self.last)
         if not self.models:
@@ -60,8 +61,9 @@ class Average:
                 raise UsageError("--last is for the checkpoints of one run.")
             return list(self.models)
         recipe = load_recipe(run.path / "recipe.yaml")
+        last_step = (read_summary(run.summary) or {}).get("steps")
         chosen = averaged_checkpoints(
-            run.checkpoints, recipe.save_steps or 1, None, self.last or recipe.average_checkpoints, warn
+            run.checkpoints, recipe.save_steps or 1, last_step, self.last or recipe.average_checkpoints, warn
         )
         if not chosen:
             raise ValueError(f"{run.path} has no checkpoint yet.")

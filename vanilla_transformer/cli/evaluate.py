@@ -10,8 +10,10 @@ from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.progress import progress_bar
-from vanilla_transformer.cli.streams import open_output
+from vanilla_transformer.cli.streams import check_output, open_output, refuse_same_file
 from vanilla_transformer.cli.translate import Decoding
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.sources import CorpusSource, parse_source
 from vanilla_transformer.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -28,14 +30,15 @@ class Evaluate:
     model: Model
     """Directory or Hub id of the model."""
     data: tuple[str, ...]
-    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or a built-in corpus: cmudict:test."""
+    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or a built-in corpus: cmudict:test. With
+    source_column=, target_column= and streaming=true beside it, as `train` takes them."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; or paper_bleu:fr and so on), wer, per (default: those
     of the model's recipe, else sacrebleu and chrf)."""
     source_column: OptionalText = None
-    """Column (or language of a `translation` column) to translate from (default: the first)."""
+    """Column (or language of a `translation` column) to translate from (default: as --data says, or the first)."""
     target_column: OptionalText = None
-    """Column (or language of a `translation` column) to compare with (default: the second)."""
+    """Column (or language of a `translation` column) to compare with (default: as --data says, or the second)."""
     output: OptionalPath = None
     """File for the translations, one line for each pair of the corpus."""
     card: Flag = False
@@ -61,6 +64,9 @@ class Evaluate:
         metrics = self.metrics or _metrics_of(self.model)
         check_names(metrics)
         arguments = self.decoding.arguments()
+        for part in self._source().parts:
+            refuse_same_file(Path(part), self.output)
+        check_output(self.output)
         corpus = self._corpus()
         model, tokenizer = self.decoding.load(self.model)
         distinct = len(set(corpus["source"]))
@@ -69,15 +75,14 @@ class Evaluate:
             evaluation = evaluate_model(
                 model, tokenizer, corpus, metrics, progress=bar.update, processes=processes, **arguments
             )
+        print(json.dumps(self._as_json(evaluation)) if self.json else _as_text(evaluation))
         if self.output is not None:
             with open_output(self.output) as output:
                 print(*evaluation.predictions, sep="\n", file=output)
-        print(json.dumps(self._as_json(evaluation)) if self.json else _as_text(evaluation))
         if self.card:
             from vanilla_transformer.training.card import add_scores
 
-            settings = {name: value for name, value in arguments.items() if name != "batch_tokens"}
-            add_scores(Path(self.model), self.data, evaluation.scores, settings)
+            add_scores(Path(self.model), self.data, evaluation.scores, self.decoding.settings())
 
     def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the other processes do, once the main one has found nothing wrong."""
@@ -90,12 +95,25 @@ class Evaluate:
     def _corpus(self) -> "Dataset":
         from vanilla_transformer.data.corpus import read_corpus
 
-        return read_corpus(self.data, source_column=self.source_column, target_column=self.target_column)
+        source = self._source()
+        return read_corpus(
+            source.parts,
+            source_column=self.source_column or source.source_column,
+            target_column=self.target_column or source.target_column,
+            streaming=source.streaming,
+        )
+
+    def _source(self) -> CorpusSource:
+        try:
+            return parse_source(self.data)
+        except CorpusError as error:
+            raise UsageError(f"--data: {error}") from error
 
     def _as_json(self, evaluation: "Evaluation") -> dict[str, Any]:
         return {
             "model": self.model,
             "data": self.data,
+            "settings": self.decoding.settings(),
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
             "pairs": len(evaluation.sources),
             "distinct_sources": evaluation.decoded,

@@ -57,15 +57,16 @@ class Info:
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
         from vanilla_transformer.training.cost import count_parameters
+        from vanilla_transformer.training.summary import read_summary
 
         return {
             "model": self.model,
             "sizes": {name: getattr(config, name) for name in _SIZES},
             "parameters": count_parameters(config),
             "table_3": self._table_3(config.vocab_size) if is_preset else None,
-            "training": self._training(config),
+            "training": self._training(config, is_preset),
             "memory": self._memory(config),
-            "run": None if is_preset else _summary(Path(self.model, "summary.json")),
+            "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
         }
 
     def _preset_config(self) -> "VanillaTransformerConfig":
@@ -99,7 +100,7 @@ class Info:
             "rows_with_other_vocabularies": others,
         }
 
-    def _training(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
+    def _training(self, config: "VanillaTransformerConfig", is_preset: bool) -> dict[str, Any]:
         """FLOPs of a target token and of the paper's schedule, and those of Table 2."""
         import numpy as np
 
@@ -108,9 +109,10 @@ class Info:
 
         length = np.array([self.sentence_length])
         per_token = training_flops(config, length, length) / self.sentence_length
-        steps = paper.training_steps(self.model)
+        model = self.model if is_preset else paper.table_2_model(config)
+        steps = paper.training_steps(model)
         flops = per_token * paper.STEP_TOKENS * steps
-        published = paper.TABLE_2.get(self.model)
+        published = paper.TABLE_2.get(model or "")
         table_2 = published and {
             **dataclasses.asdict(published),
             "device_flops": published.flops,
@@ -147,14 +149,3 @@ class Info:
             "sentence_length": self.sentence_length,
             **{name: {**dataclasses.asdict(bytes_), "total": bytes_.total} for name, bytes_ in estimates.items()},
         }
-
-
-def _summary(file: Path) -> dict[str, Any] | None:
-    """What a finished run has written down of itself."""
-    if not file.is_file():
-        return None
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): remove it, and the rest is shown.") from None
-    return summary if isinstance(summary, dict) else None

@@ -55,6 +55,15 @@ def refuse_same_file(input: Path | None, output: Path | None) -> None:
         raise UsageError(f"{output} cannot be both input and output.")
 
 
+def check_output(path: Path | None) -> None:
+    """Raises OSError where no file can be written, before hours go into what it shall hold. What is there stays."""
+    if path is not None and is_file(path):
+        existed = path.exists()
+        path.open("ab").close()
+        if not existed:
+            path.unlink()
+
+
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
     """A file, plain or .gz, or standard output, in UTF-8 whatever the locale.

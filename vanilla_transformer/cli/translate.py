@@ -91,6 +91,12 @@ class Decoding:
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return given | ({"quantization": "int8"} if self.precision == "int8" else {})
 
+    def settings(self) -> dict[str, Any]:
+        """What the translations depend on and the model does not say: the search, and the precision if not float32."""
+        names = "num_beams", "length_penalty", "max_length_beyond_source"
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return given | ({} if self.precision == "float32" else {"precision": self.precision})
+
 
 def _processes_here() -> int:
     """Processes that a launcher started together on this machine."""

@@ -47,8 +47,18 @@ def is_in_paper(preset: str) -> bool:
     return preset in ("base", "big") or preset.startswith("table3-")
 
 
-def training_steps(preset: str) -> int:
-    """Table 3, the column "train steps"."""
+def table_2_model(config: VanillaTransformerConfig) -> str | None:
+    """`base` or `big` if a model has that shape; its vocabulary and its dropout may be others, as for en-fr."""
+    shape = "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "positional_encoding"
+    for preset in TABLE_2:
+        published = VanillaTransformerConfig.from_preset(preset)
+        if all(getattr(config, size) == getattr(published, size) for size in shape):
+            return preset
+    return None
+
+
+def training_steps(preset: str | None) -> int:
+    """Table 3, the column "train steps"; a model that is not in it is given those of base."""
     return 300_000 if preset == "big" else 100_000
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vanilla_transformer.training.checkpoints import write_beside_and_rename
 
@@ -70,6 +70,17 @@ class Summary:
     def write(self, file: Path) -> None:
         """Writes the whole summary or nothing."""
         write_beside_and_rename(file, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+
+def read_summary(file: Path) -> dict[str, Any] | None:
+    """What a finished run has written down of itself, None where none has; earlier versions wrote less."""
+    if not file.is_file():
+        return None
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}): remove it, and the rest is shown.") from None
+    return summary if isinstance(summary, dict) else None
 
 
 def weights_in_words(averaged_steps: Sequence[int]) -> str:
