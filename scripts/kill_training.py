@@ -91,7 +91,7 @@ class Harness:
         mounts: Whether each run gets a small disk of its own, which can be filled; that takes the rights of root.
         done: How many processes came to which bad end.
         reasons: How many checkpoints were passed over, by what had been done to them.
-        resumed: Where each process that came so far went on from; None for the beginning.
+        resumed: Processes that went on from a checkpoint.
     """
 
     directory: Path
@@ -100,7 +100,7 @@ class Harness:
     mounts: bool = True
     done: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    resumed: list[int | None] = field(default_factory=list)
+    resumed: int = 0
     finished: int = 0
     seconds: float = 0.0
 
@@ -137,12 +137,10 @@ class Harness:
 
     def table(self) -> str:
         """What was done and what came of it, as Markdown."""
-        begun_again = sum(step is None for step in self.resumed)
         rows = [
             *((name, f"{count}") for name, count in sorted(self.done.items())),
             ("together", f"{self.done.total()}"),
-            ("gone on from the newest whole checkpoint", f"{len(self.resumed) - begun_again}"),
-            ("begun again, no checkpoint being whole", f"{begun_again}"),
+            ("gone on from the newest whole checkpoint", f"{self.resumed}"),
             *((f"passed over: {reason}", f"{count}") for reason, count in sorted(self.reasons.items())),
             ("runs, all with the weights and figures of the undisturbed one, bit for bit", f"{self.finished}"),
         ]
@@ -194,13 +192,12 @@ class Harness:
         said = attempt.said()
         going_on = re.search(r"Going on from the checkpoint of step ([\d,]+)", said)
         step = int(going_on[1].replace(",", "")) if going_on else None
-        again, trained = "the run begins again" in said, bool(re.search(r" step [\d,]+ · ", said))
-        if not (going_on or again or trained):
+        trained = bool(re.search(r" step [\d,]+ · ", said))
+        if not (going_on or trained):
             return
-        if step != attempt.newest_whole or again != (step is None and bool(attempt.harmed)):
+        if step != attempt.newest_whole:
             raise SurvivalError(f"The run in {attempt.output} had {attempt.newest_whole} to go on from: {said}")
-        if going_on or again:
-            self.resumed.append(step)
+        self.resumed += bool(going_on)
         for name, harm in attempt.harmed.items():
             if not re.search(rf"Skipped checkpoint {name}: .+\.", said):
                 raise SurvivalError(f"Nothing was said of {name}, {harm}: {said}")
@@ -262,14 +259,14 @@ def _limit_files(harness: Harness, attempt: Attempt) -> str:
 
 
 def _harming(what: str, harm: Callable[[Path, random.Random], None]) -> Callable[[Harness, Attempt], str]:
-    """Mischief that kills the process and then does something to the newest checkpoint, if there is one by then."""
+    """Mischief that kills the process and then does something to the newest checkpoint, if another is left whole."""
 
     def kill_and_harm(harness: Harness, attempt: Attempt) -> str:
         how = _kill_at_any_time(harness, attempt)
         code = attempt.code()
         directory = attempt.output / "checkpoints"
         whole = [directory / name for name, _ in _resumable(directory) if not (directory / name / HARMED).exists()]
-        if code == 0 or not whole:
+        if code == 0 or len(whole) < 2:
             return how
         harm(whole[-1], harness.draw)
         (whole[-1] / HARMED).write_text(what)

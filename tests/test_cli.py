@@ -23,6 +23,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.training.checkpoints import Progress, commit_checkpoint, partial_path
+from vanilla_transformer.training.recipe import load_recipe
 from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
@@ -222,6 +223,23 @@ def test_errors_are_one_sentence_on_standard_error(run, model, tmp_path, words, 
     code, out, err = run(*(word.format(model=model, tmp=tmp_path) for word in words))
     assert code in (1, 2) and out == ""
     assert_one_sentence(err, part)
+
+
+def test_text_and_a_tokenizer_of_ones_own_replace_what_a_recipe_says_of_its_own(run, model, corpus, tmp_path, capsys):
+    text = ["--train", *corpus, "--dev", *corpus, "--test"]
+    words = ["train", "wmt14-en-de-base", *text, "--tokenizer", model, "--output", tmp_path / "run", "--dry-run"]
+    code, out, err = run(*words)
+    assert code == 0 and "(3 pairs" in out, err
+    kept = load_recipe(tmp_path / "run" / "recipe.yaml")
+    assert (kept.source_column, kept.target_column, kept.vocab_size, kept.dropout) == (None, None, None, 0.1)
+
+
+def test_a_tokenizer_is_not_learned_into_what_is_there(run, model, tmp_path):
+    (tmp_path / "text").write_text("a b\n")
+    for output in (model, tmp_path / "text"):
+        code, _, err = run("tokenizer", "train", tmp_path / "text", "--vocab-size", "300", "--output", output)
+        assert code == 2
+        assert_one_sentence(err, "not empty")
 
 
 def test_training_is_refused_on_windows(run, tmp_path, monkeypatch):

@@ -4,6 +4,8 @@ import json
 import numpy as np
 import pytest
 from datasets import Dataset
+from tokenizers import Tokenizer, models, processors
+from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.training import inputs
@@ -91,6 +93,23 @@ def test_columns_named_for_all_are_those_of_the_tables(files, gather):
     gathered, _ = gather(files, source_column="de", target_column="en", dev=tuple(files[:2]))
     assert texts(gathered, gathered.train) == NEWS + [(target, source) for source, target in LAW]
     assert texts(gathered, gathered.dev) == NEWS
+
+
+def test_columns_named_for_all_are_those_of_a_table_for_dev_beside_files_to_learn_from(files, gather):
+    gathered, _ = gather(files[:2], source_column="de", target_column="en", dev=(files[3],))
+    assert texts(gathered, gathered.train) == NEWS
+    assert texts(gathered, gathered.dev) == [(target, source) for source, target in LAW]
+
+
+def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path, files, gather):
+    inner = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4}, unk_token="[UNK]"))
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    theirs = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", eos_token="[SEP]", bos_token="[CLS]")
+    theirs.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(RecipeError, match="cannot be trained with: .* 0, 1, 2, here 0, 2, 3"):
+        gather(files[:2], tokenizer=str(tmp_path / "theirs"))
 
 
 def test_columns_named_for_files_alone_are_refused(files, gather):

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -22,9 +23,11 @@ from vanilla_transformer.data.batching import collate
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.training import checkpoints, loop
+from vanilla_transformer.training.checkpoints import CheckpointError
 from vanilla_transformer.training.directory import OutputError, RunDirectory
 from vanilla_transformer.training.loop import DivergenceError, train
 from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+from vanilla_transformer.training.rehearsal import rehearse
 
 # Runs that are killed are processes of their own. A server that has everything imported makes each in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -316,6 +319,58 @@ def test_a_command_that_failed_can_be_given_again_without_its_mistake(recipe, un
     assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
 
 
+def test_another_vocabulary_is_learned_where_the_first_try_has_learned_nothing_else(recipe, undisturbed, tmp_path):
+    with pytest.raises(CorpusError):
+        train(into(recipe, tmp_path / "model", vocab_size=None, test=("nowhere.en", "nowhere.de")))
+    VanillaTransformerTokenizer.train(["one two"], vocab_size=265).save_pretrained(tmp_path / "model")
+    assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
+
+
+def test_a_model_whose_checkpoints_are_gone_is_not_touched(recipe, undisturbed, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(undisturbed, model, ignore=shutil.ignore_patterns("checkpoints"))
+    before = {path: path.stat().st_mtime_ns for path in model.rglob("*")}
+    for changes in ({}, {"seed": 2}, {"max_steps": 60}):
+        with pytest.raises(OutputError, match="a model without the checkpoints of its run"):
+            train(into(recipe, model, **changes))
+    assert before == {path: path.stat().st_mtime_ns for path in model.rglob("*")}
+
+
+def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(undisturbed, model)
+    for progress in model.glob("checkpoints/*/progress.json"):
+        progress.unlink()
+    kept = [path.name for path in sorted((model / "checkpoints").iterdir())]
+    with pytest.raises(CheckpointError, match="No checkpoint in .* can be gone on from"):
+        train(into(recipe, model, max_steps=40))
+    assert [path.name for path in sorted((model / "checkpoints").iterdir())] == kept
+    assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").max_steps == 30
+
+
+def test_a_longer_run_that_cannot_begin_leaves_the_shorter_one_finished(recipe, undisturbed, tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(undisturbed, model)
+    before = {path: path.read_bytes() for path in model.rglob("*.*") if path.suffix in (".json", ".yaml")}
+    with pytest.raises(CorpusError):
+        train(into(recipe, model, max_steps=60, test=("nowhere.en", "nowhere.de")))
+    rehearse(into(recipe, model, max_steps=60))
+    assert "begins: after step 30 of 60" in capsys.readouterr().out
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_what_a_rehearsal_chooses_for_its_device_is_not_kept(recipe, tmp_path, capsys):
+    mine = into(recipe, tmp_path / "model", precision="auto", max_steps=None, warmup_steps=None, batches_per_step=None)
+    rehearse(mine)
+    kept = load_recipe(tmp_path / "model" / "recipe.yaml")
+    assert (kept.precision, kept.max_steps, kept.warmup_steps, kept.batches_per_step) == ("auto", None, None, None)
+    assert (tmp_path / "model" / "tokenizer.json").is_file()
+    run = RunDirectory(tmp_path / "model")
+    run.keep(dataclasses.replace(mine, max_steps=7, warmup_steps=3))
+    assert run.open(mine) == mine
+    run.leave()
+
+
 def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
     first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
     first.open(recipe)
@@ -371,6 +426,16 @@ def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path):
     summary = json.loads((tmp_path / "model" / "summary.json").read_text())
     assert summary["steps"] == 6
     assert summary["best_dev_step"] == 2
+    for changes in ({}, {"max_steps": 60}):
+        with pytest.raises(OutputError, match="finished: .*larger --patience than 2"):
+            train(dataclasses.replace(hopeless, **changes))
+    train(dataclasses.replace(hopeless, patience=3))
+    assert json.loads((tmp_path / "model" / "summary.json").read_text())["steps"] == 8
+
+
+def test_patience_needs_something_to_measure_on(recipe, tmp_path):
+    with pytest.raises(RecipeError, match="--dev"):
+        train(into(recipe, tmp_path / "model", dev=(), patience=2))
 
 
 def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):

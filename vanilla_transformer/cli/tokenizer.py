@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError, refuse_full_directory
 from vanilla_transformer.cli.streams import open_output, read_input
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class TokenizerTrain:
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]
     """Files of UTF-8 text, plain or .gz."""
     output: Path
-    """Directory for the tokenizer."""
+    """Directory for the tokenizer; it must be empty or not exist."""
     vocab_size: OptionalInt = None
     """Types in the vocabulary; presplit alone can do without, and takes all."""
     algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
@@ -35,6 +35,7 @@ class TokenizerTrain:
             raise UsageError("Name at least one file to learn from.")
         if self.vocab_size is None and self.algorithm != "presplit":
             raise UsageError(f"Give --vocab-size: {self.algorithm} can learn a vocabulary of any size.")
+        refuse_full_directory(self.output)
         texts = (line for file in self.files for line in read_input(file))
         tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=self.vocab_size, algorithm=self.algorithm)
         tokenizer.save_pretrained(self.output)

@@ -1,12 +1,15 @@
 """`vanilla-transformer train`: from a recipe, or from pairs of text alone, to a model."""
 
+import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, UsageError
+from vanilla_transformer.data.places import may_have_columns
+from vanilla_transformer.data.sources import parse_sources
 from vanilla_transformer.training.recipe import Recipe, load_recipe, shipped_recipes
 
 
@@ -50,10 +53,25 @@ class Train:
         from vanilla_transformer.training.loop import train
         from vanilla_transformer.training.rehearsal import rehearse
 
+        recipe = self._for_what_is_given()
         if self.dry_run:
-            rehearse(self.recipe)
+            rehearse(recipe)
             return
-        directory = train(self.recipe)
+        directory = train(recipe)
         # Its own print would say it once for each machine.
         if PartialState().is_main_process:
             print(directory)
+
+    def _for_what_is_given(self) -> Recipe:
+        """The recipe without what its file says of text or of a tokenizer that the options have replaced."""
+        if self.name is None:
+            return self.recipe
+        named, given = load_recipe(self.name), self.recipe
+        replaced: dict[str, Any] = {}
+        sources = [*parse_sources(given.train), *parse_sources(given.dev), *parse_sources(given.test)]
+        if given.train != named.train and not any(may_have_columns(source.parts) for source in sources):
+            names = ("source_column", "target_column")
+            replaced |= {name: None for name in names if getattr(given, name) == getattr(named, name)}
+        if given.tokenizer != named.tokenizer and given.vocab_size == named.vocab_size:
+            replaced["vocab_size"] = None
+        return dataclasses.replace(given, **replaced)

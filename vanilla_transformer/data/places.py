@@ -48,6 +48,11 @@ def locate(source: Sequence[str], wanted: tuple[str | None, str | None]) -> Plac
     return place
 
 
+def may_have_columns(source: Sequence[str]) -> bool:
+    """Tell whether a corpus is a table or a dataset by the words for it, without looking whether it is there."""
+    return len(source) == 1 and (source[0].partition(":")[0] != BUILT_IN or os.path.exists(source[0]))
+
+
 def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
     path, parts = _split_off(source)
     if path == BUILT_IN and len(parts) < 2:

@@ -46,6 +46,8 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
     """
     check_names(recipe.metrics)
     check_sizes(recipe)
+    if recipe.patience is not None and not recipe.dev:
+        raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
     if recipe.output is None:
         raise RecipeError("There is no place for the model: name a directory as --output.")
     run = RunDirectory(Path(recipe.output))
@@ -68,11 +70,11 @@ def prepare(begun: Begun) -> tuple[Recipe, Inputs]:
     inputs = main_first(accelerator, lambda: gather_inputs(begun.recipe, run, journal.say))
     corpora = {"train": inputs.train, "dev": inputs.dev}
     agree_on_data(accelerator, {name: fingerprint(corpus) for name, corpus in corpora.items() if corpus is not None})
-    return main_decides(accelerator, lambda: _settle(inputs, run, accelerator, journal)), inputs
+    return main_decides(accelerator, lambda: _settle(inputs, accelerator, journal)), inputs
 
 
-def _settle(inputs: Inputs, run: RunDirectory, accelerator: Accelerator, journal: Journal) -> Recipe:
-    """Chooses what is still open, says so, and keeps the whole recipe in the output directory."""
+def _settle(inputs: Inputs, accelerator: Accelerator, journal: Journal) -> Recipe:
+    """Chooses what is still open, and says so."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
         source_tokens=int(inputs.train.source_lengths.sum(dtype=np.int64)),
@@ -82,7 +84,6 @@ def _settle(inputs: Inputs, run: RunDirectory, accelerator: Accelerator, journal
     recipe, sentences = complete(inputs.recipe, corpus, device)
     for sentence in sentences:
         journal.say(sentence)
-    run.keep(recipe)
     return recipe
 
 

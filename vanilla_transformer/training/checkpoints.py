@@ -114,7 +114,11 @@ def _is_inside(name: str) -> bool:
 
 
 def newest_whole_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint to go on from whose files all are as they were written; skipped ones are reported."""
+    """The newest checkpoint to go on from whose files all are as they were written; skipped ones are reported.
+
+    Raises:
+        CheckpointError: There are some, and none can be gone on from. Nothing is deleted.
+    """
     for checkpoint in reversed(list_checkpoints(directory, report)):
         if not checkpoint.resumable:
             continue
@@ -122,9 +126,17 @@ def newest_whole_checkpoint(directory: Path, report: Callable[[str], None]) -> C
         if damage is None:
             return checkpoint
         report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
-    if directory.is_dir() and any(directory.glob("step-*")):
-        report("No checkpoint is whole: the run begins again.")
+    if has_checkpoints(directory):
+        raise CheckpointError(
+            f"No checkpoint in {directory} can be gone on from, as said above: bring back what is missing, or the "
+            "version of this package that wrote them; to begin again, delete that directory or name another output."
+        )
     return None
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Whether anything there has the name of a checkpoint, whole or not."""
+    return any(_step_of(path) is not None for path in directory.glob("step-*"))
 
 
 def discard_after(directory: Path, step: int) -> None:

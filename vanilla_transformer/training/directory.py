@@ -4,8 +4,9 @@ import dataclasses
 import os
 from pathlib import Path
 
-from vanilla_transformer.training.checkpoints import PARTIAL, write_beside_and_rename
-from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+from vanilla_transformer.training.checkpoints import PARTIAL, has_checkpoints, write_beside_and_rename
+from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe, settled
+from vanilla_transformer.training.summary import read_summary
 
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
@@ -15,6 +16,11 @@ _FREE_FIELDS = {
     *("test", "metrics", "examples", "log_steps", "trackers", "output"),
     *("num_beams", "length_penalty", "length_penalty_type"),
 }
+# These decide the vocabulary.
+_TOKENIZER_FIELDS = (
+    *("train", "source_column", "target_column"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size"),
+)
 
 
 class OutputError(OSError):
@@ -71,6 +77,8 @@ class RunDirectory:
     def open(self, recipe: Recipe) -> Recipe:
         """Makes the directory ready and returns the recipe with the choices of the run that goes on in it, if any.
 
+        A run that has learned something stays as it is until `go_on`.
+
         Raises:
             OutputError: The directory holds another run, a finished run or something else, and stays as it is; or
                 another process is training in it.
@@ -113,19 +121,21 @@ class RunDirectory:
         """Writes the recipe that the run follows."""
         write_beside_and_rename(self.path / RECIPE, recipe.to_yaml())
 
+    def go_on(self, recipe: Recipe) -> None:
+        """Takes the directory for training by a settled recipe; a run that was finished is not any more."""
+        self.summary.unlink(missing_ok=True)
+        self.keep(recipe)
+
     def _continue(self, recipe: Recipe) -> Recipe:
         try:
             kept = load_recipe(self.path / RECIPE)
         except RecipeError as error:
             raise OutputError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
+        if not has_checkpoints(self.checkpoints):
+            return self._begin_again(recipe, kept)
         merged = _merge(recipe, kept)
-        extends = merged.max_steps is not None and kept.max_steps is not None and merged.max_steps > kept.max_steps
-        differing = _differing_fields(merged, kept) - ({"max_steps"} if extends else set())
-        if differing and not self.checkpoints.exists():
-            # Most likely the first try failed for the very field that is another now. There is nothing to lose yet.
-            self.tokenizer_config.unlink(missing_ok=True)
-            self.keep(recipe)
-            return recipe
+        longer = {name for name in ("max_steps", "patience") if _is_more(getattr(merged, name), getattr(kept, name))}
+        differing = _differing_fields(merged, kept) - longer
         if differing:
             changes = "; ".join(
                 f"{name} {_shown(getattr(kept, name))} there, {_shown(getattr(merged, name))} here"
@@ -135,15 +145,28 @@ class RunDirectory:
                 f"The output directory {self.path} holds another run ({changes}): name another directory, or give the "
                 "same recipe to go on with it."
             )
-        if self.summary.exists():
-            if not extends:
+        summary = read_summary(self.summary)
+        if summary is not None:
+            # Patience ended it, or the last step did.
+            limit = "patience" if kept.patience and summary["steps"] < settled(kept.max_steps) else "max_steps"
+            if limit not in longer:
                 raise OutputError(
-                    f"The run in {self.path} is finished: name another directory, or give a larger --max-steps than "
-                    f"{kept.max_steps:,} to train it further."
+                    f"The run in {self.path} is finished: name another directory, or give a larger "
+                    f"--{limit.replace('_', '-')} than {getattr(kept, limit):,} to train it further."
                 )
-            self.summary.unlink()
-        self.keep(merged)
         return merged
+
+    def _begin_again(self, recipe: Recipe, kept: Recipe) -> Recipe:
+        """Follows the recipe as given where nothing is learned yet: the first try may have been on another device."""
+        if self.summary.exists() or any(self.path.glob("model*.safetensors")):
+            raise OutputError(
+                f"The output directory {self.path} holds a model without the checkpoints of its run, which cannot go "
+                "on: name another directory."
+            )
+        if any(getattr(recipe, name) != getattr(kept, name) for name in _TOKENIZER_FIELDS):
+            self.tokenizer_config.unlink(missing_ok=True)
+        self.keep(recipe)
+        return recipe
 
 
 def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
@@ -153,15 +176,12 @@ def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
 
 
 def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
-    """Fields that would give other weights; a run stopped before its choices were made leaves those open."""
-    choices_are_made = kept.max_steps is not None
-    return {
-        name
-        for name, value in vars(kept).items()
-        if value != getattr(recipe, name)
-        and name not in _FREE_FIELDS
-        and (choices_are_made or value not in (None, "auto"))
-    }
+    """Fields that would give other weights."""
+    return {name for name, value in vars(kept).items() if value != getattr(recipe, name) and name not in _FREE_FIELDS}
+
+
+def _is_more(value: int | None, kept: int | None) -> bool:
+    return value is not None and kept is not None and value > kept
 
 
 def _shown(value: object) -> str:

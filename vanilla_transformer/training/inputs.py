@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
+from vanilla_transformer.data.places import may_have_columns
 from vanilla_transformer.data.preparation import PreparedCorpus, prepare_corpus
 from vanilla_transformer.data.sources import CorpusSource, parse_source, parse_sources
 from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.training.checkpoints import PARTIAL, remove_leftovers
 from vanilla_transformer.training.choices import choose_vocab_size
@@ -70,7 +72,8 @@ def _read_held_out(recipe: Recipe, field: str, run: RunDirectory) -> "Dataset | 
 def _reading(source: CorpusSource, recipe: Recipe, run: RunDirectory) -> dict[str, Any]:
     """Where and how a corpus is read; columns named for all are those of the tables among the corpora."""
     columns = {"source_column": source.source_column, "target_column": source.target_column}
-    beside_a_table = len(source.parts) == 2 and any(len(other.parts) == 1 for other in parse_sources(recipe.train))
+    all_of_them = [*parse_sources(recipe.train), *parse_sources(recipe.dev), *parse_sources(recipe.test)]
+    beside_a_table = not may_have_columns(source.parts) and any(may_have_columns(one.parts) for one in all_of_them)
     if columns == {"source_column": None, "target_column": None} and not beside_a_table:
         columns = {"source_column": recipe.source_column, "target_column": recipe.target_column}
     return {"cache_dir": run.prepared / "text", "streaming": source.streaming, **columns}
@@ -128,6 +131,7 @@ def _tokenizer(
     else:
         if recipe.tokenizer is not None:
             tokenizer = load_own_tokenizer(recipe.tokenizer)
+            _check_tokenizer(tokenizer, recipe.tokenizer)
         else:
             counts, sample = sample_pairs(streams, MOST_PAIRS_FOR_THE_VOCABULARY)
             streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
@@ -138,6 +142,24 @@ def _tokenizer(
             f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} types: leave it out."
         )
     return replace(recipe, vocab_size=len(tokenizer)), tokenizer, streams
+
+
+def _check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str) -> None:
+    """Refuses a tokenizer that does not begin and end sentences as the model will: it could never stop.
+
+    Raises:
+        RecipeError: The ids of padding, start and end are others, or the end does not stand at the end alone.
+    """
+    model = VanillaTransformerConfig()
+    wanted = [model.pad_token_id, model.bos_token_id, model.eos_token_id]
+    found = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
+    ids = tokenizer("a")["input_ids"]
+    if found != wanted or not set(wanted).isdisjoint(ids[:-1]) or ids[-1:] != wanted[-1:]:
+        raise RecipeError(
+            f"The tokenizer of {name} cannot be trained with: padding, start and end must have the ids "
+            f"{', '.join(map(str, wanted))}, here {', '.join(map(str, found))}, and the end must end each sentence. "
+            "`vanilla-transformer tokenizer train` makes one that does."
+        )
 
 
 def _learn_tokenizer(

@@ -70,6 +70,7 @@ def _follow(beginning: Begun) -> None:
         _start_trackers(accelerator, recipe)
         loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, journal)
         loop.resume()
+        main_decides(accelerator, lambda: run.go_on(recipe))
         with stop_on_signals() as stop, loop.writer:
             loop.run(stop)
         if not loop.is_over:
