@@ -9,10 +9,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
-    EntryNotFoundError,
     HfHubHTTPError,
     HTTPError,
     OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -20,6 +20,7 @@ from huggingface_hub.hf_api import ModelInfo
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.training.card import CARD, is_as_written, name_on_hub, set_license, write_plain_card
+from vanilla_transformer.translation.loading import TOKENIZER_FILES, VOCABULARIES
 
 # Of a directory nothing else leaves the machine: no checkpoint, no log, no corpus.
 SENT = (
@@ -27,8 +28,7 @@ SENT = (
     "generation_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
+    *TOKENIZER_FILES,
     "*_vanilla_transformer.py",
     CARD,
     "recipe.yaml",
@@ -108,10 +108,13 @@ def _check_model(directory: Path) -> None:
             f"The run in {directory} is not finished: give its `train` command again, or push what `average` makes of "
             "its checkpoints."
         )
-    for pattern in ("config.json", "model*.safetensors", "tokenizer.json", "modeling_vanilla_transformer.py"):
-        if not any(directory.glob(pattern)):
+    for either in (
+        *(["config.json"], ["model*.safetensors"], VOCABULARIES),
+        *(["tokenizer_config.json"], ["modeling_vanilla_transformer.py"]),
+    ):
+        if not any(any(directory.glob(pattern)) for pattern in either):
             raise PushError(
-                f"{directory} is not a whole model, it has no {pattern}: `save_pretrained` of the model and of the "
+                f"{directory} is not a whole model, it has no {either[0]}: `save_pretrained` of the model and of the "
                 "tokenizer writes all of it."
             )
     kind = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("model_type")
@@ -156,9 +159,16 @@ def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
 
 def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None) -> bool:
     try:
-        there = Path(hf_hub_download(repo_id, CARD, revision=revision)).read_text(encoding="utf-8")
-    except (EntryNotFoundError, RevisionNotFoundError):
+        # By force: a copy from an earlier push would hide what others have written since.
+        file = hf_hub_download(repo_id, CARD, revision=revision, force_download=True)
+    except (RemoteEntryNotFoundError, RevisionNotFoundError):
         return False
+    except ValueError as error:
+        # That is how it tells that the Hub could not be asked; the reason is the cause.
+        if isinstance(error.__cause__, HTTPError):
+            raise error.__cause__ from error
+        raise
+    there = Path(file).read_text(encoding="utf-8")
     return not is_as_written(there) and there != (directory / CARD).read_text(encoding="utf-8")
 
 

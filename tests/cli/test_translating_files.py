@@ -56,7 +56,7 @@ def run(capsys, monkeypatch, tmp_path, model):
 def break_off(run, monkeypatch):
     """Translates until the second window begins, in which `happen` happens."""
 
-    def break_off(happen, *words):
+    def break_off(happen, *words, **options):
         translate, windows = LineTranslator.translate, []
 
         def until(self, lines, progress=None):
@@ -67,7 +67,7 @@ def break_off(run, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(LineTranslator, "translate", until)
-            return run(*words)
+            return run(*words, **options)
 
     return break_off
 
@@ -148,6 +148,15 @@ def test_other_models_settings_and_inputs_are_refused_and_other_batches_are_not(
     moved = tmp_path / "moved"
     shutil.copytree(model, moved)
     assert run(*resume, "--batch-tokens", 7, "--device", "cpu", model=moved)[0] == 0
+
+
+def test_an_output_in_the_directory_of_the_model_is_resumed(run, break_off, model, tmp_path):
+    mine = tmp_path / "mine"
+    shutil.copytree(model, mine)
+    assert break_off(interrupt, "in", "--output", mine / "out.txt", model=mine)[0] == 130
+    (mine / "notes.json").write_text("{}")
+    assert run("in", "--output", mine / "out.txt", "--resume", model=mine)[0] == 0
+    assert len((mine / "out.txt").read_text().splitlines()) == len(LINES)
 
 
 @pytest.mark.parametrize("words", [["in"], ["--output", "out"], ["in", "--output", "/dev/null"]])

@@ -22,7 +22,7 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.translation import load_model
+from vanilla_transformer.translation import load_model, translate_lines
 
 ENGLISH = ["the cat sat on the mat", "a dog runs in the park", "two men walk", "hello world this is a test"] * 20
 GERMAN = ["die katze sass auf der matte", "ein hund läuft im park", "zwei männer gehen", "hallo welt"] * 20
@@ -210,6 +210,10 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
     with torch.no_grad():
         logits = [model(**inputs, decoder_input_ids=expected).logits for model in (ours, theirs)]
     torch.testing.assert_close(logits[1], logits[0], atol=1e-5, rtol=1e-5)
+    for model in (ours, theirs):
+        lines = translate_lines(model, tokenizer, words[:3], scores=True, num_beams=2, num_return_sequences=2)
+        scores = [hypothesis.score for line in lines for hypothesis in line.hypotheses]
+        assert len(scores) == 6 and all(score < 0 for score in scores)
 
 
 @pytest.mark.parametrize(

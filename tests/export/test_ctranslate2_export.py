@@ -52,6 +52,7 @@ def test_int8_is_a_quarter_of_the_size(spelled_backwards: Path, tmp_path: Path):
 def test_readme_says_how_to_run_it(exported, monkeypatch, capsys):
     _, directory = exported
     code = (directory / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert "max_input_length=2048, max_decoding_length=2048" in code
     monkeypatch.chdir(directory)
     exec(code, {})
     assert capsys.readouterr().out.strip()

@@ -14,7 +14,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 from vanilla_transformer.cli import main
 from vanilla_transformer.export.onnx_decode import GreedyDecoder
 from vanilla_transformer.export.to_onnx import quantize_graphs
-from vanilla_transformer.translation import load_model
+from vanilla_transformer.translation import load_model, translate_lines
 
 WITHOUT_LIBRARIES = """
 import runpy, sys
@@ -92,7 +92,7 @@ def test_forbidden_tokens_and_limits_are_the_models(exported, spelled_backwards,
     assert decoder.translate(words) == tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
-def test_learned_positions_export_too(tmp_path, spelled_backwards, words):
+def test_learned_positions_export_too(tmp_path, spelled_backwards, words, capsys):
     _, tokenizer = load_model(spelled_backwards, device="cpu")
     torch.manual_seed(0)
     config = VanillaTransformerConfig(
@@ -105,6 +105,10 @@ def test_learned_positions_export_too(tmp_path, spelled_backwards, words):
     assert main(["export", str(tmp_path / "learned"), str(tmp_path / "onnx"), "--to", "onnx"]) == 0
     output = model.generate(**tokenizer(words, return_tensors="pt", padding=True), num_beams=1)
     assert output.shape[1] == 13  # It never learned to end: the positions do.
+    long = "a" * 30
+    expected = [line.text for line in translate_lines(model, tokenizer, [long, "ab"], num_beams=1)]
+    assert GreedyDecoder(tmp_path / "onnx").translate([long, "ab"]) == expected
+    assert "too long for the model, and cut: aaa" in capsys.readouterr().err
     assert GreedyDecoder(tmp_path / "onnx").translate(words) == tokenizer.batch_decode(
         output, skip_special_tokens=True
     )

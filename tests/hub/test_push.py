@@ -245,6 +245,29 @@ def test_edits_of_a_card_here_and_on_the_hub_stay(
     assert repository.files()["README.md"].decode() == edited
 
 
+def test_a_card_on_the_hub_that_cannot_be_read_is_not_written_over(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_http, "time", SimpleNamespace(sleep=lambda seconds: None))
+    assert push(directory, "ann/tiny") == push(directory, "ann/tiny") == 0  # The second has a copy of the card here.
+    repository = ann.repositories["ann/tiny"]
+    repository.commit("main", repository.files() | {"README.md": b"---\ntags: []\n---\nEdited there.\n"}, "by hand")
+    capsys.readouterr()
+    with ann.losing("/resolve/main/README.md"):
+        assert push(directory, "ann/tiny") == 1
+    assert re.fullmatch(r"vanilla-transformer: error: The connection to .* was lost .* again, .*\.", complaint(capsys))
+    assert repository.files()["README.md"].endswith(b"Edited there.\n")
+
+
+def test_a_model_that_keeps_the_tokenizer_of_another_class_is_pushed_whole(ann: HubServer, directory: Path) -> None:
+    (directory / "tokenizer.json").unlink()
+    theirs = {"vocab.json": "{}", "source.spm": "s", "target.spm": "t"}
+    for name, content in theirs.items():
+        (directory / name).write_text(content)
+    assert push(directory, "ann/converted") == 0
+    assert ann.repositories["ann/converted"].files().items() >= {n: c.encode() for n, c in theirs.items()}.items()
+
+
 def test_the_card_of_a_run_is_one_that_the_hub_reads(ann: HubServer, trained: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(trained, tmp_path / "numbers"))
     assert push(directory, "ann/numbers") == 0

@@ -126,6 +126,19 @@ def test_one_matrix_is_embedding_of_both_sides_and_output(tiny_model, tiny_confi
     assert extra == 2 * tiny_config.vocab_size * tiny_config.d_model
 
 
+def test_resized_vocabulary_of_three_matrices_is_that_of_all_three(tiny_config, tmp_path):
+    tiny_config.tie_word_embeddings = False
+    model = VanillaTransformerForConditionalGeneration(tiny_config).eval()
+    model.resize_token_embeddings(60)
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path).eval()
+    new = torch.tensor([[59, 2]])
+    assert loaded(input_ids=new, decoder_input_ids=new).logits.shape == (1, 2, 60)
+    torch.testing.assert_close(
+        loaded(input_ids=new, decoder_input_ids=new).logits, model(input_ids=new, decoder_input_ids=new).logits
+    )
+
+
 def test_resized_vocabulary_keeps_one_matrix(tiny_model):
     tiny_model.resize_token_embeddings(60)
     assert tiny_model.lm_head.weight is tiny_model.model.decoder.embed_tokens.weight

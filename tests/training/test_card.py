@@ -169,6 +169,36 @@ def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.
     assert "--card is for a model in a directory here" in capsys.readouterr().err
 
 
+def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
+    corpus = directory.parent / "test.jsonl"
+    corpus.write_text('{"en": "a cat", "de": "eine Katze", "fr": "un chat"}\n')
+    evaluate = ["evaluate", str(directory), "--card", "--metrics", "chrf", "--data", str(corpus)]
+    assert main([*evaluate, "source_column=en", "target_column=de"]) == 0
+    assert main([*evaluate, "--source-column", "en", "--target-column", "fr"]) == 0
+    names = [result.dataset_name for result in card_of(directory).data.eval_results]
+    assert names == ["test.jsonl (en to de)", "test.jsonl (en to fr)"]
+
+
+def test_a_card_that_cannot_be_read_is_told_before_the_search(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vanilla_transformer.evaluation.evaluate_model", lambda *_, **__: pytest.fail("searched"))
+    (directory / "README.md").write_text("---\ntags: [\n---\n")
+    assert main(["evaluate", str(directory), "--card", "--data", "none.tsv"]) == 1
+    assert "The head of the card" in capsys.readouterr().err
+
+
+def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
+    result = "{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: bleu, value: 1, args: [1]}]}"
+    head = f"metrics: [bleu, {{name: x}}]\nmodel-index: [{{name: m, results: [{result}]}}]"
+    (directory / "README.md").write_text(f"---\n{head}\n---\nText.\n")
+    add_scores(directory, ("test.en", "test.de"), [BLEU], {})
+    card = card_of(directory)
+    assert card.data.metrics == ["bleu", {"name": "x"}, "sacrebleu"]
+    assert [result.metric_args for result in card.data.eval_results][0] == [1]
+    assert len(card.data.eval_results) == 2
+
+
 def test_added_scores_leave_the_rest_of_an_edited_card_alone(directory: Path) -> None:
     body = "\n# Our cat\n\nWritten by hand.\n\n## Data\n\nSecret.\n"
     (directory / "README.md").write_text(f"---\nlicense: mit\nmine: 1\nmetrics: bleu\n---\n{body}")

@@ -34,7 +34,7 @@ class Evaluate:
     source_column=, target_column= and streaming=true beside it, as `train` takes them."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; or paper_bleu:fr and so on), wer, per (default: those
-    of the model's recipe, else sacrebleu and chrf)."""
+    of the recipe in the model's directory, else sacrebleu and chrf)."""
     source_column: OptionalText = None
     """Column (or language of a `translation` column) to translate from (default: as --data says, or the first)."""
     target_column: OptionalText = None
@@ -59,8 +59,12 @@ class Evaluate:
         """Does what the main process does: it alone scores, writes and shows anything."""
         from vanilla_transformer.evaluation import check_names, evaluate_model
 
-        if self.card and not Path(self.model).is_dir():
-            raise UsageError(f"--card is for a model in a directory here, and {self.model} is none.")
+        if self.card:
+            if not Path(self.model).is_dir():
+                raise UsageError(f"--card is for a model in a directory here, and {self.model} is none.")
+            from vanilla_transformer.training.card import add_scores, check_card
+
+            check_card(Path(self.model))
         metrics = self.metrics or _metrics_of(self.model)
         check_names(metrics)
         arguments = self.decoding.arguments()
@@ -80,9 +84,7 @@ class Evaluate:
             with open_output(self.output) as output:
                 print(*evaluation.predictions, sep="\n", file=output)
         if self.card:
-            from vanilla_transformer.training.card import add_scores
-
-            add_scores(Path(self.model), self.data, evaluation.scores, self.decoding.settings())
+            add_scores(Path(self.model), self._source().words(), evaluation.scores, self.decoding.settings())
 
     def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the other processes do, once the main one has found nothing wrong."""
@@ -98,16 +100,22 @@ class Evaluate:
         source = self._source()
         return read_corpus(
             source.parts,
-            source_column=self.source_column or source.source_column,
-            target_column=self.target_column or source.target_column,
+            source_column=source.source_column,
+            target_column=source.target_column,
             streaming=source.streaming,
         )
 
     def _source(self) -> CorpusSource:
+        """The corpus as --data names it, with the columns that the options name."""
         try:
-            return parse_source(self.data)
+            source = parse_source(self.data)
         except CorpusError as error:
             raise UsageError(f"--data: {error}") from error
+        return dataclasses.replace(
+            source,
+            source_column=self.source_column or source.source_column,
+            target_column=self.target_column or source.target_column,
+        )
 
     def _as_json(self, evaluation: "Evaluation") -> dict[str, Any]:
         return {

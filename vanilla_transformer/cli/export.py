@@ -22,7 +22,7 @@ _PACKAGES: dict[str, list[str]] = {
 class Export:
     """Write a model for CTranslate2, ONNX Runtime or Marian's classes, with its tokenizer and how to run it.
 
-    CTranslate2 and ONNX Runtime compute the same numbers without torch, and faster. `marian` writes a MarianMTModel,
+    CTranslate2 and ONNX Runtime compute the same numbers without torch. `marian` writes a MarianMTModel,
     which any installation of transformers loads without this package.
     """
 

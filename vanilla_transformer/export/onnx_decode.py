@@ -25,6 +25,8 @@ class GreedyDecoder:
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         # Text that spells a special token is only text.
         self.tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
+        if settings["positional_encoding"] == "learned":
+            self.tokenizer.enable_truncation(settings["max_position_embeddings"])  # Still ended by its </s>.
         self.tokenizer.enable_padding(pad_id=settings["pad_token_id"], pad_token=settings["pad_token"])
         self.encoder, self.decoder, self.decoder_with_past = (
             onnxruntime.InferenceSession(directory / f"{name}.onnx", providers=onnxruntime.get_available_providers())
@@ -39,6 +41,9 @@ class GreedyDecoder:
 
     def _translate(self, texts: list[str]) -> list[str]:
         encoded = self.tokenizer.encode_batch(texts)
+        for text, tokens in zip(texts, encoded, strict=True):
+            if tokens.overflowing:
+                print(f"warning: too long for the model, and cut: {text[:60]}...", file=sys.stderr)
         source = np.array([text.ids for text in encoded], dtype=np.int64)
         mask = np.array([text.attention_mask for text in encoded], dtype=np.int64)
         return self.tokenizer.decode_batch(self.generate(source, mask).tolist())

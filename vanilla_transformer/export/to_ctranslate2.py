@@ -104,6 +104,9 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool) -> str:
     """How to run the export, with the settings that the model decodes with."""
     settings = model.generation_config
     options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"
+    # Without these CTranslate2 cuts sources after 1024 tokens and translations after 256.
+    positions = _positions(model.config)
+    options += f", max_input_length={positions}, max_decoding_length={positions}"
     if settings.bad_words_ids:
         never = [[target[index] for index in words] for words in settings.bad_words_ids]
         options += f", suppress_sequences={never}"
@@ -115,7 +118,7 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool) -> str:
     return _README.format(
         packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
         example=example,
-        positions=_positions(model.config),
+        positions=positions,
     )
 
 

@@ -290,6 +290,18 @@ class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
     _skip_keys_device_placement = ["past_key_values"]
 
     @torch.no_grad()
+    def _resize_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """The library knows of one embedding and the projection; one of the target's own has to grow with them."""
+        resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if not self.config.tie_word_embeddings:
+            decoder = self.get_decoder()
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return resized
+
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot uniform for projections, N(0, d_model^-½) for embeddings, zeros for biases.
 

@@ -1,9 +1,11 @@
 """The model card: what is known of a model, for people and for the Hub. What is not known is left out."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from vanilla_transformer.data.sources import parse_source, parse_sources
+from vanilla_transformer.data.sources import CorpusSource, parse_source, parse_sources
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.summary import Summary, weights_in_words
 
@@ -84,9 +86,19 @@ def add_scores(directory: Path, data: Sequence[str], scores: Sequence["Score"], 
     kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
     head.eval_results = kept + added
     head.model_name = head.model_name or directory.resolve().name
-    head.metrics = sorted({*_listed(head.metrics), *(score.name for score in scores)})
+    listed = _listed(head.metrics)
+    head.metrics = listed + sorted({score.name for score in scores} - {name for name in listed if type(name) is str})
     card.text = _with_rows(card.text.replace(f"- {_NOT_SCORED}\n", ""), added)
     _save(directory, str(card), as_written=is_as_written(text))
+
+
+def check_card(directory: Path) -> None:
+    """Raises CardError or OSError where `add_scores` could not add any, before hours go into scores."""
+    file = directory / CARD
+    if file.is_file():
+        _parse(_read(file), file)
+    if not os.access(file if file.is_file() else directory, os.W_OK):
+        raise PermissionError(errno.EACCES, "The card cannot be written", str(file))
 
 
 def set_license(directory: Path, license: str) -> None:
@@ -210,11 +222,14 @@ def _result(
 
 
 def _settings(result: EvalResult) -> dict[str, Any]:
-    return {name: value for name, value in (result.metric_args or {}).items() if name != "signature"}
+    """How the model decoded; in a card that others have written it may be anything."""
+    given = result.metric_args
+    arguments = given if isinstance(given, Mapping) else {} if given is None else {"args": given}
+    return {name: value for name, value in arguments.items() if name != "signature"}
 
 
 def _identity(result: EvalResult) -> tuple[str, str, str]:
-    return result.dataset_name, result.metric_type, json.dumps(_settings(result), sort_keys=True)
+    return result.dataset_name, result.metric_type, json.dumps(_settings(result), sort_keys=True, default=str)
 
 
 def _row(result: EvalResult) -> str:
@@ -332,11 +347,20 @@ def _listed(value: Any) -> list[str]:
 
 
 def _name(source: Sequence[str]) -> str:
-    """Corpora in words, with their shares where several are mixed."""
+    """Corpora in words, with the columns that are named and their shares where several are mixed."""
     return " + ".join(
-        " and ".join(_names(corpus.parts)) + ("" if corpus.weight is None else f" (weight {corpus.weight:g})")
+        " and ".join(_names(corpus.parts))
+        + "".join(f" ({words})" for words in (_columns(corpus), _weight(corpus)) if words)
         for corpus in parse_sources(source)
     )
+
+
+def _columns(corpus: CorpusSource) -> str:
+    return " to ".join(name or "..." for name in corpus.columns) if any(corpus.columns) else ""
+
+
+def _weight(corpus: CorpusSource) -> str:
+    return "" if corpus.weight is None else f"weight {corpus.weight:g}"
 
 
 def _names(source: tuple[str, ...]) -> tuple[str, ...]:

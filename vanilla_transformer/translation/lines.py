@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
 from vanilla_transformer.translation.side_by_side import side_by_side
 
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
@@ -159,7 +160,15 @@ class LineTranslator:
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
         if scores:
-            generate_kwargs = {"return_dict_in_generate": True, **generate_kwargs}
+            settings: Any = model.generation_config
+            beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
+            # The library's search gives a hypothesis its score only together with those of every step.
+            by_the_library = not isinstance(model, PaperGenerationMixin) or 2 * beams > model.config.vocab_size
+            generate_kwargs = {
+                "return_dict_in_generate": True,
+                **({"output_scores": True} if by_the_library else {}),
+                **generate_kwargs,
+            }
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         batch_tokens = batch_tokens or BATCH_TOKENS[kind]
         return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, WINDOW[kind])

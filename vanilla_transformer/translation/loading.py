@@ -1,5 +1,6 @@
 """Models, their configurations and their tokenizers, from a directory or the Hub."""
 
+import fnmatch
 import hashlib
 import re
 from collections.abc import Iterator
@@ -20,8 +21,16 @@ import vanilla_transformer.registration  # noqa: F401  the Auto classes have to 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
-# What a model and a tokenizer are loaded from; logs, pictures and texts stand beside it.
-_LOADED_SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model", ".spm"}
+# What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
+# What a tokenizer is loaded from, with those beside the vocabulary.
+TOKENIZER_FILES = (
+    *VOCABULARIES,
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
+)
+# What a model is loaded from; logs, pictures, texts and translations stand beside it.
+_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
 
 
 class UnusableModelError(ValueError):
@@ -78,12 +87,13 @@ def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
 
 
 def fingerprint(path: str | Path, model: PreTrainedModel) -> str:
-    """What tells this model from any other: a hash of the files in its directory, or its commit on the Hub."""
+    """What tells this model from any other: a hash of the files that it is loaded from, or its commit on the Hub."""
     if not Path(path).is_dir():
         return f"{path}@{model.config._commit_hash}"
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(Path(path).iterdir()):
-        if file.suffix in _LOADED_SUFFIXES and file.is_file():
+        loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*_MODEL_FILES, *TOKENIZER_FILES))
+        if loaded and file.is_file():
             with open(file, "rb") as content:
                 digest.update(hashlib.file_digest(content, "blake2b").digest() + file.name.encode())
     return digest.hexdigest()
