@@ -208,6 +208,7 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["translate", "{model}", "--nbest", "1", "--num-beams", "1"], "--num-beams 2"),
         (["evaluate", "{model}", "--data", "x", "--metrics", "blue"], "sacrebleu"),
         (["evaluate", "{model}", "--data", "{tmp}/none.tsv"], "none.tsv"),
+        (["evaluate", "{model}", "--data"], "--data: there is no corpus"),
         (["train", "nonsense"], "nonsense"),
         (["train", "--seed", "1", "nonsense"], "comes before all options"),
         (["train", "--dropout", "2"], "error: dropout must be at least 0 and below 1, not 2.0."),

@@ -177,6 +177,11 @@ def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
     assert main([*evaluate, "--source-column", "en", "--target-column", "fr"]) == 0
     names = [result.dataset_name for result in card_of(directory).data.eval_results]
     assert names == ["test.jsonl (en to de)", "test.jsonl (en to fr)"]
+    recipe = replace(RECIPE, test=(str(corpus),), source_column="en", target_column="fr")
+    write_model_card(directory, recipe, replace(SUMMARY, scores={"test": [BLEU]}), ("en", "fr"))
+    assert main([*evaluate[:-3], "sacrebleu", *evaluate[-2:], "--source-column", "en", "--target-column", "fr"]) == 0
+    (result,) = card_of(directory).data.eval_results
+    assert result.dataset_name == "test.jsonl (en to fr)" and result.metric_value != round(BLEU.value, 2)
 
 
 def test_a_card_that_cannot_be_read_is_told_before_the_search(

@@ -58,7 +58,7 @@ def refuse_same_file(input: Path | None, output: Path | None) -> None:
 def check_output(path: Path | None) -> None:
     """Raises OSError where no file can be written, before hours go into what it shall hold. What is there stays."""
     if path is not None and is_file(path):
-        existed = path.exists()
+        existed = path.exists() or path.is_symlink()
         path.open("ab").close()
         if not existed:
             path.unlink()

@@ -64,6 +64,8 @@ def parse_sources(words: Sequence[str]) -> list[CorpusSource]:
 def parse_source(words: Sequence[str]) -> CorpusSource:
     """Read the one corpus that there may be where nothing is mixed; see `parse_sources`."""
     sources = parse_sources(words)
+    if not sources:
+        raise CorpusError("there is no corpus")
     if len(sources) > 1 or sources[0].weight is not None:
         raise CorpusError("this is one corpus, without a weight: only what is learned from can be mixed")
     return sources[0]

@@ -289,7 +289,6 @@ class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
 
-    @torch.no_grad()
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
@@ -302,6 +301,7 @@ class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
             )
         return resized
 
+    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot uniform for projections, N(0, d_model^-½) for embeddings, zeros for biases.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
+from vanilla_transformer.data.places import may_have_columns
 from vanilla_transformer.data.sources import CorpusSource, parse_source, parse_sources
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.summary import Summary, weights_in_words
@@ -39,7 +40,7 @@ def write_model_card(
 ) -> None:
     """Writes the card of a finished run; one that somebody has edited stays, and the new one is put beside it."""
     results = [
-        _result(getattr(recipe, part), score, split=part)
+        _result(_held_out(recipe, part), score, split=part)
         for part, scores in summary.scores.items()
         for score in scores
     ]
@@ -295,6 +296,14 @@ def _intended_use(recipe: Recipe, direction: str) -> str:
     return f"{what}, of the kind that stands in {_name(recipe.train)}."
 
 
+def _held_out(recipe: Recipe, part: str) -> tuple[str, ...]:
+    """The words for `dev` or `test`, with the columns that the recipe names for all corpora that have some."""
+    source = parse_source(getattr(recipe, part))
+    if not any(source.columns) and may_have_columns(source.parts):
+        source = dataclasses.replace(source, source_column=recipe.source_column, target_column=recipe.target_column)
+    return source.words()
+
+
 def _limits(recipe: Recipe) -> list[str]:
     return [f"It learned from pairs of at most {recipe.max_length} tokens a side."]
 
@@ -311,7 +320,7 @@ def _general_limits(scored: bool) -> list[str]:
 
 def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
     lines = [f"Trained on {_name(recipe.train)}: {summary.pairs:,} pairs after leaving out empty and over-long ones."]
-    lines += [f"{part}: {_name(getattr(recipe, part))}." for part in ("dev", "test") if getattr(recipe, part)]
+    lines += [f"{part}: {_name(_held_out(recipe, part))}." for part in ("dev", "test") if getattr(recipe, part)]
     return lines
 
 

@@ -79,7 +79,7 @@ def read_summary(file: Path) -> dict[str, Any] | None:
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): remove it, and the rest is shown.") from None
+        raise ValueError(f"{file} is not JSON ({error}): remove it to go on without it.") from None
     return summary if isinstance(summary, dict) else None
 
 
