@@ -12,6 +12,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.data.sources import CorpusSource
 from vanilla_transformer.evaluation import Score
 from vanilla_transformer.training.card import (
     TABLE,
@@ -102,7 +103,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         assert words in card.text, words
     assert "learning_curves.png" not in card.text  # There is no such file.
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
-    add_scores(directory, ("dev.en", "dev.de"), [BLEU], {})
+    add_scores(directory, CorpusSource(("dev.en", "dev.de")), [BLEU], {})
     table = card_of(directory).text.partition(TABLE)[2].partition("\n\n## ")[0]
     assert [row.split(" | ")[0] for row in table.splitlines()[1:]] == ["| org/pairs:en-de:test", "| dev.en and dev.de"]
     assert is_as_written((directory / "README.md").read_text())
@@ -177,8 +178,9 @@ def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
     assert main([*evaluate, "--source-column", "en", "--target-column", "fr"]) == 0
     names = [result.dataset_name for result in card_of(directory).data.eval_results]
     assert names == ["test.jsonl (en to de)", "test.jsonl (en to fr)"]
-    recipe = replace(RECIPE, test=(str(corpus),), source_column="en", target_column="fr")
+    recipe = replace(RECIPE, train=(str(corpus),), test=(str(corpus),), source_column="en", target_column="fr")
     write_model_card(directory, recipe, replace(SUMMARY, scores={"test": [BLEU]}), ("en", "fr"))
+    assert "Trained on test.jsonl (en to fr): " in card_of(directory).text
     assert main([*evaluate[:-3], "sacrebleu", *evaluate[-2:], "--source-column", "en", "--target-column", "fr"]) == 0
     (result,) = card_of(directory).data.eval_results
     assert result.dataset_name == "test.jsonl (en to fr)" and result.metric_value != round(BLEU.value, 2)
@@ -197,7 +199,7 @@ def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
     result = "{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: bleu, value: 1, args: [1]}]}"
     head = f"metrics: [bleu, {{name: x}}]\nmodel-index: [{{name: m, results: [{result}]}}]"
     (directory / "README.md").write_text(f"---\n{head}\n---\nText.\n")
-    add_scores(directory, ("test.en", "test.de"), [BLEU], {})
+    add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
     card = card_of(directory)
     assert card.data.metrics == ["bleu", {"name": "x"}, "sacrebleu"]
     assert [result.metric_args for result in card.data.eval_results][0] == [1]
@@ -207,8 +209,8 @@ def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
 def test_added_scores_leave_the_rest_of_an_edited_card_alone(directory: Path) -> None:
     body = "\n# Our cat\n\nWritten by hand.\n\n## Data\n\nSecret.\n"
     (directory / "README.md").write_text(f"---\nlicense: mit\nmine: 1\nmetrics: bleu\n---\n{body}")
-    add_scores(directory, ("test.en", "test.de"), [BLEU], {})
-    add_scores(directory, ("test.en", "test.de"), [replace(BLEU, value=32.0)], {})
+    add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+    add_scores(directory, CorpusSource(("test.en", "test.de")), [replace(BLEU, value=32.0)], {})
     card = card_of(directory)
     assert card.data.to_dict().items() >= {"license": "mit", "mine": 1, "metrics": ["bleu", "sacrebleu"]}.items()
     (result,) = card.data.eval_results

@@ -84,7 +84,7 @@ class Evaluate:
             with open_output(self.output) as output:
                 print(*evaluation.predictions, sep="\n", file=output)
         if self.card:
-            add_scores(Path(self.model), self._source().words(), evaluation.scores, self.decoding.settings())
+            add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings())
 
     def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the other processes do, once the main one has found nothing wrong."""

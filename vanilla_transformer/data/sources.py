@@ -29,12 +29,6 @@ class CorpusSource:
         """Names of the two columns, None where they are not named."""
         return self.source_column, self.target_column
 
-    def words(self) -> tuple[str, ...]:
-        """The words that `parse_sources` reads back, without a weight."""
-        settings = {"source_column": self.source_column, "target_column": self.target_column}
-        named = [f"{name}={value}" for name, value in settings.items() if value is not None]
-        return *self.parts, *named, *(["streaming=true"] if self.streaming else [])
-
     def __str__(self) -> str:
         return " and ".join(self.parts)
 

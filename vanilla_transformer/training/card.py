@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from vanilla_transformer.data.places import may_have_columns
-from vanilla_transformer.data.sources import CorpusSource, parse_source, parse_sources
+from vanilla_transformer.data.sources import CorpusSource
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.summary import Summary, weights_in_words
 
@@ -40,7 +39,7 @@ def write_model_card(
 ) -> None:
     """Writes the card of a finished run; one that somebody has edited stays, and the new one is put beside it."""
     results = [
-        _result(_held_out(recipe, part), score, split=part)
+        _result(recipe.corpora(part)[0], score, split=part)
         for part, scores in summary.scores.items()
         for score in scores
     ]
@@ -70,18 +69,17 @@ def write_plain_card(directory: Path, title: str) -> None:
     _write(directory / CARD, _sealed(_fill(directory, [], title=title)))
 
 
-def add_scores(directory: Path, data: Sequence[str], scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
+def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
     """Adds scores to the card of a model, in the place of earlier ones of the same data, metric and settings.
 
     Args:
-        data: The corpus, as the command line names it.
         settings: How the model decoded, where that is not as its own settings have it.
     """
     if not (directory / CARD).is_file():
         write_plain_card(directory, directory.resolve().name)
     text = _read(directory / CARD)
     card = _parse(text, directory / CARD)
-    added = [_result(data, score, settings=settings) for score in scores]
+    added = [_result(corpus, score, settings=settings) for score in scores]
     identities = {_identity(result) for result in added}
     head = cast(ModelCardData, card.data)
     kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
@@ -205,9 +203,13 @@ def _fill(
 
 
 def _result(
-    data: Sequence[str], score: "Score", *, split: str | None = None, settings: Mapping[str, Any] | None = None
+    corpus: CorpusSource,
+    score: "Score",
+    *,
+    split: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> EvalResult:
-    name, parts = _name(data), parse_source(data).parts
+    name, parts = _name(corpus), corpus.parts
     hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
     return EvalResult(
         task_type=TASK,
@@ -293,15 +295,7 @@ def _count_parameters(directory: Path) -> int:
 
 def _intended_use(recipe: Recipe, direction: str) -> str:
     what = f"Translating text from {direction}" if direction else "Turning text into text"
-    return f"{what}, of the kind that stands in {_name(recipe.train)}."
-
-
-def _held_out(recipe: Recipe, part: str) -> tuple[str, ...]:
-    """The words for `dev` or `test`, with the columns that the recipe names for all corpora that have some."""
-    source = parse_source(getattr(recipe, part))
-    if not any(source.columns) and may_have_columns(source.parts):
-        source = dataclasses.replace(source, source_column=recipe.source_column, target_column=recipe.target_column)
-    return source.words()
+    return f"{what}, of the kind that stands in {_names_of(recipe, 'train')}."
 
 
 def _limits(recipe: Recipe) -> list[str]:
@@ -319,9 +313,9 @@ def _general_limits(scored: bool) -> list[str]:
 
 
 def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
-    lines = [f"Trained on {_name(recipe.train)}: {summary.pairs:,} pairs after leaving out empty and over-long ones."]
-    lines += [f"{part}: {_name(_held_out(recipe, part))}." for part in ("dev", "test") if getattr(recipe, part)]
-    return lines
+    learned = f"{summary.pairs:,} pairs after leaving out empty and over-long ones"
+    lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
+    return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
 
 
 def _training_lines(summary: Summary) -> list[str]:
@@ -355,13 +349,14 @@ def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
-def _name(source: Sequence[str]) -> str:
-    """Corpora in words, with the columns that are named and their shares where several are mixed."""
-    return " + ".join(
-        " and ".join(_names(corpus.parts))
-        + "".join(f" ({words})" for words in (_columns(corpus), _weight(corpus)) if words)
-        for corpus in parse_sources(source)
-    )
+def _names_of(recipe: Recipe, field: str) -> str:
+    return " + ".join(_name(corpus) for corpus in recipe.corpora(field))
+
+
+def _name(corpus: CorpusSource) -> str:
+    """A corpus in words, with the columns that are named and its share where several are mixed."""
+    beside = [words for words in (_columns(corpus), _weight(corpus)) if words]
+    return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
 
 
 def _columns(corpus: CorpusSource) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
-from vanilla_transformer.data.places import may_have_columns
 from vanilla_transformer.data.preparation import PreparedCorpus, prepare_corpus
-from vanilla_transformer.data.sources import CorpusSource, parse_source, parse_sources
+from vanilla_transformer.data.sources import CorpusSource
 from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -45,10 +44,10 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     """Reads the corpora, learns or loads the tokenizer and prepares the tokens; the recipe gets its vocabulary."""
     if not recipe.train:
         raise RecipeError("There is nothing to learn from: give the pairs of text as --train.")
-    sources = parse_sources(recipe.train)
-    reading = [_reading(source, recipe, run) for source in sources]
+    sources = recipe.corpora("train")
+    reading = [_reading(source, run) for source in sources]
     train = [open_corpus(source.parts, **how) for source, how in zip(sources, reading, strict=True)]
-    dev, test = (_read_held_out(recipe, field, run) for field in ("dev", "test"))
+    dev, test = (_read_held_out(recipe.corpora(field), run) for field in ("dev", "test"))
     recipe, tokenizer, train = _tokenizer(recipe, run, train, say)
     return Inputs(
         recipe,
@@ -61,22 +60,17 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     )
 
 
-def _read_held_out(recipe: Recipe, field: str, run: RunDirectory) -> "Dataset | None":
-    words = getattr(recipe, field)
-    if not words:
-        return None
-    source = parse_source(words)
-    return read_corpus(source.parts, **_reading(source, recipe, run))
+def _read_held_out(sources: Sequence[CorpusSource], run: RunDirectory) -> "Dataset | None":
+    return read_corpus(sources[0].parts, **_reading(sources[0], run)) if sources else None
 
 
-def _reading(source: CorpusSource, recipe: Recipe, run: RunDirectory) -> dict[str, Any]:
-    """Where and how a corpus is read; columns named for all are those of the tables among the corpora."""
-    columns = {"source_column": source.source_column, "target_column": source.target_column}
-    all_of_them = [*parse_sources(recipe.train), *parse_sources(recipe.dev), *parse_sources(recipe.test)]
-    beside_a_table = not may_have_columns(source.parts) and any(may_have_columns(one.parts) for one in all_of_them)
-    if columns == {"source_column": None, "target_column": None} and not beside_a_table:
-        columns = {"source_column": recipe.source_column, "target_column": recipe.target_column}
-    return {"cache_dir": run.prepared / "text", "streaming": source.streaming, **columns}
+def _reading(source: CorpusSource, run: RunDirectory) -> dict[str, Any]:
+    return {
+        "source_column": source.source_column,
+        "target_column": source.target_column,
+        "streaming": source.streaming,
+        "cache_dir": run.prepared / "text",
+    }
 
 
 def _prepare_all(

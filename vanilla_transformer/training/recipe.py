@@ -14,7 +14,8 @@ from typing import Any, Literal
 import yaml
 
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.sources import as_words, parse_source, parse_sources
+from vanilla_transformer.data.places import may_have_columns
+from vanilla_transformer.data.sources import CorpusSource, as_words, parse_source, parse_sources
 
 Value = typing.TypeVar("Value")
 
@@ -138,6 +139,17 @@ class Recipe:
             if value is not None and not least <= value < below:
                 limit = f"at least {least}" + (f" and below {below}" if below < math.inf else "")
                 raise RecipeError(f"{field} must be {limit}, not {value}.")
+
+    def corpora(self, field: str) -> list[CorpusSource]:
+        """The corpora of `train`, `dev` or `test`; columns named for all are those of the tables that name none."""
+        sources = {name: parse_sources(getattr(self, name)) for name in ("train", "dev", "test")}
+        tables = any(may_have_columns(source.parts) for named in sources.values() for source in named)
+        return [
+            source
+            if any(source.columns) or (tables and not may_have_columns(source.parts))
+            else dataclasses.replace(source, source_column=self.source_column, target_column=self.target_column)
+            for source in sources[field]
+        ]
 
     def to_yaml(self) -> str:
         """The recipe as YAML that `load_recipe` reads back; fields that are None are left to be chosen."""
