@@ -6,7 +6,8 @@ import subprocess
 
 import numpy as np
 import pytest
-import soak
+
+from scripts.stress import soak
 
 
 def memory(resident):

@@ -2,9 +2,9 @@
 
 import random
 
-import kill_training
 import pytest
 
+from scripts.stress import kill_training
 from vanilla_transformer.training import checkpoints
 
 

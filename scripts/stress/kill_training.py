@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from soak import SIZES, write_pairs
+from scripts.stress.soak import SIZES, write_pairs
 
 # Processes begin as copies of one that has everything imported and has computed nothing.
 PROCESSES = multiprocessing.get_context("forkserver")

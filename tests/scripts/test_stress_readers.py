@@ -3,23 +3,23 @@
 import random
 import time
 
-import fuzz_readers
 import pytest
 
+from scripts.stress import readers
 from vanilla_transformer.data.lines import CorpusError
 
 SEEDS = 16
 
 
-@pytest.mark.parametrize("reader", fuzz_readers.READERS)
+@pytest.mark.parametrize("reader", readers.READERS)
 def test_malformed_files_are_read_in_full_or_refused_in_a_sentence(reader, monkeypatch):
     monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
     for seed in range(SEEDS):
-        fuzz_readers.fuzz(reader, seed)
+        readers.fuzz(reader, seed)
 
 
 def lose(directory):
-    raise fuzz_readers.BadReader("3 pairs of 4 were read")
+    raise readers.BadReader("3 pairs of 4 were read")
 
 
 def stumble(directory):
@@ -40,14 +40,14 @@ def blame_nobody(directory):
     ],
 )
 def test_a_reader_that_loses_stumbles_or_hangs_is_noticed(monkeypatch, read, message):
-    monkeypatch.setattr(fuzz_readers, "LONGEST_WAIT", 1)
-    reader = fuzz_readers.READERS["TSV"]
-    monkeypatch.setitem(fuzz_readers.READERS, "TSV", fuzz_readers.Reader(reader.make, reader.files, read))
-    with pytest.raises(fuzz_readers.BadReader, match=message):
-        fuzz_readers.fuzz("TSV", 0)
+    monkeypatch.setattr(readers, "LONGEST_WAIT", 1)
+    reader = readers.READERS["TSV"]
+    monkeypatch.setitem(readers.READERS, "TSV", readers.Reader(reader.make, reader.files, read))
+    with pytest.raises(readers.BadReader, match=message):
+        readers.fuzz("TSV", 0)
 
 
 def test_another_seed_makes_another_file():
     whole = b"source\ttarget\na\tb\n" * 5
-    made = {fuzz_readers.malformed(whole, random.Random(seed), ".tsv") for seed in range(200)}
-    assert len(made) > 150 and fuzz_readers.malformed(whole, random.Random(3), ".tsv") in made
+    made = {readers.malformed(whole, random.Random(seed), ".tsv") for seed in range(200)}
+    assert len(made) > 150 and readers.malformed(whole, random.Random(3), ".tsv") in made
