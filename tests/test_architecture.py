@@ -29,12 +29,14 @@ SIBLINGS = {
         "search_vanilla_transformer",
     },
     "fast_generation_vanilla_transformer": {
+        "cpu_vanilla_transformer",
         "decoding_vanilla_transformer",
         "encoding_vanilla_transformer",
         "search_vanilla_transformer",
     },
     "decoding_vanilla_transformer": {"layout_vanilla_transformer"},
     "encoding_vanilla_transformer": {"layout_vanilla_transformer"},
+    "layout_vanilla_transformer": {"cpu_vanilla_transformer"},
     "search_vanilla_transformer": {"decoding_vanilla_transformer"},
 }
 

@@ -16,6 +16,7 @@ CODE = {
     f"{name}_vanilla_transformer.py"
     for name in (
         "configuration",
+        "cpu",
         "decoding",
         "encoding",
         "fast_generation",

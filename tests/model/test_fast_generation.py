@@ -431,6 +431,7 @@ def greatest_difference(scores: torch.Tensor, expected: torch.Tensor) -> float:
     return float((scores - expected).abs().max())
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("how", ["bfloat16 weights", "autocast"])
 def test_bfloat16_computes_in_bfloat16(roads, how: str):
     wanted = {**sentences(3, [6, 9, 4, 5], "right"), "return_dict_in_generate": True, "max_new_tokens": 8}
@@ -445,6 +446,7 @@ def test_bfloat16_computes_in_bfloat16(roads, how: str):
     assert 1e-5 < greatest_difference(found, expected) < 0.2
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_of_8_bits_find_nearly_the_same(dtype: torch.dtype):
     wanted = {**sentences(3, [6, 9, 4, 5], "right"), "return_dict_in_generate": True, "max_new_tokens": 8}

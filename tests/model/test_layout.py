@@ -10,6 +10,7 @@ from vanilla_transformer.model.layout_vanilla_transformer import MANY_OUTPUTS, M
 EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("outputs", [24, MANY_OUTPUTS + 3])
 @pytest.mark.parametrize("rows", [1, MANY_ROWS - 1, MANY_ROWS, MANY_ROWS + 5])
 @pytest.mark.parametrize("with_bias", [True, False])

@@ -17,6 +17,7 @@ from transformers.generation import logits_process
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
+from .cpu_vanilla_transformer import computing_dtype
 from .decoding_vanilla_transformer import Past, StepDecoder
 from .encoding_vanilla_transformer import LaidOutEncoder
 from .search_vanilla_transformer import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
@@ -161,8 +162,9 @@ def fast_encoder_output(
         return None
     autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
+    computing = computing_dtype(dtype, model.device)
     with torch.autocast("cpu", enabled=False):
-        encoder = _laid_out(model, LaidOutEncoder, dtype, getattr(settings, "quantization", None))
+        encoder = _laid_out(model, LaidOutEncoder, computing, getattr(settings, "quantization", None))
         encoded_NSD = encoder(**{name: inputs}, attention_mask=kwargs.get("attention_mask"))
     return BaseModelOutput(last_hidden_state=encoded_NSD.to(dtype))
 
@@ -232,7 +234,7 @@ def _searching(
     """The decoder, in the type that the library's search would compute in, and the past before the first token."""
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
+    dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
     encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
     with torch.autocast(device, enabled=False):
         decoder = _laid_out(model, StepDecoder, dtype, getattr(settings, "quantization", None))

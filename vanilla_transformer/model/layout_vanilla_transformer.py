@@ -1,12 +1,13 @@
 """A layer's products for decoding: weights in the order that the processor multiplies fastest with, no gradients."""
 
-import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from .cpu_vanilla_transformer import has_bfloat16_products, int8_engine, saturates, without_deprecation
 
 # With 8 bits oneDNN is faster than torch's own choice from so many rows and outputs, a vocabulary's, on.
 MANY_ROWS = 32
@@ -68,7 +69,7 @@ class Layout(NamedTuple):
 def _has_packed_products(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products())
 
 
 def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
@@ -80,25 +81,23 @@ def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool)
 
 def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
     """8 bits a number: the weight with a scale for each output, the activations with one for each product."""
-    weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
-    scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
-    zeros = torch.zeros(len(weight), dtype=torch.long)
-    with warnings.catch_warnings():
-        # torch means to give this up for torchao, which has no such product for processors yet.
-        warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
-        rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
     multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
-    packed = torch.ops.quantized.linear_prepack(rounded, bias)
     quantized = torch.backends.quantized
-    if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines:
+    packed = _packed_int8(weight, bias, quantized.engine)
+    # Without VNNI oneDNN is not the faster one.
+    if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines or saturates("onednn"):
         return lambda x: multiply(x, packed)
-    usual = quantized.engine
-    try:
-        quantized.engine = "onednn"
-        packed_for_many = torch.ops.quantized.linear_prepack(rounded, bias)
-    finally:
-        quantized.engine = usual
+    packed_for_many = _packed_int8(weight, bias, "onednn")
     return lambda x: multiply(x, packed if len(x) < MANY_ROWS else packed_for_many)
+
+
+def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> Any:
+    """Weights of 8 bits in the engine's order; of 7 where it has no room for the sums of more."""
+    weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
+    scales = weight.abs().amax(1).clamp(min=1e-8).double() / (64 if saturates(engine) else 127)
+    with int8_engine(engine), without_deprecation():
+        rounded = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight)).long(), 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(rounded, bias)
 
 
 __all__ = ["Layout", "Product"]

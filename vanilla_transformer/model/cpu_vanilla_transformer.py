@@ -1,0 +1,64 @@
+"""What the processor multiplies right and fast, asked of the libraries that multiply.
+
+They decide by more than what the processor has: oneDNN emulates bfloat16, fbgemm makes no use of AVX-VNNI without
+AVX-512, and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` hold them back.
+"""
+
+import platform
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+
+
+def computing_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type in which products of `dtype` are computed: float32 where the processor would only emulate them."""
+    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+        return dtype
+    return dtype if dtype == torch.bfloat16 and has_bfloat16_products() else torch.float32
+
+
+def has_bfloat16_products() -> bool:
+    """Whether the processor multiplies bfloat16, and oneDNN lets it."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported"):
+        return False
+    # oneDNN calls it supported wherever there is AVX-512, with or without such products.
+    emulated = platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_bf16_supported()
+    return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+@cache
+def saturates(engine: str) -> bool:
+    """Whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
+
+    Without VNNI x86 has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
+    """
+    ones = torch.ones(16, 64)
+    with int8_engine(engine), without_deprecation():
+        weight = torch.quantize_per_tensor(ones, 1 / 127, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(weight, None)
+        return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
+
+
+@contextmanager
+def int8_engine(engine: str) -> Iterator[None]:
+    """Weights of 8 bits that are packed in the body are multiplied by `engine`, wherever that happens."""
+    usual = torch.backends.quantized.engine
+    torch.backends.quantized.engine = engine
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = usual
+
+
+@contextmanager
+def without_deprecation() -> Iterator[None]:
+    """No word of torch that it means to give 8 bits up for torchao, which has no such product for processors yet."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
+        yield
+
+
+__all__ = ["computing_dtype", "has_bfloat16_products", "int8_engine", "saturates", "without_deprecation"]
