@@ -13,7 +13,18 @@ from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
-LAYERS = ["cli", "export", "hub", "training", "evaluation", "translation", "data", "registration", "model"]
+LAYERS = [
+    "cli",
+    "export",
+    "hub",
+    "inspection",
+    "training",
+    "evaluation",
+    "translation",
+    "data",
+    "registration",
+    "model",
+]
 SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
 SIBLINGS = {
     "modeling_vanilla_transformer": {

@@ -13,6 +13,7 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from vanilla_transformer import __version__
 from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.convert import Convert
 from vanilla_transformer.cli.evaluate import Evaluate
@@ -36,6 +37,7 @@ COMMANDS = {
     "translate": Translate,
     "evaluate": Evaluate,
     "info": Info,
+    "attend": Attend,
     "average": Average,
     "push": Push,
     "convert": Convert,

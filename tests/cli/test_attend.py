@@ -1,0 +1,59 @@
+"""`vanilla-transformer attend`."""
+
+import pytest
+
+from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from vanilla_transformer.cli import main
+
+
+def test_a_sentence_becomes_a_page(model_directory, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    assert main(["attend", model_directory, "A dog runs."]) == 0
+    assert capsys.readouterr().out == "attention.html\n"
+    assert '"Ein' not in (tmp_path / "attention.html").read_text(encoding="utf-8")
+
+
+def test_lines_with_targets_become_one_page(model_directory, tmp_path, capsys):  # noqa: F811
+    (tmp_path / "in.en").write_text("A dog runs.\n\nTwo men wait.\n")
+    (tmp_path / "in.de").write_text("Ein Hund läuft.\n\nZwei Männer warten.\n")
+    inputs = ["--input", str(tmp_path / "in.en"), "--target-input", str(tmp_path / "in.de")]
+    assert main(["attend", model_directory, *inputs, "--output", str(tmp_path / "page.html")]) == 0
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"Ein", "Hund"' in html and '"Zwei", "Männer"' in html
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--head", "all"], ["--head", "all", "--view", "lines"], ["--words", "--layer", "mean"]]
+)
+def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):  # noqa: F811
+    picture = tmp_path / "picture.png"
+    assert main(["attend", model_directory, "A dog runs.", "--picture", str(picture), *options]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG") and not (tmp_path / "attention.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Give one sentence"),
+        (["A", "--input", "x"], "Give one sentence"),
+        (["A", "--target-input", "x"], "--target-input goes with --input"),
+        (["A", "--picture", "a.txt"], "must end with .png"),
+        (["A", "--picture", "a.png", "--head", "nine"], "--head must be a number or mean or all, not nine"),
+        (["A", "--picture", "a.png", "--layer", "7"], "no layer 7"),
+        (["A", "--output", "."], "is a directory"),
+        ([" "], "source is empty"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_sentence(
+    model_directory,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    capsys,
+    words,
+    sentence,
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["attend", model_directory, *words]) in (1, 2)
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,114 @@
+"""Attention, positions and the learning rate as pictures and as a page."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.inspection import (
+    InspectionError,
+    attention,
+    attention_page,
+    page,
+    plot_attention,
+    plot_heads,
+    plot_learning_rate,
+    plot_position_similarity,
+    plot_positions,
+)
+from vanilla_transformer.training.optimisation import paper_learning_rate
+
+
+@pytest.fixture(scope="module")
+def seen(model, tokenizer):
+    return attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
+
+
+def data_of(written: str) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', written, re.DOTALL)[1])
+
+
+def test_the_page_holds_every_weight_and_asks_nothing_of_a_network(seen):
+    written = attention_page([seen])
+    held = data_of(written)["sentences"][0]
+    for kind, weights in seen.weights.items():
+        numbers = np.frombuffer(base64.b64decode(held["weights"][kind]["numbers"]), dtype="<u2") / 65535
+        assert held["weights"][kind]["shape"] == list(weights.shape)
+        np.testing.assert_allclose(numbers, weights.flatten(), atol=1e-5)
+    assert held["sides"]["source"]["words"] == list(seen.source.words)
+    assert not re.search(r"(?:src|href)=|@import|url\(|fetch\(", written)
+    assert "http" not in written.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+
+
+def test_markup_in_the_text_stays_text(model, tokenizer):
+    written = attention_page([attention(model, tokenizer, "</script><b>$x_1$</b> & {{data}}", "<i>")])
+    assert written.count("</script>") == attention_page([attention(model, tokenizer, "A", "B")]).count("</script>")
+    assert "</script><b>$x_1$</b>" in data_of(written)["sentences"][0]["sides"]["source"]["words"]
+
+
+def test_a_page_that_no_browser_shows_is_refused(seen, monkeypatch):
+    monkeypatch.setattr(page, "LARGEST_PAGE", 10)
+    with pytest.raises(InspectionError, match="give shorter or fewer sentences"):
+        attention_page([seen])
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no browser: the package chromium is not installed")
+def test_a_browser_draws_a_line_for_each_weight_that_can_be_seen(seen, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(attention_page([seen]), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom"]
+    offline = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+    shown = subprocess.run(
+        ["chromium", *options, *offline, file.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert shown.count("<line ") == int((seen.weights["cross"][-1] >= 0.02).sum())
+    for word in seen.source.texts:
+        assert f">{html.escape(word)}</text>" in shown
+
+
+def test_a_notebook_shows_the_page_in_a_frame(seen):
+    frame = seen._repr_html_()
+    assert data_of(base64.b64decode(re.search(r"base64,([^\"]+)", frame)[1]).decode()) == data_of(
+        attention_page([seen])
+    )
+
+
+def test_a_heat_map_shows_the_weights_between_the_words(seen):
+    axes = plot_attention(seen, "cross", layer=-1, head=2)
+    np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights["cross"][-1, 2].numpy())
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(seen.source.texts)
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(seen.written.texts)
+    assert axes.get_title() == "cross-attention, layer 2, head 2"
+
+
+def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
+    axes = plot_attention(seen, "encoder", layer=0, head="all", view="lines")
+    assert len(axes.lines) == int((seen.weights["encoder"][0] >= 0.02).sum())
+    with pytest.raises(InspectionError, match="view='lines'"):
+        plot_attention(seen, head="all")
+
+
+def test_every_head_has_a_picture(seen):
+    grid = plot_heads(seen, "decoder", "mean")
+    for head, axes in enumerate(grid.flat):
+        expected = seen.weights["decoder"].mean(0)[head].numpy()
+        np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+
+
+def test_positions_and_learning_rate_are_the_papers():
+    config = VanillaTransformerConfig(d_model=8, num_heads=2)
+    shown = plot_positions(config, 20).images[0].get_array()
+    np.testing.assert_allclose(shown[3, :2], [np.sin(3), np.cos(3)], rtol=1e-6)
+    similar = plot_position_similarity(config, 20).images[0].get_array()
+    np.testing.assert_allclose(np.diagonal(similar, 4), similar[0, 4], rtol=1e-5)
+    line = plot_learning_rate(512, 4000, 8000).lines[0]
+    assert line.get_ydata()[0] == paper_learning_rate(1, 512, 4000)
+    assert abs(line.get_xdata()[line.get_ydata().argmax()] - 4000) <= 8
+    with pytest.raises(InspectionError, match="Learned positions"):
+        plot_positions(VanillaTransformerConfig(positional_encoding="learned"))

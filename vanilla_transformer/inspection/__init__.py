@@ -1,0 +1,27 @@
+"""Look inside a model: what its heads attend to, as data and as pictures."""
+
+from vanilla_transformer.inspection.page import attention_page
+from vanilla_transformer.inspection.pieces import Pieces
+from vanilla_transformer.inspection.plots import (
+    plot_attention,
+    plot_heads,
+    plot_learning_rate,
+    plot_position_similarity,
+    plot_positions,
+)
+from vanilla_transformer.inspection.recording import KINDS, Attention, InspectionError, Kind, attention
+
+__all__ = [
+    "KINDS",
+    "Attention",
+    "InspectionError",
+    "Kind",
+    "Pieces",
+    "attention",
+    "attention_page",
+    "plot_attention",
+    "plot_heads",
+    "plot_learning_rate",
+    "plot_position_similarity",
+    "plot_positions",
+]
