@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from scripts.stress.cases import PROCESSES
 from scripts.stress.soak import SIZES, write_pairs
 
-# Processes begin as copies of one that has everything imported and has computed nothing.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop", "vanilla_transformer.cli"])
 STEPS = "--batch-tokens 400 --batches-per-step 2 --save-steps 5 --eval-steps 20 --log-steps 5 --warmup-steps 100"
 LONGEST_WAIT = 300.0
 DISK = 16 << 20
