@@ -317,7 +317,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def _page(results: Results, job: Job) -> str:
     turns = results.turns[PEAK]
     peak = max((turn["peak"] for turn in turns), default=float("nan"))
-    on = f"{turns[0]['device']}, peak {rate_in_words(peak)} in bfloat16 ({turns[0]['source']})" if turns else "?"
+    how = f"{rate_in_words(peak)} in {job.recipe.precision}"
+    on = f"{turns[0]['device']}, peak {how} ({turns[0]['source']})" if turns else "?"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads"
     return f"{on}, {versions}\n\n{table(results)}"
 

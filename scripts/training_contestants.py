@@ -131,10 +131,10 @@ def take_part(name: str, job: Job, connection: Connection) -> None:
 
 
 def measure_peak(job: Job, connection: Connection) -> None:
-    """Answers each turn with the most that the device computes in bfloat16, and its name."""
+    """Answers each turn with the most that the device computes in our precision, and its name."""
     connection.send({})
     while connection.recv():
-        peak = device_peak(job.device, "bfloat16")
+        peak = device_peak(job.device, settled(job.recipe.precision))
         connection.send(
             {"peak": peak.flops_per_second, "source": peak.source, "device": describe_device(job.device, 1)}
         )

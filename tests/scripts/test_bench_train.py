@@ -1,5 +1,6 @@
 """Trainings side by side: each does what it says, a turn at a time, and the table says what was measured."""
 
+import dataclasses
 import json
 
 import bench_train
@@ -9,6 +10,8 @@ from accelerate.state import AcceleratorState
 from bench_train import Results, measure, plan, prepared, summarise, table
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from training_contestants import CONTESTANTS, OURS, PEAK, Turns
+
+from vanilla_transformer.training.devices import Peak
 
 
 def turn(tokens, seconds, **figures):
@@ -85,6 +88,23 @@ def test_the_others_train_a_model_of_about_the_size_of_ours(job, name):
         sizes[each] = sum(parameter.numel() for group in groups for parameter in group["params"])
     # Biases of the projections and two norms are all that differs.
     assert sizes[name] == pytest.approx(sizes[OURS], rel=0.06)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_peak_is_reckoned_in_the_precision_that_trains(job, precision, monkeypatch):
+    asked = []
+
+    def peak(device, precision):
+        asked.append(precision)
+        return Peak(4e9, "measured")
+
+    monkeypatch.setattr(training_contestants, "device_peak", peak)
+    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, precision=precision))
+    parent = Parent(1, 0)
+    with pytest.raises(SystemExit):
+        training_contestants.measure_peak(job, parent)
+    assert asked == [precision]
+    assert f"4 GFLOP/s in {precision} (measured)" in bench_train._page(Results({PEAK: parent.answers[1:]}, {}), job)
 
 
 def test_ratios_are_taken_round_by_round_and_rates_over_all():
