@@ -458,9 +458,7 @@ def test_weights_of_8_bits_find_nearly_the_same(dtype: torch.dtype):
 
 def test_weights_of_8_bits_are_refused_where_they_cannot_be_had():
     model = sharp(0)
-    with pytest.raises(
-        ValueError, match="'int8' is not to be had together with do_sample=True: leave one of them out"
-    ):
+    with pytest.raises(ValueError, match="'int8' cannot be combined with do_sample=True: leave one of them out"):
         model.generate(**INPUTS, quantization="int8", do_sample=True)
     with pytest.raises(ValueError, match="quantization must be None or 'int8', not 'int4'"):
         model.generate(**INPUTS, quantization="int4")
@@ -468,7 +466,7 @@ def test_weights_of_8_bits_are_refused_where_they_cannot_be_had():
 
 def test_weights_of_8_bits_are_refused_in_one_sentence_by_a_torch_without_them(monkeypatch):
     monkeypatch.setattr(torch.ops, "quantized", object())
-    with pytest.raises(ValueError, match="'int8' is not to be had together with torch .*, which has no products of 8"):
+    with pytest.raises(ValueError, match="'int8' cannot be combined with torch .*, which has no products of 8"):
         sharp(0).generate(**INPUTS, quantization="int8")
 
 

@@ -181,35 +181,25 @@ def test_beam_sampling_scores_what_it_draws(model):
         torch.testing.assert_close(found.sequences_scores[row], expected, atol=1e-4, rtol=0)
 
 
-def test_a_call_that_says_whether_to_sample_and_nothing_of_a_beam_has_none(model):
-    greedy = model.generate(**INPUTS, num_beams=1)
-    assert torch.equal(model.generate(**INPUTS, do_sample=False), greedy)
-    assert torch.equal(model.generate(**INPUTS, generation_config=GenerationConfig(do_sample=False)), greedy)
-    beam = model.generate(**INPUTS)
-    assert torch.equal(model.generate(**INPUTS, do_sample=False, num_beams=4), beam)
-    assert not torch.equal(beam, greedy)
-
-
 def test_a_beam_asked_of_a_model_of_greedy_search_has_the_papers_penalty(model):
     def scores(of, **search) -> torch.Tensor:
         return of.generate(**INPUTS, **search, output_scores=True, return_dict_in_generate=True).sequences_scores
 
-    of_library = {"length_penalty_type": "huggingface", "early_stopping": "never"}
+    by_length = {"length_penalty_type": "huggingface", "early_stopping": "never"}
     alpha_06, alpha_1 = scores(model), scores(model, length_penalty=1.0)
-    length_1 = scores(model, length_penalty=1.0, **of_library)
+    length_1 = scores(model, length_penalty=1.0, **by_length)
     assert not torch.allclose(alpha_06, alpha_1) and not torch.allclose(alpha_1, length_1)
 
     greedy = copy.deepcopy(model)
     greedy.generation_config = paper_generation_config(model.config, num_beams=1)
     assert torch.equal(scores(greedy, num_beams=4), alpha_06)
-    # A configuration of the library's that is given whole keeps the library's penalty.
-    given = {"num_beams": 4, "early_stopping": "never", "max_length_beyond_source": 50}
-    assert torch.equal(scores(greedy, generation_config=GenerationConfig(**given)), length_1)
-    assert torch.equal(
-        scores(greedy, generation_config=GenerationConfig(**given, length_penalty_type="google")), alpha_06
-    )
+    # What a configuration that is given does not say is the model's own, as with arguments.
+    given = {"num_beams": 4, "early_stopping": "never"}
+    assert torch.equal(scores(greedy, generation_config=GenerationConfig(**given)), alpha_06)
+    of_library = GenerationConfig(**given, length_penalty=1.0, length_penalty_type="huggingface")
+    assert torch.equal(scores(greedy, generation_config=of_library), length_1)
     assert torch.equal(scores(greedy, num_beams=4, length_penalty=1.0), alpha_1)
-    assert torch.equal(scores(greedy, num_beams=4, **of_library), length_1)
+    assert torch.equal(scores(greedy, num_beams=4, **by_length), length_1)
     greedy.generation_config.length_penalty = 1.0
     assert torch.equal(scores(greedy, num_beams=4), alpha_1)
 
@@ -374,7 +364,7 @@ def test_assisted_decoding_gives_what_greedy_search_gives(model):
 
 
 def test_generation_goes_on_from_a_returned_cache(model):
-    asked = {**INPUTS, "do_sample": False, "suppress_tokens": [END], "return_dict_in_generate": True}
+    asked = {**INPUTS, "num_beams": 1, "suppress_tokens": [END], "return_dict_in_generate": True}
     whole = model.generate(**asked, max_new_tokens=6).sequences
     part = model.generate(**asked, max_new_tokens=3)
     # Without the mask the library takes all of the tokens for new ones.

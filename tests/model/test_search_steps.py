@@ -27,7 +27,14 @@ END = 2
 def limits(lengths: list[int], **changes) -> Limits:
     tensor = torch.tensor(lengths)
     plain = Limits(
-        torch.tensor([END]), tensor, tensor, counted=1, length_penalty=0.6, google=True, early_stopping="never"
+        end_tokens=torch.tensor([END]),
+        candidates=8,
+        lengths=tensor,
+        horizon=tensor,
+        counted=1,
+        length_penalty=0.6,
+        google=True,
+        early_stopping="never",
     )
     return plain._replace(**changes)
 

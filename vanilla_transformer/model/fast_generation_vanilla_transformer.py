@@ -11,37 +11,53 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.generation import logits_process
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+import transformers
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    EosTokenCriteria,
+    GenerationConfig,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging
 
 from .cpu_vanilla_transformer import computing_dtype
 from .decoding_vanilla_transformer import Past, StepDecoder
 from .encoding_vanilla_transformer import LaidOutEncoder
 from .search_vanilla_transformer import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
 
+logger = logging.get_logger(__name__)
+
 # Processors that look at each row alone, and at nothing but its own tokens: sentences may leave the batch.
 ROW_BY_ROW = {
-    logits_process.ExponentialDecayLengthPenalty,
-    logits_process.ForcedBOSTokenLogitsProcessor,
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.InfNanRemoveLogitsProcessor,
-    logits_process.LogitNormalization,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.NoBadWordsLogitsProcessor,
-    logits_process.NoRepeatNGramLogitsProcessor,
-    logits_process.RepetitionPenaltyLogitsProcessor,
-    logits_process.SequenceBiasLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
-    logits_process.SuppressTokensLogitsProcessor,
+    getattr(transformers, name, None)
+    for name in (
+        "ExponentialDecayLengthPenalty",
+        "ForcedBOSTokenLogitsProcessor",
+        "ForcedEOSTokenLogitsProcessor",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "NoBadWordsLogitsProcessor",
+        "NoRepeatNGramLogitsProcessor",
+        "RepetitionPenaltyLogitsProcessor",
+        "SequenceBiasLogitsProcessor",
+        "SuppressTokensAtBeginLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+    )
 }
-# What `generate` hands to a search: all else is an obstacle unless it is None.
+# Undocumented attributes of the settings that reach a search.
+TENSORS = ("_eos_token_tensor", "_pad_token_tensor")
+# What `generate` hands to a search: all else is an obstacle unless it is None. Labels, which `Seq2SeqTrainer` hands
+# over, say nothing about what is to be found.
 UNDERSTOOD = {
     "attention_mask",
     "encoder_outputs",
+    "labels",
     "logits_to_keep",
     "output_attentions",
     "output_hidden_states",
@@ -68,12 +84,25 @@ def obstacle_to_fast_road(
     kwargs: dict[str, Any],
 ) -> str | None:
     """What the fast road does not do of all that is asked for, in words; None where it does everything."""
+    missing = [f"GenerationConfig.{name}" for name in TENSORS if not hasattr(generation_config, name)]
+    if missing:
+        return library_without(*missing)
     return (
         _obstacle_in_quantization(generation_config, model.device)
         or _obstacle_in_settings(generation_config, model.config.vocab_size)
-        or _obstacle_in_arguments(logits_processor, stopping_criteria, kwargs)
+        or _obstacle_in_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
         or _obstacle_in_model(model)
     )
+
+
+def library_without(*missing: str) -> str:
+    """Says once, and returns in words, that the library has no more what the fast road leans on."""
+    version = f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
+    logger.warning_once(
+        f"The fast search of vanilla_transformer was not written for {version}: the library's own, slower one is "
+        "used. Install a newer vanilla_transformer, or an older transformers."
+    )
+    return version
 
 
 def _obstacle_in_quantization(settings: GenerationConfig, device: torch.device) -> str | None:
@@ -107,11 +136,16 @@ def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
 
 
 def _obstacle_in_arguments(
-    logits_processor: Any, stopping_criteria: StoppingCriteriaList, kwargs: dict[str, Any]
+    logits_processor: Any, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, kwargs: dict[str, Any]
 ) -> str | None:
     for part in (*logits_processor, *stopping_criteria):
         if type(part) not in ROW_BY_ROW | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
             return type(part).__name__
+        # The library's beam search has room for `max_length` tokens.
+        if settings.num_beams > 1 and type(part) is MaxLengthCriteria and part.max_length > settings.max_length:
+            return f"a MaxLengthCriteria of {part.max_length} beyond max_length={settings.max_length}"
+    if _has_empty_source(kwargs):
+        return "a source of padding alone"
     for name, value in kwargs.items():
         if name not in UNDERSTOOD and value is not None:
             return name
@@ -122,6 +156,12 @@ def _obstacle_in_arguments(
     if past is not None and not (type(past) is EncoderDecoderCache and past.get_seq_length() == 0):
         return "past_key_values"
     return None
+
+
+def _has_empty_source(kwargs: dict[str, Any]) -> bool:
+    """Whether a source is padding alone: what there is to attend to is then a matter of the implementation."""
+    mask = kwargs.get("attention_mask")
+    return mask is not None and not bool(mask.any(-1).all())
 
 
 def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
@@ -155,6 +195,7 @@ def fast_encoder_output(
     if (
         model.device.type != "cpu"
         or not given <= {*UNDERSTOOD, name}
+        or _has_empty_source(kwargs)
         or _obstacle_in_quantization(settings, model.device)
         or _obstacle_in_settings(settings, model.config.vocab_size)
         or _obstacle_in_model(model, "encoder")
@@ -190,7 +231,7 @@ def fast_beam_search(
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())
     unused = torch.arange(longest, device=input_ids.device) >= best.lengths[:, None]
-    tokens = best.paths[:, 0, :longest].masked_fill(unused, _padding(model, settings))
+    tokens = best.paths[:, 0, :longest].masked_fill(unused, padding_of(model, settings))
     sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
     if not settings.return_dict_in_generate:
         return sequences
@@ -218,7 +259,7 @@ def fast_greedy_search(
             past,
             input_ids,
             limits,
-            _padding(model, settings),
+            padding_of(model, settings),
             _processor(logits_processor),
             may_leave=not returns_past,
         )
@@ -266,20 +307,31 @@ def _limits(
     prompts_NP: torch.Tensor, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, processors: Any
 ) -> Limits:
     """When hypotheses and searches end, from all that says so."""
-    longest, end_tokens = settings.max_length - prompts_NP.shape[1], settings._eos_token_tensor
-    assert end_tokens is not None  # It is an obstacle to have none.
-    lengths = torch.full((len(prompts_NP),), longest, device=prompts_NP.device)
+    prompt_length, device = prompts_NP.shape[1], prompts_NP.device
+    longest = settings.max_length - prompt_length
+    lengths = torch.full((len(prompts_NP),), torch.iinfo(torch.long).max, device=device)
+    end_tokens = []
+    # Criteria of the caller's own stand in the place of those that the settings have led to, or beside them.
     for criterion in stopping_criteria:
         if isinstance(criterion, SourceLengthLimit):
-            lengths = lengths.minimum(criterion.limits.to(lengths.device))
+            allowed = criterion.limits.to(device) + (criterion.prompt_length - prompt_length)
+            lengths = lengths.minimum(allowed)
+        elif isinstance(criterion, MaxLengthCriteria):
+            lengths = lengths.clamp(max=criterion.max_length - prompt_length)
+        else:
+            end_tokens.append(criterion.eos_token_id.to(device).flatten())
+    lengths = lengths.clamp(min=1)  # A criterion is asked about what has been written.
+    # The library ranks so many candidates as the settings have ends, whatever else ends a hypothesis.
+    known_ends: Any = settings._eos_token_tensor
     # Where scores never rise, what is returned is certain before all W hypotheses are.
     certain = settings.early_stopping == "never" and all(map(_forbidding, processors))
     return Limits(
-        end_tokens=end_tokens.to(prompts_NP.device),
+        end_tokens=torch.cat(end_tokens),
+        candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
         lengths=lengths,
         horizon=lengths if certain else torch.full_like(lengths, longest),
         counted=settings.num_return_sequences if certain else settings.num_beams,
-        length_penalty=settings.length_penalty,
+        length_penalty=float(settings.length_penalty),
         google=getattr(settings, "length_penalty_type", "huggingface") == "google",
         early_stopping=settings.early_stopping,
     )
@@ -299,20 +351,13 @@ def _processor(logits_processor: Any) -> Processor | None:
 
 def _forbidding(processor: Any) -> Processor | None:
     """What forbids tokens whatever stands before them, in place: the library's copies all scores to do so."""
-    while_short, first = 1 << 62, 0
-    if type(processor) is logits_process.MinLengthLogitsProcessor:
-        tokens, while_short = processor.eos_token_id, processor.min_length
-    elif type(processor) is logits_process.MinNewTokensLengthLogitsProcessor:
-        tokens, while_short = processor.eos_token_id, processor.prompt_length_to_skip + processor.min_new_tokens
-    elif type(processor) is logits_process.SuppressTokensLogitsProcessor:
-        tokens = processor.suppress_tokens
-    elif type(processor) is logits_process.SuppressTokensAtBeginLogitsProcessor:
-        tokens, first = processor.begin_suppress_tokens, processor.begin_index
-        while_short = first + 1
-    elif type(processor) is logits_process.NoBadWordsLogitsProcessor and all(map(_is_one, processor.sequence_bias)):
-        tokens = torch.tensor([word[0] for word in processor.sequence_bias])
-    else:
+    try:
+        forbidden = _forbidden(processor)
+    except AttributeError:  # It has other names in this version: it is asked itself.
         return None
+    if forbidden is None:
+        return None
+    tokens, first, while_short = forbidden
 
     def forbid(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
         if first <= ids_RT.shape[1] < while_short:
@@ -322,12 +367,29 @@ def _forbidding(processor: Any) -> Processor | None:
     return forbid
 
 
+def _forbidden(processor: Any) -> tuple[torch.Tensor, int, int] | None:
+    """The tokens, and the lengths from and below which they are forbidden; None of a processor of another kind."""
+    endless = 1 << 62
+    if type(processor) is transformers.MinLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.min_length
+    if type(processor) is transformers.MinNewTokensLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.prompt_length_to_skip + processor.min_new_tokens
+    if type(processor) is transformers.SuppressTokensLogitsProcessor:
+        return processor.suppress_tokens, 0, endless
+    if type(processor) is transformers.SuppressTokensAtBeginLogitsProcessor:
+        return processor.begin_suppress_tokens, processor.begin_index, processor.begin_index + 1
+    if type(processor) is transformers.NoBadWordsLogitsProcessor and all(map(_is_one, processor.sequence_bias)):
+        return torch.tensor([word[0] for word in processor.sequence_bias]), 0, endless
+    return None
+
+
 def _is_one(word: Any) -> bool:
     return len(word) == 1
 
 
-def _padding(model: Any, settings: GenerationConfig) -> int:
-    padding = settings._pad_token_tensor
+def padding_of(model: Any, settings: GenerationConfig) -> Any:
+    """The token after the end of a hypothesis; None where there is neither padding nor an end."""
+    padding = getattr(settings, "_pad_token_tensor", None)
     return model.config.pad_token_id if padding is None else int(padding)
 
 
@@ -343,4 +405,11 @@ def _as_library_cache(model: Any, past: Past) -> EncoderDecoderCache:
     return cache
 
 
-__all__ = ["fast_beam_search", "fast_encoder_output", "fast_greedy_search", "obstacle_to_fast_road"]
+__all__ = [
+    "fast_beam_search",
+    "fast_encoder_output",
+    "fast_greedy_search",
+    "library_without",
+    "obstacle_to_fast_road",
+    "padding_of",
+]

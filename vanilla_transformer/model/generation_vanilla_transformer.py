@@ -1,10 +1,11 @@
 """Section 6.1: beam search with Google's length penalty and a limit for each sentence."""
 
 import copy
+import os
 from typing import Any, Literal
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -12,7 +13,9 @@ from .fast_generation_vanilla_transformer import (
     fast_beam_search,
     fast_encoder_output,
     fast_greedy_search,
+    library_without,
     obstacle_to_fast_road,
+    padding_of,
 )
 from .search_vanilla_transformer import SourceLengthLimit
 
@@ -21,6 +24,11 @@ _UNFILLED = -1
 # What stands for the settings of this package where they are not given.
 _OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None, "quantization": None}
 _PAPER_EXPONENT = 0.6
+# A beam's settings: the paper's, and as the library has them where there is no beam.
+_PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
+_NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
+# By these the library's `generate` asks this class; none of them is documented.
+_HOOKS = ("_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation")
 # The length that the library writes into a generation config in which there is none.
 _LIBRARY_MAX_LENGTH = 20
 
@@ -60,6 +68,81 @@ def _with_own_settings(settings: GenerationConfig) -> GenerationConfig:
     return settings
 
 
+class _Asked:
+    """What a call asks for: its arguments, then its `generation_config`, then the model's own.
+
+    As in the library's `generate`, None in an argument is a value, and None in a configuration is nothing said.
+    """
+
+    def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, own: GenerationConfig) -> None:
+        self.kwargs, self.given, self.own = kwargs, given, own
+
+    def said(self, name: str) -> Any:
+        """What the call itself says of a setting."""
+        return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
+
+    def effective(self, name: str) -> Any:
+        """What holds for a setting, but for the library's defaults."""
+        value = self.said(name)
+        return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
+
+    def search(self) -> dict[str, Any]:
+        """What the call means for the beam and its penalty without saying it.
+
+        Without a beam no setting of one, of which the library would warn; and where Google's penalty has no exponent,
+        as in a model of greedy search that is asked for a beam, the paper's.
+        """
+        penalty_type = self.effective("length_penalty_type")
+        if penalty_type not in ("google", "huggingface"):
+            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {penalty_type!r}.")
+        meant: dict[str, Any] = {}
+        beams = self.said("num_beams")
+        if beams is None:
+            beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
+        if beams == 1:
+            return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
+        if penalty_type == "google":
+            meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
+        return meant
+
+    def beyond_source(self) -> int | None:
+        """The tokens allowed beyond the source's length, or None where another limit was asked for.
+
+        A `max_length` beside a `max_length_beyond_source` is one, unless it is the library's own 20: `Seq2SeqTrainer`
+        writes that into `model.generation_config` by itself.
+        """
+        if self.kwargs.get("max_new_tokens") is not None or self.kwargs.get("max_length") is not None:
+            return None
+        if "max_length_beyond_source" in self.kwargs:
+            return self.kwargs["max_length_beyond_source"]
+        for settings in (self.given, self.own):
+            if settings is None:
+                continue
+            beyond = getattr(settings, "max_length_beyond_source", None)
+            written = settings.max_length == _LIBRARY_MAX_LENGTH and beyond is not None
+            if settings.max_new_tokens is not None or (settings.max_length is not None and not written):
+                return None
+            if beyond is not None:
+                return beyond
+        return None
+
+
+def _savable(settings: GenerationConfig) -> GenerationConfig:
+    """The same settings without those of a beam where there is none: with them the library refuses to save."""
+    if settings.num_beams not in (None, 1):
+        return settings
+    kept = copy.deepcopy(settings)
+    for name, value in _NO_BEAM.items():
+        if getattr(kept, name) != value:
+            setattr(kept, name, None)
+    return kept
+
+
+def _refuse_together(quantization: str | None, obstacle: str) -> None:
+    if quantization is not None:
+        raise ValueError(f"quantization={quantization!r} cannot be combined with {obstacle}: leave one of them out.")
+
+
 class GoogleLengthPenalty(float):
     """α of the penalty ((5 + |Y|) / 6)^α that a hypothesis's log-probability is divided by (Wu et al. 2016, Eq. 14).
 
@@ -75,12 +158,15 @@ class PaperGenerationMixin(GenerationMixin):
     """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
 
     config: Any
+    device: torch.device
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
         self,
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
@@ -88,74 +174,64 @@ class PaperGenerationMixin(GenerationMixin):
 
         With no argument but the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at most
         its own source length (`</s>` counts on both sides) + 50 new tokens. What a call asks for takes the place of
-        that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. A call that says
-        `do_sample` and no `num_beams` has none, as the library documents it: True samples, False is greedy search.
+        that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. What neither the
+        call nor its `generation_config` sets comes from `self.generation_config`, the settings of this package
+        included, so that `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request.
+        `do_sample=True` without `num_beams` samples without a beam.
         """
-        _with_own_settings(self.generation_config)
-        settings = self._search_asked_for(generation_config, kwargs)
-        beyond = self._beyond_source(generation_config, kwargs)
+        asked = _Asked(kwargs, generation_config, _with_own_settings(self.generation_config))
+        settings = asked.search()
+        beyond = asked.beyond_source()
         if beyond is not None:
             limits = self._source_lengths(inputs, kwargs) + beyond
-            prompt_length = self._prompt_length(kwargs.get("decoder_input_ids"))
+            prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
             if self.config.positional_encoding == "learned":
                 # The last new token is never read, so it needs no position.
                 limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
-            criteria = kwargs.pop("stopping_criteria", None) or []
-            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, SourceLengthLimit(limits, prompt_length)])
-            settings["max_length"] = int(limits.max()) + prompt_length
+            stopping_criteria = StoppingCriteriaList(
+                [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
+            )
+            longest = int(limits.max())
+            if asked.effective("max_new_tokens") is None:
+                settings["max_length"] = longest + prompt_length
+            else:
+                settings["max_new_tokens"] = longest
+        settings.update(self._without_hooks(asked, settings))
         if generation_config is None:
             kwargs.update(settings)
         else:
-            generation_config = _with_own_settings(copy.deepcopy(generation_config))
-            generation_config.update(**settings)
-        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
+            kwargs = {name: value for name, value in kwargs.items() if name not in settings}
+            generation_config = copy.deepcopy(generation_config)
+            # What is this package's own is known to the object by then: the library refuses what it does not know.
+            generation_config.update(**settings, allow_custom_entries=True)
+        return super().generate(  # type: ignore[misc]
+            inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
+        )
 
-    def _search_asked_for(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a call without a beam means for settings of one, so that the library warns of none.
+    def _without_hooks(self, asked: "_Asked", settings: dict[str, Any]) -> dict[str, Any]:
+        """What a search has to be told where the library no longer asks this class for it; there it says so once.
 
-        And the reverse: a beam asked of a model of greedy search, whose settings can have no penalty, has the paper's.
+        Raises:
+            ValueError: Weights of 8 bits are asked for, which only this package's search has.
         """
-
-        def asked(name: str) -> Any:
-            return kwargs.get(name, getattr(generation_config, name, None))
-
-        own = self.generation_config
-        beams = 1 if asked("num_beams") is None and asked("do_sample") is not None else asked("num_beams")
-        type_ = kwargs.get("length_penalty_type", getattr(generation_config or own, "length_penalty_type", None))
-        meant: dict[str, Any] = {}
-        if beams == 1:
-            meant = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-        elif beams and own.num_beams == 1 and type_ == "google":
-            of_beams = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
-            meant = {name: value for name, value in of_beams.items() if getattr(own, name, None) is None}
-        return {name: value for name, value in meant.items() if asked(name) is None}
-
-    def _beyond_source(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> int | None:
-        """The tokens allowed beyond the source's length, or None where another limit was asked for.
-
-        A `max_length` of `self.generation_config` is one, unless it is the library's own 20: `Seq2SeqTrainer` writes
-        that there by itself.
-        """
-        for name in ("max_new_tokens", "max_length"):
-            if kwargs.get(name) is not None or getattr(generation_config, name, None) is not None:
-                return None
-        if "max_length_beyond_source" in kwargs:
-            return kwargs["max_length_beyond_source"]
-        given = getattr(generation_config, "max_length_beyond_source", None)
-        if given is not None:
-            return given
-        own = self.generation_config
-        if own.max_new_tokens is not None or own.max_length not in (None, _LIBRARY_MAX_LENGTH):
-            return None
-        return getattr(own, "max_length_beyond_source", None)
+        missing = [f"GenerationMixin.{name}" for name in _HOOKS if not hasattr(GenerationMixin, name)]
+        if not missing:
+            return {}
+        obstacle = library_without(*missing)
+        _refuse_together(asked.effective("quantization"), obstacle)
+        if asked.effective("length_penalty_type") == "huggingface":
+            return {}
+        alpha = settings.get("length_penalty", asked.effective("length_penalty"))
+        return {} if alpha is None else {"length_penalty": GoogleLengthPenalty(alpha)}
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
         if attention_mask is not None:
-            return attention_mask.sum(-1)
+            return attention_mask.long().sum(-1)
         input_ids: torch.Tensor | None = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is not None:
-            return input_ids.ne(self.config.pad_token_id).sum(-1)
+            padding = self.config.pad_token_id
+            return input_ids.ne(-1 if padding is None else padding).sum(-1)
         states = kwargs.get("inputs_embeds")
         if states is None:
             encoder_outputs = kwargs.get("encoder_outputs")
@@ -164,12 +240,40 @@ class PaperGenerationMixin(GenerationMixin):
             states = encoder_outputs[0]
         return torch.full((states.shape[0],), states.shape[1])
 
-    def _prompt_length(self, decoder_input_ids: torch.Tensor | None) -> int:
+    def _prompt_length(self, asked: "_Asked", decoder_input_ids: torch.Tensor | None) -> int:
         """Tokens in the decoder before the first new one; the library puts a missing start token there itself."""
         if decoder_input_ids is None:
             return 1
-        lacks_start = bool(decoder_input_ids[:, 0].ne(self.config.decoder_start_token_id).all())
+        start = asked.effective("decoder_start_token_id")
+        start = torch.as_tensor(asked.effective("bos_token_id") if start is None else start)
+        lacks_start = bool(decoder_input_ids[:, 0].ne(start.to(decoder_input_ids.device)).all())
         return decoder_input_ids.shape[1] + lacks_start
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As the library does, but for a mask over the target's prompt, which stays as it was given.
+
+        For a static cache the library makes one of four dimensions from it, which shows no longer where a prompt
+        begins, so that positions would count its padding.
+        """
+        mask = kwargs.pop("decoder_attention_mask", None)
+        prepared = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        return prepared if mask is None else {**prepared, "decoder_attention_mask": mask.to(self.device)}
+
+    def adjust_generation_fn(self, generation_config: GenerationConfig | None, *args: Any, **kwargs: Any) -> None:
+        """Loads the settings of a search; where a checkpoint has no file of them, the paper's are taken."""
+        super().adjust_generation_fn(generation_config, *args, **kwargs)  # type: ignore[misc]
+        # The library makes some up from the model's configuration: one beam and 20 tokens.
+        if generation_config is None and getattr(self.generation_config, "_from_model_config", False):
+            self.generation_config = paper_generation_config(self.config)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does, with settings of a search that it takes."""
+        chosen = self.generation_config
+        self.generation_config = _savable(chosen)
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.generation_config = chosen
 
     def _maybe_prepare_encoder_kwargs_for_generation(
         self,
@@ -195,21 +299,20 @@ class PaperGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        penalty_type = getattr(generation_config, "length_penalty_type", "huggingface")
-        if penalty_type not in ("google", "huggingface"):
-            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {penalty_type!r}.")
         if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
             return fast_beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         generation_config = copy.copy(generation_config)
-        if penalty_type == "google":
+        if getattr(generation_config, "length_penalty_type", "huggingface") == "google":
             generation_config.length_penalty = GoogleLengthPenalty(generation_config.length_penalty)
         # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
+        padding = padding_of(self, generation_config)
         generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
         outputs: Any = super()._beam_search(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
-        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        sequences.masked_fill_(sequences == _UNFILLED, self.config.pad_token_id)
+        if padding is not None:
+            sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+            sequences.masked_fill_(sequences == _UNFILLED, padding)
         return outputs
 
     def _sample(  # type: ignore[override]
@@ -239,11 +342,8 @@ class PaperGenerationMixin(GenerationMixin):
             ValueError: Weights of 8 bits are asked for together with what only the library's search does.
         """
         obstacle = obstacle_to_fast_road(self, logits_processor, stopping_criteria, generation_config, kwargs)
-        quantization = getattr(generation_config, "quantization", None)
-        if obstacle is not None and quantization is not None:
-            raise ValueError(
-                f"quantization={quantization!r} is not to be had together with {obstacle}: leave one of them out."
-            )
+        if obstacle is not None:
+            _refuse_together(getattr(generation_config, "quantization", None), obstacle)
         return obstacle is None
 
 

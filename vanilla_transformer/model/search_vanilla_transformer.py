@@ -104,6 +104,7 @@ class Limits(NamedTuple):
 
     Attributes:
         end_tokens: Tokens that end a hypothesis, (ends,).
+        candidates: Continuations of a sentence that a step ranks.
         lengths: New tokens that a hypothesis may have, (N,).
         horizon: Length under whose penalty running hypotheses are compared with ended ones, (N,).
         counted: Hypotheses of a sentence that must have ended, and that none may overtake, before its search stops.
@@ -113,6 +114,7 @@ class Limits(NamedTuple):
     """
 
     end_tokens: torch.Tensor
+    candidates: int
     lengths: torch.Tensor
     horizon: torch.Tensor
     counted: int
@@ -237,8 +239,8 @@ class BeamSearch:
         log_p_RV = log_probabilities(self.decoder.step(self.tokens_NW, position, self.past))
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
-        count = max(2, 1 + len(self.limits.end_tokens)) * self.width
-        candidates = best_continuations(log_p_RV.view(sentences, width, -1), self.running.scores, count)
+        log_p_NWV = log_p_RV.view(sentences, width, -1)
+        candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
         self.length += 1
         ended_NC = ends(candidates, self.length, self.limits)
         if ended_NC[:, : self.width].any():
