@@ -1,9 +1,13 @@
 """`vanilla-transformer translate` from a file to a file: broken off, gone on with, refused, and told how far it is."""
 
+import contextlib
 import gzip
 import os
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -103,6 +107,123 @@ def test_after_an_interruption_the_same_command_with_resume_gives_the_whole_outp
     else:
         assert text.count("\n") == len(LINES)
     assert run("in", "--output", name, *options, "--resume") == (0, f"{name} is finished: 8 lines.\n")
+
+
+@pytest.mark.parametrize("name", ["in", "link", "out"])
+def test_standard_input_is_never_written_over(run, tmp_path, monkeypatch, name):
+    (tmp_path / "link").symlink_to("in")
+    given = {"out": "out.resume"}.get(name, "in")
+    (tmp_path / given).write_text("a b\n")
+    with open(tmp_path / given) as file:
+        monkeypatch.setattr("sys.stdin", file)
+        code, err = run("--output", name)
+    assert code == 2 and "cannot be both input and output" in err
+    assert (tmp_path / given).read_text() == "a b\n"
+
+
+def test_lines_are_not_added_to_the_file_that_they_are_read_from(run, tmp_path, monkeypatch):
+    with open(tmp_path / "in") as read, open(tmp_path / "in", "a") as added:
+        monkeypatch.setattr("sys.stdin", read)
+        monkeypatch.setattr("sys.stdout", added)
+        code, err = run()
+    assert code == 2 and "Standard output cannot be both input and output" in err
+    assert (tmp_path / "in").read_text().splitlines() == LINES
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "config.json", "new.json", "checkpoints/step/model.safetensors"]
+)
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+def test_nothing_is_written_over_or_among_the_files_of_the_model(run, model, tmp_path, capsys, command, name):
+    mine = tmp_path / "mine"
+    shutil.copytree(model, mine)
+    (mine / "checkpoints" / "step").mkdir(parents=True)
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    if command == "translate":
+        code, err = run("in", "--output", mine / name, model=mine)
+    else:
+        (tmp_path / "pairs.tsv").write_text("a b\tx\n")
+        code = main(["evaluate", str(mine), "--data", str(tmp_path / "pairs.tsv"), "--output", str(mine / name)])
+        err = capsys.readouterr().err
+    assert code == 2 and "belongs to the model" in err and err.count("\n") == 1
+    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+
+
+def test_weights_that_a_model_is_linked_to_are_not_written_over(run, model, tmp_path):
+    mine, weights = tmp_path / "mine", tmp_path / "weights"
+    shutil.copytree(model, mine)
+    shutil.move(mine / "model.safetensors", weights)
+    (mine / "model.safetensors").symlink_to(weights)
+    before = weights.read_bytes()
+    assert run("in", "--output", weights, model=mine)[0] == 2
+    assert weights.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["there", "--output", "out"], ["in", "--output", "there"]])
+def test_a_directory_in_the_place_of_a_file_is_refused_before_anything_is_written(run, tmp_path, words):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "out").write_text("of yesterday\n")
+    code, err = run(*words)
+    assert code == 2 and "there is a directory: name a file." in err
+    assert (tmp_path / "out").read_text() == "of yesterday\n"
+
+
+def test_an_output_is_kept_where_the_options_are_wrong(run, tmp_path, monkeypatch):
+    (tmp_path / "out").write_text("of yesterday\n")
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        code, err = run("--output", "out", "--nbest", 3)
+    assert code == 2 and "--nbest 3 needs --num-beams 3" in err
+    assert (tmp_path / "out").read_text() == "of yesterday\n"
+
+
+def test_a_link_to_what_cannot_be_made_is_named(run, tmp_path):
+    (tmp_path / "link").symlink_to("nowhere/out")
+    code, err = run("in", "--output", "link")
+    assert code == 1 and "link is a link to nowhere/out, which cannot be made" in err
+    (tmp_path / "good").symlink_to("out")
+    assert run("in", "--output", "good")[0] == 0
+    assert len((tmp_path / "out").read_text().splitlines()) == len(LINES)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_with_what_was_written_to_it(run, monkeypatch):
+    code, err = run("in", "--output", "/dev/full")
+    assert code == 1 and err.endswith("error: /dev/full: No space left on device.\n")
+    with monkeypatch.context() as patch, contextlib.suppress(OSError), open("/dev/full", "w") as full:
+        patch.setattr("sys.stdout", full)
+        code, err = run("in")
+        # What is left in the buffer is thrown away, and cannot fail once more at exit.
+        full.close()
+    assert code == 1 and err.endswith("error: Standard output: No space left on device.\n")
+
+
+def test_streams_that_are_closed_are_told_and_not_needed_where_files_are_given(run, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", None)
+        code, err = run()
+        assert code == 2 and "Standard input is closed: name a file to read" in err
+        assert run("in", "--output", "out")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", None)
+        code, err = run("in")
+        assert code == 2 and "Standard output is closed" in err
+        assert run("in", "--output", "again")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", None)
+        assert main(["translate", "nowhere", "in", "--output", "third"]) == 1
+        assert sys.stderr.name == os.devnull
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "out").read_bytes()
+
+
+def test_a_stream_that_is_closed_gives_its_number_to_no_file():
+    code = "import os, sys; from vanilla_transformer.cli import main; main(['--version']); print(os.open('/', 0))"
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} <&- 2>&-", shell=True, capture_output=True, text=True
+    )
+    assert int(done.stdout.split()[-1]) > 2
 
 
 def test_a_request_to_end_says_how_to_go_on(run, break_off):

@@ -3,15 +3,18 @@ import gzip
 import io
 import json
 import os
+import threading
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.data import corpus as corpus_module
-from vanilla_transformer.data.corpus import CorpusError, corpus_languages, read_corpus
+from vanilla_transformer.data.corpus import CorpusError, corpus_languages, open_corpus, read_corpus
 
 # Each row is a trap of some reader: quotes, words for missing values, separators, line breaks that are none.
 PAIRS = [
@@ -176,8 +179,34 @@ def test_a_null_is_an_empty_text(tmp_path, write, read):
     assert read(write("c.jsonl", '{"en": "a", "de": "b"}\n{"en": null, "de": "c"}\n')) == [("a", "b"), ("", "c")]
 
 
-def test_more_columns_than_two_are_left_aside_in_tsv_without_a_header(write, read):
-    assert read(write("c.tsv", "a\tb\tCC-BY\nc\td\tCC0\n")) == [("a", "b"), ("c", "d")]
+@pytest.mark.parametrize(
+    ("header", "order"),
+    [("id\tsource\ttarget", "1\t{0}\t{1}"), ("target\tsource", "{1}\t{0}"), ("Source \tTarget", "{0}\t{1}")],
+)
+def test_a_tsv_file_whose_first_line_has_source_and_target_is_read_by_these_names(write, read, header, order):
+    rows = [order.format(*pair) for pair in PAIRS]
+    assert read(write("c.tsv", "\n".join([header, *rows]))) == PAIRS
+
+
+def test_a_csv_cell_may_be_a_megabyte_long(write, read):
+    assert read(write("c.csv", f"en,de\n{'a' * 1_000_000},b\n")) == [("a" * 1_000_000, "b")]
+
+
+def test_what_can_be_read_only_once_is_refused_to_learn_from_and_scored(tmp_path, write, read):
+    other = write("b", "2\n")
+
+    def written(name):
+        """A pipe, as a shell makes one for `<(command)`; what is written to it can be read once."""
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=lambda: (tmp_path / name).write_text("1\n"), daemon=True).start()
+        return str(tmp_path / name)
+
+    assert read(written("a"), other) == [("1", "2")]
+    os.mkfifo(tmp_path / "once")
+    with pytest.raises(
+        CorpusError, match="once is a pipe or a device, and what is learned from is read more than once"
+    ):
+        open_corpus([str(tmp_path / "once"), other])
 
 
 def test_blank_lines_hold_no_row_but_empty_cells_do(write, read):
@@ -206,15 +235,23 @@ def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
         (["a.tsv"], [""], r"a\.tsv is empty"),
         (["a.tsv"], ["1\t2\n3\n"], r"a\.tsv, line 2: 1 columns where 2 are needed"),
         (["a.tsv"], ["source\ttarget\n"], r"a\.tsv: there are no pairs"),
-        (["a.tsv"], ["source\ttarget\n1\t2\t3\n4\n"], "line 3: 1 columns where 2 are needed"),
+        (["a.tsv"], ["source\ttarget\n4\n"], "line 2: 1 columns where 2 are needed"),
+        (["a.tsv"], ["source\ttarget\n1\t2\t3\n"], "line 2: 3 columns where 2 are needed"),
+        (["a.tsv"], ["1\t2\n3\t4\t5\n"], "line 2: 3 columns where 2 are needed"),
+        (["a.tsv"], ["1\t2\tCC-BY\n"], "line 1: 3 columns, and nothing says which two"),
+        (["a.tsv"], ["en\tde\n1\t2\n"], "line 1: 'en' and 'de' may be names of columns"),
+        (["a.tsv"], ["tgt\tsrc\n1\t2\n"], "line 1: 'tgt' and 'src' may be names of columns"),
+        (["a.tsv"], ["source\ttarget\tsource\n1\t2\t3\n"], "2 columns are named 'source'"),
+        (["a.csv"], ["Target,Source\n1,2\n"], "cannot tell which columns make the pairs"),
         (["a.csv"], [""], r"a\.csv is empty"),
         (["a.csv"], ["en,de,id\n1,2,3\n"], "cannot tell .* there are 'en', 'de', 'id'"),
-        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], r"a\.csv, line 3: 3 columns where the header has 2"),
+        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], r"a\.csv, line 3: 3 columns where 2 are needed"),
         (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], r"a\.csv, line 3: not a row of CSV"),
         (["a.csv"], ["en,en\n1,2\n"], "cannot tell"),
         (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], r"a\.csv, line 3: not UTF-8"),
         (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], r"a\.jsonl, line 2: not JSON"),
         (["a.jsonl"], ["[" * 100_000], r"a\.jsonl, line 1: not JSON"),
+        (["a.jsonl"], ['{"en": "1", "en": "2", "de": "3"}\n'], "line 1: not JSON .'en' stands twice"),
         (["a.jsonl"], ['["1", "2"]\n'], "line 1: not a JSON object"),
         (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": "1"}\n'], "line 2: no column 'de'; there are 'en'"),
         (["a.jsonl"], ['{"en": "1", "de": 2}\n'], "line 1: column 'de' holds 2, which is not text"),
@@ -240,6 +277,8 @@ def test_bad_input_is_told_in_one_sentence(tmp_path, write, names, contents, mes
         ("a.csv", "en,de\n1,2\n", ("en", "fr"), r"a\.csv: no column 'fr'; there are 'en', 'de'"),
         ("a.tsv", "1\t2\n", ("en", "de"), "no column 'en'; there are '1', '2'"),
         ("a.csv", "en,de\n1,2\n", ("en", None), "name both"),
+        ("a.csv", "en,de,en\n1,2,3\n", ("en", "de"), r"a\.csv: 2 columns are named 'en'"),
+        ("a.tsv", "de\ten\ten\n1\t2\t3\n", ("de", "en"), r"a\.tsv: 2 columns are named 'en'"),
         ("a.jsonl", '{"translation": {"en": "1", "de": "2"}}\n', ("en", "fr"), r"no column 'fr'; .* \['en', 'de'\]"),
     ],
 )
@@ -261,10 +300,23 @@ def test_columns_without_text_are_refused(tmp_path, read):
         read(str(tmp_path / "c.parquet"))
 
 
-def test_a_table_without_rows_is_refused(tmp_path, read):
-    columns("en", "de").select([]).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(CorpusError, match=r"c\.parquet"):
-        read(str(tmp_path / "c.parquet"))
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (None, r"c\.parquet is empty$"),
+        (pa.table({}), r"c\.parquet: there are no pairs in it$"),
+        (pa.table({"en": pa.array([], pa.string()), "de": []}), r"c\.parquet: there are no pairs in it$"),
+        (pa.table([["1"], ["2"], ["3"]], names=["en", "de", "en"]), r"c\.parquet: 2 columns are named 'en'"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, read, table, message, streaming):
+    path = tmp_path / "c.parquet"
+    path.touch()
+    if table is not None:
+        pq.write_table(table, path)
+    with pytest.raises(CorpusError, match=message):
+        read(str(path), streaming=streaming)
 
 
 @pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
@@ -357,7 +409,7 @@ def test_languages_are_told_by_columns(write):
     assert corpus_languages([write("a.csv", "en,de\n1,2\n")]) == ("en", "de")
     assert corpus_languages([write("a.tsv", "x\tfr\tit\n")], source_column="fr", target_column="it") == ("fr", "it")
     assert corpus_languages([write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')]) == ("cs", "uk")
-    assert corpus_languages([write("b.tsv", "en\tde\n")]) == (None, None)
+    assert corpus_languages([write("b.tsv", "a\tb\n")]) == (None, None)
     assert corpus_languages([write("b.csv", "source,target\n1,2\n")]) == (None, None)
     assert corpus_languages(["cmudict:train"]) == ("en", None)
 

@@ -10,9 +10,16 @@ from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.progress import progress_bar
-from vanilla_transformer.cli.streams import check_output, open_output, refuse_same_file
+from vanilla_transformer.cli.streams import (
+    check_output,
+    check_standard_output,
+    open_output,
+    refuse_model_file,
+    refuse_same_file,
+)
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.places import locate
 from vanilla_transformer.data.sources import CorpusSource, parse_source
 from vanilla_transformer.training.recipe import Recipe, load_recipe
 
@@ -68,9 +75,7 @@ class Evaluate:
         metrics = self.metrics or _metrics_of(self.model)
         check_names(metrics)
         arguments = self.decoding.arguments()
-        for part in self._source().parts:
-            refuse_same_file(Path(part), self.output)
-        check_output(self.output)
+        self._check_paths()
         corpus = self._corpus()
         model, tokenizer = self.decoding.load(self.model)
         distinct = len(set(corpus["source"]))
@@ -93,6 +98,17 @@ class Evaluate:
         processes.await_start()
         model, tokenizer = self.decoding.load(self.model)
         help_to_evaluate(model, tokenizer, self._corpus(), processes, **self.decoding.arguments())
+
+    def _check_paths(self) -> None:
+        """Refuses what cannot be written, and to write over what is needed, before hours of decoding."""
+        source = self._source()
+        for part in map(Path, locate(source.parts, source.columns).paths):
+            refuse_same_file(part, self.output)
+            if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
+                raise UsageError(f"{self.output} lies in the directory of the corpus {part}: name another file.")
+        refuse_model_file(self.model, self.output)
+        check_standard_output()
+        check_output(self.output)
 
     def _corpus(self) -> "Dataset":
         from vanilla_transformer.data.corpus import read_corpus

@@ -20,6 +20,7 @@ from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.push import Push
+from vanilla_transformer.cli.streams import named_in_errors, occupy_closed_streams
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
@@ -50,21 +51,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command in `argv` and returns the exit code: 1 for an error, 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    occupy_closed_streams()
     try:
         _run([word for word in words if word != "--debug"])
-        sys.stdout.flush()
+        with named_in_errors("Standard output"):
+            _flush()
         return 0
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the output has seen enough; what is left in the buffer must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _throw_away_output()  # Whoever read it has seen enough.
         return 141
     except Exception as error:
         if debug:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {_sentence(error)}", file=sys.stderr)
+        _throw_away_output()
         return 2 if isinstance(error, UsageError | RecipeError) else 1
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _throw_away_output() -> None:
+    """What could not be written must not fail once more at exit; what can be is."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> None:
@@ -109,6 +125,7 @@ def _quieten_libraries() -> None:
     """Leaves standard error to what a user has to know; the libraries' own variables bring the rest back."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("DATASETS_VERBOSITY", "critical")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -29,7 +29,7 @@ def progress_bar(
     """
     is_terminal = sys.stderr.isatty()
     progress: Progress = Progress()
-    if is_terminal and (asked or not sys.stdin.isatty()):
+    if is_terminal and (asked or sys.stdin is None or not sys.stdin.isatty()):
         progress = ProgressBar(unit, done)
     elif asked:
         progress = ProgressLines(unit, done)

@@ -9,18 +9,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from vanilla_transformer.cli.arguments import UsageError
 
 # Seconds without a new line after which those that came are translated, for whoever waits for an answer.
 PATIENCE = 0.05
+# What a model's directory holds; translations may lie beside it under other names.
+_MODEL_SUFFIXES = {".bin", ".jinja", ".json", ".md", ".model", ".png", ".py", ".safetensors", ".spm", ".yaml"}
+_MODEL_NAMES = {"merges.txt", "metrics.jsonl", "train.log", "vocab.txt"}
 
 
 def read_input(path: Path | None) -> Iterator[str]:
     """The lines of a file, or of standard input where there is none."""
     from vanilla_transformer.data.lines import read_lines
 
+    if path is None and sys.stdin is None:
+        raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
     if path is None and sys.stdin.isatty():
         print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
     return read_lines("-" if path is None else path)
@@ -49,19 +54,75 @@ class _BinaryInput:
         return self.buffer.isatty()
 
 
+def refuse_directories(*paths: Path | None) -> None:
+    """Raises UsageError for a directory where a file is read or written."""
+    for path in paths:
+        if path is not None and path.is_dir():
+            raise UsageError(f"{path} is a directory: name a file.")
+
+
 def refuse_same_file(input: Path | None, output: Path | None) -> None:
-    """Raises UsageError where the output would wipe out the input."""
-    if input is not None and output is not None and input.exists() and output.exists() and output.samefile(input):
-        raise UsageError(f"{output} cannot be both input and output.")
+    """Raises UsageError where the output would wipe out the input, or be read as more of it.
+
+    None is standard input and standard output, which may be files too.
+    """
+    file = _regular_file(input, sys.stdin)
+    if file is not None and file == _regular_file(output, sys.stdout):
+        raise UsageError(f"{output or 'Standard output'} cannot be both input and output.")
+
+
+def _regular_file(path: Path | None, stream: Any) -> tuple[int, int] | None:
+    """What tells a file from all others, whatever names it has; None for terminals, pipes and what is not there."""
+    try:
+        status = os.fstat(stream.fileno()) if path is None else path.stat()
+    except (OSError, ValueError, AttributeError):  # Closed, or no file of the system.
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def refuse_model_file(model: str, output: Path | None) -> None:
+    """Raises UsageError where the output would wipe out what a model is loaded from, or be taken for a part of it."""
+    directory = Path(model)
+    if output is None or not directory.is_dir():
+        return
+    needed = (file for file in directory.iterdir() if _belongs_to_a_model(file))
+    file = _regular_file(output, None)
+    # Files of a model may be links to where the weights of all are kept.
+    would_be = _belongs_to_a_model(output) and directory.resolve() in output.resolve().parents
+    if would_be or (file is not None and any(file == _regular_file(other, None) for other in needed)):
+        raise UsageError(
+            f"{output} has the name or the place of a file that belongs to the model {model}: name another."
+        )
+
+
+def _belongs_to_a_model(path: Path) -> bool:
+    return path.suffix in _MODEL_SUFFIXES or path.name in _MODEL_NAMES
 
 
 def check_output(path: Path | None) -> None:
     """Raises OSError where no file can be written, before hours go into what it shall hold. What is there stays."""
+    refuse_directories(path)
     if path is not None and is_file(path):
+        from vanilla_transformer.translation.resuming import unwritable
+
         existed = path.exists() or path.is_symlink()
-        path.open("ab").close()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise unwritable(path, error) from error
         if not existed:
             path.unlink()
+
+
+@contextlib.contextmanager
+def named_in_errors(name: str | Path) -> Iterator[None]:
+    """Gives the name of what is written to an OSError that has none, as when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(name)) from error
 
 
 @contextlib.contextmanager
@@ -71,15 +132,40 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     Each line is handed on as soon as it is written, but for a .gz file.
     """
     if path is None:
+        check_standard_output()
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n", line_buffering=True)
-        yield sys.stdout
-    elif path.suffix == ".gz":
-        with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
-            yield cast(TextIO, file)
-    else:
-        with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
-            yield file
+    with named_in_errors(path or "Standard output"):
+        if path is None:
+            yield sys.stdout
+        elif path.suffix == ".gz":
+            with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
+                yield cast(TextIO, file)
+        else:
+            with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
+                yield file
+
+
+def check_standard_output() -> None:
+    """Raises UsageError where nobody would get what is written to standard output."""
+    if sys.stdout is None:
+        raise UsageError("Standard output is closed: leave it open, or write to a file.")
+
+
+def occupy_closed_streams() -> None:
+    """Keeps the numbers of standard streams that a shell has closed (`<&-`) from the next files that are opened.
+
+    What libraries print would go into them. Errors are told to nobody then, and not to standard output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  it is open until the end
 
 
 def can_be_read_again(path: Path | None) -> bool:

@@ -27,9 +27,12 @@ from vanilla_transformer.cli.progress import count_lines, progress_bar
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
+    check_standard_output,
     is_file,
     open_output,
     read_input,
+    refuse_directories,
+    refuse_model_file,
     refuse_same_file,
     warn,
 )
@@ -168,7 +171,7 @@ class Translate:
             return
         at_least_one(nbest=self.nbest)
         self.decoding.arguments()
-        refuse_same_file(self.input, self.output)
+        self._check_paths()
         files = can_be_read_again(self.input) and is_file(self.output)
         if self.resume and not files:
             raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
@@ -178,6 +181,20 @@ class Translate:
             self._translate_file()
         else:
             self._translate_stream()
+
+    def _check_paths(self) -> None:
+        """Refuses what cannot be read or written, and to write over what is needed, before a model is loaded."""
+        refuse_directories(self.input, self.output)
+        if self.input is None and sys.stdin is None:
+            raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
+        refuse_same_file(self.input, self.output)
+        refuse_model_file(self.model, self.output)
+        if self.output is None:
+            check_standard_output()
+            return
+        from vanilla_transformer.translation.resuming import record_path
+
+        refuse_same_file(self.input, record_path(self.output))
 
     def _translate_stream(self) -> None:
         """Translates lines as they come, or to where none can be taken back."""
@@ -189,8 +206,9 @@ class Translate:
         total = partial(count_lines, self.input) if can_be_read_again(self.input) else None
         lines = answer_promptly(read_input(self.input), self.input)
         model, tokenizer = self.decoding.load(self.model)
+        arguments = self._arguments(model)
         with open_output(self.output) as output, progress_bar(self.progress, "lines", total=total) as bar:
-            translations = translate_lines(model, tokenizer, lines, progress=bar.update, **self._arguments(model))
+            translations = translate_lines(model, tokenizer, lines, progress=bar.update, **arguments)
             for number, translation in enumerate(translations):
                 print(self._format(number, translation), file=output)
                 if translation.truncated:

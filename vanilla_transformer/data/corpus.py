@@ -71,6 +71,12 @@ def open_corpus(
     without, it is downloaded once. Files are read where they are in any case.
     """
     place = locate(source, (source_column, target_column))
+    for path in place.paths:
+        # As `<(zcat text.gz)` gives: what has been read from it once is gone.
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise CorpusError(
+                f"{path} is a pipe or a device, and what is learned from is read more than once: name a file"
+            )
     return _open(place, _directory(cache_dir), streaming)
 
 

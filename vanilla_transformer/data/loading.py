@@ -10,13 +10,14 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 from datasets import Dataset, DatasetBuilder, IterableDataset
 
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.places import Place
 from vanilla_transformer.data.storage import write_tables
 from vanilla_transformer.data.streams import PairStream, column_tables, find_columns, stream_of
-from vanilla_transformer.data.tables import Columns
+from vanilla_transformer.data.tables import Columns, refuse_twins
 
 
 def load_pairs(place: Place, directory: Path, destination: Path) -> tuple[Dataset, Columns]:
@@ -104,6 +105,7 @@ def _builder(place: Place, directory: Path) -> DatasetBuilder:
     path = place.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": place.config}
     if os.path.isfile(path):
+        _check_parquet(path)
         arguments = {"path": "parquet", "data_files": path}
     if os.path.exists(path):
         arguments["cache_dir"] = str(directory / "datasets")
@@ -112,6 +114,16 @@ def _builder(place: Place, directory: Path) -> DatasetBuilder:
         # The CSV reader takes the words "null" and "NA" for missing values, and null is a German word.
         builder = datasets.load_dataset_builder(**arguments, keep_default_na=False)
     return builder
+
+
+def _check_parquet(path: str) -> None:
+    """Refuse what `datasets` refuses too, without saying that there is nothing in it or which names stand twice."""
+    if not os.path.getsize(path):
+        raise CorpusError(f"{path} is empty")
+    metadata = pq.read_metadata(path)
+    if not metadata.num_rows:
+        raise CorpusError(f"{path}: there are no pairs in it")
+    refuse_twins(names := metadata.schema.to_arrow_schema().names, names, path)
 
 
 def _choose_split(place: Place, splits: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,6 +11,11 @@ from typing import Any
 from vanilla_transformer.data.lines import CorpusError, decoded_lines, read_lines
 
 Pair = tuple[str, str]
+
+# What the two sides are called where they are not named by their languages.
+SOURCE_NAMES, TARGET_NAMES = {"source", "src"}, {"target", "tgt", "trg"}
+# Characters in a cell. Python's own limit is 131,072; some limit keeps a quote without an end from filling memory.
+csv.field_size_limit(2**27)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ def choose_columns(
     there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
     if source is not None and target is not None:
         if source in names and target in names:
+            refuse_twins(names, (source, target), where)
             return Columns(source, target)
         if source in languages and target in languages:
             return Columns(source, target, parent="translation")
@@ -55,29 +62,58 @@ def choose_columns(
     if len(languages) == 2:
         return Columns(languages[0], languages[1], parent="translation")
     if not languages and "source" in names and "target" in names:
+        refuse_twins(names, ("source", "target"), where)
         return Columns("source", "target")
     if not languages and len(set(names)) == len(names) == 2:
-        return Columns(names[0], names[1])
+        first, second = (name.strip().lower() for name in names)
+        if first not in TARGET_NAMES and second not in SOURCE_NAMES:
+            return Columns(names[0], names[1])
     raise CorpusError(f"{where}: cannot tell which columns make the pairs, name them; {there}")
+
+
+def refuse_twins(names: Sequence[str], chosen: Sequence[str], where: str) -> None:
+    """Raises CorpusError where a name that was chosen is that of several columns."""
+    for name in chosen:
+        if names.count(name) > 1:
+            raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")
 
 
 def read_tsv(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
     """Open a file of tab-separated columns, where quotes are text like any other.
 
-    With `wanted` names the first line is a header and has to hold them. Without, every line is a row and its first
-    two columns are the pair, except that a first line which begins with the words ``source`` and ``target`` is a
-    header.
+    With `wanted` names the first line is a header and has to hold them. Without, a first line that has the cells
+    ``source`` and ``target``, in whatever place and case, is a header; otherwise every line is a row, and its two
+    columns are the pair.
     """
     rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
     first = next(rows, None)
     if first is None:
         raise CorpusError(f"{path} is empty")
-    header = first[1]
-    if wanted == (None, None):
-        if header[:2] == ["source", "target"]:
-            return PairTable(Columns("source", "target"), _cells(rows, path, (0, 1), at_least=2))
-        return PairTable(None, _cells(chain([first], rows), path, (0, 1), at_least=2))
-    return _with_header(header, rows, path, wanted)
+    number, cells = first
+    if wanted != (None, None):
+        return _with_header(cells, rows, path, wanted)
+    words = [cell.strip().lower() for cell in cells]
+    if {"source", "target"} <= set(words):
+        table = _with_header(words, rows, path, wanted)
+        return PairTable(Columns("source", "target"), table.pairs)
+    if len(cells) > 2:
+        raise CorpusError(
+            f"{path}, line {number}: {len(cells)} columns, and nothing says which two make the pairs: put a line with "
+            "their names first, and name two as the source and the target column"
+        )
+    if _may_be_header(cells):
+        raise CorpusError(
+            f"{path}, line {number}: {' and '.join(map(repr, cells))} may be names of columns or the first pair: name "
+            "them as the source and the target column, or put a line with source and target before them"
+        )
+    return PairTable(None, _cells(chain([first], rows), path, (0, 1), columns=2))
+
+
+def _may_be_header(cells: Sequence[str]) -> bool:
+    """Whether a first line looks like names of columns: two codes of languages, or what the two sides are called."""
+    words = [cell.strip().lower() for cell in cells]
+    codes = all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells) and len(set(cells)) == 2
+    return len(words) == 2 and (codes or set(words) <= SOURCE_NAMES | TARGET_NAMES)
 
 
 def read_csv(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
@@ -113,23 +149,20 @@ def _with_header(
 ) -> PairTable:
     columns = choose_columns(header, (), wanted, path)
     indices = header.index(columns.source), header.index(columns.target)
-    return PairTable(columns, _cells(rows, path, indices, at_least=len(header), at_most=len(header)))
+    return PairTable(columns, _cells(rows, path, indices, columns=len(header)))
 
 
 def _cells(
     rows: Iterator[tuple[int, list[str]]],
     path: str,
     indices: tuple[int, int],
-    at_least: int,
-    at_most: int | None = None,
+    columns: int,
 ) -> Iterator[Pair]:
     source, target = indices
     for number, row in rows:
-        if len(row) < at_least:
-            raise CorpusError(f"{path}, line {number}: {len(row)} columns where {at_least} are needed")
         # One cell too many is most often a separator inside a text, which would cut that text.
-        if at_most is not None and len(row) > at_most:
-            raise CorpusError(f"{path}, line {number}: {len(row)} columns where the header has {at_most}")
+        if len(row) != columns:
+            raise CorpusError(f"{path}, line {number}: {len(row)} columns where {columns} are needed")
         yield row[source], row[target]
 
 
@@ -153,12 +186,21 @@ def _json_records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_without_twins)
         except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(record, dict):
             raise CorpusError(f"{path}, line {number}: not a JSON object with named columns")
         yield number, record
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no name may stand twice: the first value would be lost."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+    return record
 
 
 def _json_pairs(records: Iterator[tuple[int, dict[str, Any]]], columns: Columns, path: str) -> Iterator[Pair]:

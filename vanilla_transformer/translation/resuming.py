@@ -70,7 +70,7 @@ class ResumableFile:
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self.path, error) from error
         try:
             self._lock()
             self._read_what_is_there()
@@ -113,7 +113,7 @@ class ResumableFile:
         except BaseException as error:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, start)
-            raise (self._unwritable(error) if isinstance(error, OSError) else error) from error
+            raise (unwritable(self.path, error) if isinstance(error, OSError) else error) from error
         self._digest.update(payload)
         self.lines += lines
         self.place = replace(
@@ -182,12 +182,7 @@ class ResumableFile:
         except OSError as error:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> OSError:
-        if not self.path.parent.is_dir():
-            return OSError(f"There is no directory {self.path.parent} to write {self.path.name} to.")
-        return OSError(f"{self.path} cannot be written: {error.strerror or error}.")
+            raise unwritable(self.path, error) from error
 
 
 def refuse_unfinished(path: Path) -> None:
@@ -198,6 +193,15 @@ def refuse_unfinished(path: Path) -> None:
             f"{path} holds the first {recorded[1].lines:,} lines of an unfinished translation: go on with --resume, "
             f"or delete {record_path(path)} to begin anew."
         )
+
+
+def unwritable(path: Path, error: OSError) -> OSError:
+    """Why a file cannot be written, in a sentence with its name."""
+    if path.is_symlink() and not path.exists():
+        return OSError(f"{path} is a link to {os.readlink(path)}, which cannot be made: {error.strerror or error}.")
+    if not path.parent.is_dir():
+        return OSError(f"There is no directory {path.parent} to write {path.name} to.")
+    return OSError(f"{path} cannot be written: {error.strerror or error}.")
 
 
 def record_path(path: Path) -> Path:
