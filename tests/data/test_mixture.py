@@ -81,6 +81,22 @@ def test_the_seed_decides_which_pairs_come_once_more_and_nothing_else(parts, tok
     assert texts(one, tokenizer) != texts(other, tokenizer)
 
 
+def test_what_has_no_whole_number_of_repetitions_is_drawn_anew_in_each_epoch(parts, tokenizer):
+    mixed = MixedCorpus(parts[:2], [10, 6], seed=1)
+    epochs = [counts(mixed.of_epoch(epoch), tokenizer) for epoch in range(12)]
+    # Four pairs, six places: all once, and in the course of the epochs each is among those that come again.
+    assert all(sorted(epoch[f"parliament {number}"] for number in range(4)) == [1, 1, 2, 2] for epoch in epochs)
+    assert all(any(epoch[f"parliament {number}"] == 2 for epoch in epochs) for number in range(4))
+    assert texts(mixed.of_epoch(5), tokenizer) == texts(mixed.of_epoch(3).of_epoch(5), tokenizer)
+    assert texts(mixed.of_epoch(3).of_epoch(0), tokenizer) == texts(mixed, tokenizer)
+    assert {mixed.of_epoch(epoch).tokens for epoch in range(3)} == {mixed.tokens}
+
+
+def test_whole_numbers_of_repetitions_are_the_same_in_each_epoch(parts):
+    mixed = MixedCorpus(parts, [10, 8, 2], seed=1)
+    assert mixed.of_epoch(7) is mixed and parts[0].of_epoch(7) is parts[0]
+
+
 def test_weights_that_would_fill_the_memory_are_refused(parts, monkeypatch):
     monkeypatch.setattr(mixture, "MOST_PAIRS_IN_AN_EPOCH", 1000)
     with pytest.raises(CorpusError, match=r"weights 0.001, 0.5, 0.5 an epoch .* has 10,010 pairs: give the larger"):

@@ -82,6 +82,21 @@ def test_a_run_on_a_mixture_that_was_stopped_ends_as_if_it_had_not_been(files, t
     assert summary["pairs"] == len(NEWS) + len(LAW)  # However often they come in an epoch.
 
 
+def test_a_run_on_a_share_drawn_anew_in_each_epoch_ends_as_if_it_had_never_stopped(files, tmp_path):
+    # Twelve pairs once and four 2.25 times: a step or two an epoch, and stops within one and between two.
+    words = (*files[:2], "weight=12", *files[2:], "weight=9", *COLUMNS)
+    shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+    steps = {"batch_tokens": 80, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 1}
+    recipe = Recipe(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+    for name, limits in {"once": (9,), "often": (2, 5, 9)}.items():
+        for limit in limits:
+            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+    once, often = (tmp_path / name / "checkpoints" / "step-00000009" for name in ("once", "often"))
+    assert (once / "model.safetensors").read_bytes() == (often / "model.safetensors").read_bytes()
+    progress = json.loads((once / "progress.json").read_text())
+    assert progress["epoch"] >= 2
+
+
 def test_another_weight_needs_no_new_tokens(files, gather, monkeypatch):
     gather([*files, *COLUMNS])
     monkeypatch.setattr("vanilla_transformer.data.preparation._tokenized", lambda *_: pytest.fail("tokenized again"))

@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import importlib
 import json
 import multiprocessing
@@ -7,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -388,8 +390,82 @@ def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
     assert exit_code(process) == -signal.SIGKILL
     for old, new in zip(first, second, strict=True):
         os.replace(new, old)
-    with pytest.raises(OutputError, match="training data is not what it was"):
+    with pytest.raises(OutputError, match="text of train is not what it was"):
         train(mine)
+
+
+@pytest.mark.parametrize("name", ["train", "dev"])
+def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path, name):
+    files = write_pairs(tmp_path, name, 300, seed=4)
+    mine = into(recipe, tmp_path / "model", max_steps=6, **{name: files})
+    train(mine)
+    source, target = map(Path, files)
+    lines = [file.read_text().splitlines() for file in (source, target)]
+    # Two pairs of words of the same lengths change partners: each pair has as many tokens as before.
+    same = [number for number, line in enumerate(lines[0]) if line in ("one", "two", "six", "ten")]
+    first, second = next((a, b) for a in same for b in same if lines[0][a] != lines[0][b])
+    lines[1][first], lines[1][second] = lines[1][second], lines[1][first]
+    target.write_text("".join(f"{line}\n" for line in lines[1]))
+    kept = {file: file.read_bytes() for file in (tmp_path / "model").rglob("*.safetensors")}
+    with pytest.raises(OutputError, match=f"text of {name} is not what it was when .* name another output"):
+        train(dataclasses.replace(mine, max_steps=9))
+    assert kept == {file: file.read_bytes() for file in kept}
+
+
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed, tmp_path):
+    """It tells its text by the lengths of its pairs alone, and nothing of dev."""
+    train(into(recipe, tmp_path / "model", max_steps=6))
+    for checkpoint in (tmp_path / "model" / "checkpoints").glob("step-*"):
+        if (checkpoint / "progress.json").exists():
+            progress = json.loads((checkpoint / "progress.json").read_text())
+            corpus = prepare_corpus(
+                read_corpus(recipe.train),
+                VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
+                max_length=256,
+                directory=tmp_path / "tokens",
+            )
+            lengths = corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()
+            progress["data"] = hashlib.sha256(lengths).hexdigest()
+            del progress["dev"]
+            (checkpoint / "progress.json").write_text(json.dumps(progress))
+            manifest = json.loads((checkpoint / "manifest.json").read_text())
+            payload = (checkpoint / "progress.json").read_bytes()
+            manifest["files"]["progress.json"] = {
+                "bytes": len(payload),
+                "sha256": hashlib.sha256(payload).hexdigest(),
+            }
+            (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    longer = train(into(recipe, tmp_path / "model"))
+    assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def test_the_vocabulary_is_that_of_the_text_as_it_is_when_training_begins(recipe, tmp_path, capsys):
+    files = write_pairs(tmp_path, "train", 300, seed=5)
+    mine = into(recipe, tmp_path / "model", train=files, max_steps=3)
+    rehearse(mine)
+    before = (tmp_path / "model" / "tokenizer.json").read_bytes()
+    rehearse(mine)
+    assert (tmp_path / "model" / "tokenizer.json").read_bytes() == before
+    for file in map(Path, files):
+        file.write_text(file.read_text().replace("seven", "septem").replace("four", "quattuor"))
+    train(mine)
+    train(into(mine, tmp_path / "afresh"))
+    tokenizer = (tmp_path / "model" / "tokenizer.json").read_bytes()
+    assert tokenizer == (tmp_path / "afresh" / "tokenizer.json").read_bytes() != before
+
+
+def test_a_tokenizer_that_was_named_is_taken_as_it_is_when_training_begins(recipe, tmp_path, capsys):
+    def save(text):
+        VanillaTransformerTokenizer.train([text], vocab_size=265).save_pretrained(tmp_path / "tokenizer")
+        return (tmp_path / "tokenizer" / "tokenizer.json").read_text()
+
+    mine = into(recipe, tmp_path / "model", tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, max_steps=3)
+    save("one two one two")
+    rehearse(mine)
+    latest = save("seven eight seven eight")
+    train(mine)
+    kept = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
+    assert kept.get_vocab() == VanillaTransformerTokenizer.from_pretrained(tmp_path / "tokenizer").get_vocab(), latest
 
 
 def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):

@@ -1,5 +1,6 @@
 """Section 5.1: batches of sentence pairs of about equal length, with a budget of tokens."""
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,12 @@ class StepPlan:
         self.batches_per_step = batches_per_step
         self.batch_budget = batch_tokens // batches_per_step
         self.seed = seed
+
+    def over(self, source_lengths: Lengths, target_lengths: Lengths) -> "StepPlan":
+        """Return the same plan for pairs of other lengths."""
+        plan = copy.copy(self)
+        plan.source_lengths, plan.target_lengths = source_lengths, target_lengths
+        return plan
 
     def epoch(self, epoch: int) -> list[Step]:
         """Return the steps of an epoch, every pair in one of them."""

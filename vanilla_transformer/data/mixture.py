@@ -1,5 +1,7 @@
 """Several corpora as one, where small ones come again until each has the share that its weight asks for."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import astuple
 
@@ -17,33 +19,46 @@ class MixedCorpus(PreparedCorpus):
     """Prepared corpora one after the other, each as often as its weight asks for.
 
     Nothing is left out: the corpus that is largest for its weight is there once, the others come again as a whole
-    and, for what is then missing, with pairs drawn from all along them. The same corpora, weights and seed give the
-    same pairs at the same positions. This is what `datasets.interleave_datasets` does until all its datasets are
-    exhausted, with shares that are exact and not drawn, and without a copy of the text.
+    and, for what is then missing, with pairs drawn from all along them, anew for each epoch. The same corpora,
+    weights, seed and epoch give the same pairs at the same positions. This is what `datasets.interleave_datasets` does
+    until all its datasets are exhausted, with shares that are exact and not drawn, and without a copy of the text.
 
     Args:
         parts: The corpora.
         weights: How much of an epoch each makes, in any unit; without them every pair is there once.
         seed: Another one draws other pairs for the shares that are no whole number of repetitions.
+        epoch: And so does another epoch.
 
     Attributes:
         shares: How many pairs of each part are in an epoch.
     """
 
-    def __init__(self, parts: Sequence[PreparedCorpus], weights: Sequence[float] | None = None, *, seed: int) -> None:
-        self.parts = tuple(parts)
+    def __init__(
+        self, parts: Sequence[PreparedCorpus], weights: Sequence[float] | None = None, *, seed: int, epoch: int = 0
+    ) -> None:
+        self.parts, self._weights, self._seed, self._epoch = tuple(parts), weights, seed, epoch
         sizes = [len(part) for part in self.parts]
         self.shares = _shares(sizes, weights) if weights is not None else sizes
         self._starts = np.cumsum([0, *sizes])
         self._pairs = np.concatenate(
             [
-                start + _repeated(size, share, np.random.default_rng([seed, number]))
+                start + _repeated(size, share, np.random.default_rng([seed, number, *([epoch] if epoch else [])]))
                 for number, (start, size, share) in enumerate(zip(self._starts, sizes, self.shares, strict=False))
             ]
         )
         self.source_lengths = np.concatenate([part.source_lengths for part in self.parts])[self._pairs]
         self.target_lengths = np.concatenate([part.target_lengths for part in self.parts])[self._pairs]
         self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
+        identity = [[part.tokens for part in self.parts], self.shares, seed]
+        self.tokens = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+        self.text = "".join(part.text for part in self.parts)
+
+    def of_epoch(self, epoch: int) -> PreparedCorpus:
+        """Return the pairs of an epoch, with other ones drawn for shares that are no whole number of repetitions."""
+        draws = any(share % len(part) for part, share in zip(self.parts, self.shares, strict=True))
+        if epoch == self._epoch or not draws:
+            return self
+        return MixedCorpus(self.parts, self._weights, seed=self._seed, epoch=epoch)
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
         """Return the source and target ids of the pairs at `indices`."""

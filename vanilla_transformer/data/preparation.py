@@ -56,11 +56,15 @@ class PreparedCorpus(ABC):
     Attributes:
         source_lengths, target_lengths: Tokens of each pair's sides, ``</s>`` included.
         report: What was kept and what was dropped.
+        tokens: A hash of all ids in their order: another one whenever a model would learn from anything else.
+        text: A hash of the text that they are of.
     """
 
     source_lengths: NDArray[np.int32]
     target_lengths: NDArray[np.int32]
     report: PreparationReport
+    tokens: str
+    text: str
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -69,14 +73,19 @@ class PreparedCorpus(ABC):
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
         """Return the source and target ids of the pairs at `indices`."""
 
+    def of_epoch(self, epoch: int) -> "PreparedCorpus":
+        """Return the pairs of an epoch: these, in each epoch, but for a mixture that draws some of them."""
+        return self
+
 
 class StoredCorpus(PreparedCorpus):
     """The pairs that `prepare_corpus` kept in `directory`, memory-mapped."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        counts = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
-        self.report = PreparationReport(**{name: counts[name] for name in PreparationReport.__dataclass_fields__})
+        report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
+        self.report = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
+        self.tokens, self.text = report["tokens"], report["text"]
         reader = pa.ipc.open_file(pa.memory_map(str(directory / TOKENS_FILE)))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         self._sources = [_Side.of(batch.column("source")) for batch in batches]
@@ -126,7 +135,7 @@ def prepare_corpus(
     stream = corpus if isinstance(corpus, PairStream) else stream_of(corpus)
     settings = _settings(tokenizer, max_length)
     there = _what_is_there(directory)
-    if there is None or there["settings"] != settings or not _is_same_text(stream, there):
+    if there is None or there["settings"] != settings or not is_same_text(stream, there["stamp"], there["text"]):
         made = _write_tokens(stream, tokenizer, max_length, directory, progress)
         _write_report(directory, {**made, "settings": settings, "stamp": stream.stamp})
     elif stream.stamp is not None and there["stamp"] != stream.stamp:
@@ -162,7 +171,7 @@ def _what_is_there(directory: Path) -> dict[str, Any] | None:
             metadata = reader.schema.metadata or {}
             rows = sum(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
         is_its_own = report["id"] == metadata.get(b"id", b"").decode() and counts.kept == rows
-        is_sound = counts.is_sound and {"settings", "text", "stamp"} <= report.keys()
+        is_sound = counts.is_sound and {"settings", "text", "tokens", "stamp"} <= report.keys()
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return report if is_its_own and is_sound else None
@@ -182,35 +191,51 @@ def _settings(tokenizer: PreTrainedTokenizerFast, max_length: int) -> str:
     return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
 
-def _is_same_text(stream: PairStream, report: dict[str, Any]) -> bool:
-    if stream.stamp is not None and stream.stamp == report["stamp"]:
-        return True
-    text = _TextHash()
+def is_same_text(stream: PairStream, stamp: str | None, text: str) -> bool:
+    """Tell whether a stream gives the text of that hash, which it was known to do when it had that stamp."""
+    return (stream.stamp is not None and stream.stamp == stamp) or text_hash(stream) == text
+
+
+def text_hash(corpus: PairStream | Dataset) -> str:
+    """Return the hash of the text of a corpus, which reads all of it."""
+    stream, text = corpus if isinstance(corpus, PairStream) else stream_of(corpus), TextHash()
     for table in stream.tables():
         text.update(table)
-    return text.hexdigest() == report["text"]
+    return text.hexdigest()
 
 
-class _TextHash:
-    """A hash of text pairs that depends on them alone, and not on the tables they come in."""
+class PairHash:
+    """A hash of pairs of sequences that depends on them alone, and not on the portions they come in."""
 
     def __init__(self) -> None:
-        self._hashes = {name: hashlib.blake2b(digest_size=16) for name in ("source", "target", "lengths")}
+        self._sides = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+        self._lengths = hashlib.blake2b(digest_size=16)
+
+    def add(self, sides: Iterable[tuple[memoryview, NDArray[np.int64]]]) -> None:
+        """Go on with pairs, given for each side as what its sequences hold and as the length of each."""
+        lengths = []
+        for hashed, (content, counts) in zip(self._sides, sides, strict=True):
+            hashed.update(content)
+            lengths.append(counts)
+        self._lengths.update(np.stack(lengths, axis=1).data)
+
+    def hexdigest(self) -> str:
+        """Return the hash of all so far."""
+        return "".join(part.hexdigest() for part in (*self._sides, self._lengths))
+
+
+class TextHash(PairHash):
+    """A hash of text pairs, whatever tables they come in."""
 
     def update(self, table: pa.Table) -> None:
         """Go on with the pairs of a table."""
-        lengths = []
+        sides = []
         for name in ("source", "target"):
             column = pa.concat_arrays(table.column(name).cast(pa.large_string()).chunks)
             _, offsets, text = column.buffers()
             bounds = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-            lengths.append(np.diff(bounds))
-            self._hashes[name].update(memoryview(text or b"")[bounds[0] : bounds[-1]])
-        self._hashes["lengths"].update(np.stack(lengths, axis=1).data)
-
-    def hexdigest(self) -> str:
-        """Return the hash of all so far."""
-        return "".join(part.hexdigest() for part in self._hashes.values())
+            sides.append((memoryview(text or b"")[bounds[0] : bounds[-1]], np.diff(bounds)))
+        self.add(sides)
 
 
 def _write_tokens(
@@ -221,7 +246,7 @@ def _write_tokens(
     kind = pa.list_(pa.uint16() if len(tokenizer) <= 1 << 16 else pa.uint32())
     name = secrets.token_hex(8)
     schema = pa.schema([("source", kind), ("target", kind)], metadata={"id": name})
-    text, read, kept, empty = _TextHash(), 0, 0, 0
+    text, tokens, read, kept, empty = TextHash(), PairHash(), 0, 0, 0
     with (
         written_beside(directory / TOKENS_FILE) as temporary,
         tqdm(
@@ -237,6 +262,8 @@ def _write_tokens(
                 if short:
                     columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
                     writer.write_batch(pa.record_batch(columns, schema))
+                    sides = map(_Side.of, columns)
+                    tokens.add((side.ids.data, np.diff(side.bounds).astype(np.int64)) for side in sides)
                 read += table.num_rows
                 kept += len(short)
                 empty += table.num_rows - len(full)
@@ -247,7 +274,7 @@ def _write_tokens(
                 f"no pair is left of {read:,}: {empty:,} have an empty side and {report.dropped_too_long:,} "
                 f"have a side of more than {max_length} tokens"
             )
-    return {"id": name, "text": text.hexdigest(), **asdict(report)}
+    return {"id": name, "text": text.hexdigest(), "tokens": tokens.hexdigest(), **asdict(report)}
 
 
 def _tokenized(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> list[tuple[list[int], ...]]:

@@ -69,7 +69,7 @@ def prepare(begun: Begun) -> tuple[Recipe, Inputs]:
     accelerator, run, journal = begun.accelerator, begun.run, begun.journal
     inputs = main_first(accelerator, lambda: gather_inputs(begun.recipe, run, journal.say))
     corpora = {"train": inputs.train, "dev": inputs.dev}
-    agree_on_data(accelerator, {name: fingerprint(corpus) for name, corpus in corpora.items() if corpus is not None})
+    agree_on_data(accelerator, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
     return main_decides(accelerator, lambda: _settle(inputs, accelerator, journal)), inputs
 
 
@@ -87,6 +87,6 @@ def _settle(inputs: Inputs, accelerator: Accelerator, journal: Journal) -> Recip
     return recipe
 
 
-def fingerprint(corpus: PreparedCorpus) -> str:
-    """Tells corpora apart by the lengths of their pairs, which decide the batches."""
+def length_fingerprint(corpus: PreparedCorpus) -> str:
+    """Tells corpora apart by the lengths of their pairs alone, as checkpoints of earlier versions do."""
     return hashlib.sha256(corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()).hexdigest()

@@ -27,6 +27,7 @@ class Progress:
     """Where a run stands: all that the loop remembers from one step to the next, beside weights and random states."""
 
     data: str = ""
+    dev: str = ""
     step: int = 0
     epoch: int = 0
     step_in_epoch: int = 0

@@ -50,6 +50,11 @@ class RunDirectory:
         return self.path / "prepared"
 
     @property
+    def vocabulary(self) -> Path:
+        """Which text the run's own tokenizer was learned from."""
+        return self.prepared / "vocabulary.json"
+
+    @property
     def trackers(self) -> Path:
         """What trackers that write files write."""
         return self.path / "trackers"
@@ -163,7 +168,8 @@ class RunDirectory:
                 f"The output directory {self.path} holds a model without the checkpoints of its run, which cannot go "
                 "on: name another directory."
             )
-        if any(getattr(recipe, name) != getattr(kept, name) for name in _TOKENIZER_FIELDS):
+        # What is named as a tokenizer may have changed where it lies.
+        if recipe.tokenizer or any(getattr(recipe, name) != getattr(kept, name) for name in _TOKENIZER_FIELDS):
             self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
         return recipe

@@ -57,14 +57,15 @@ def feed(plan: StepPlan, corpus: PreparedCorpus, pad_id: int, place: Place, pin:
     """
     epoch, done = place.epoch, place.step_in_epoch
     while True:
-        steps = plan.epoch(epoch)
+        pairs = corpus.of_epoch(epoch)
+        steps = plan.over(pairs.source_lengths, pairs.target_lengths).epoch(epoch)
         for index in range(done, len(steps)):
-            batches = [collate(corpus.rows(rows), pad_id) for rows in share(steps[index], place.rank, place.processes)]
+            batches = [collate(pairs.rows(rows), pad_id) for rows in share(steps[index], place.rank, place.processes)]
             if pin:
                 batches = [{name: tensor.pin_memory() for name, tensor in batch.items()} for batch in batches]
             yield FedStep(epoch, len(steps), batches, steps[index].target_tokens)
         # Of a large corpus two epochs are too much to hold.
-        del steps
+        del pairs, steps
         epoch, done = epoch + 1, 0
 
 

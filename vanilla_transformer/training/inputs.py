@@ -1,20 +1,28 @@
 """What a run starts from: the corpora, the tokenizer and the corpora in tokens."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
-from vanilla_transformer.data.preparation import PreparedCorpus, prepare_corpus
+from vanilla_transformer.data.preparation import PreparedCorpus, TextHash, is_same_text, prepare_corpus
 from vanilla_transformer.data.sources import CorpusSource
 from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.training.checkpoints import PARTIAL, remove_leftovers
+from vanilla_transformer.training.checkpoints import (
+    PARTIAL,
+    has_checkpoints,
+    remove_leftovers,
+    write_beside_and_rename,
+)
 from vanilla_transformer.training.choices import choose_vocab_size
 from vanilla_transformer.training.directory import RunDirectory
 from vanilla_transformer.training.recipe import Recipe, RecipeError
@@ -120,22 +128,52 @@ def _tokenizer(
     Learning one counts the pairs, and the corpora that come back know their number.
     """
     streams = list(corpora)
-    if run.tokenizer_config.exists():
+    if run.tokenizer_config.exists() and (recipe.tokenizer is not None or _vocabulary_is_of(streams, run)):
         tokenizer = load_own_tokenizer(run.path)
+    elif recipe.tokenizer is not None:
+        tokenizer = load_own_tokenizer(recipe.tokenizer)
+        _check_tokenizer(tokenizer, recipe.tokenizer)
+        _save_tokenizer(tokenizer, run)
     else:
-        if recipe.tokenizer is not None:
-            tokenizer = load_own_tokenizer(recipe.tokenizer)
-            _check_tokenizer(tokenizer, recipe.tokenizer)
-        else:
-            counts, sample = sample_pairs(streams, MOST_PAIRS_FOR_THE_VOCABULARY)
-            streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
-            tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
+        run.tokenizer_config.unlink(missing_ok=True)
+        hashes = [TextHash() for _ in streams]
+        read = [_hashed(stream, text) for stream, text in zip(streams, hashes, strict=True)]
+        counts, sample = sample_pairs(read, MOST_PAIRS_FOR_THE_VOCABULARY)
+        origin = [[stream.stamp, text.hexdigest()] for stream, text in zip(streams, hashes, strict=True)]
+        streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
+        tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
+        run.prepared.mkdir(exist_ok=True)
+        write_beside_and_rename(run.vocabulary, json.dumps(origin))
         _save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
         raise RecipeError(
             f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} types: leave it out."
         )
     return replace(recipe, vocab_size=len(tokenizer)), tokenizer, streams
+
+
+def _vocabulary_is_of(streams: Sequence[PairStream], run: RunDirectory) -> bool:
+    """Whether the tokenizer that is there may stay: weights go with it, or it was learned from this very text."""
+    if has_checkpoints(run.checkpoints):
+        return True
+    try:
+        origin = json.loads(run.vocabulary.read_text(encoding="utf-8"))
+        return len(origin) == len(streams) and all(
+            is_same_text(stream, stamp, text) for stream, (stamp, text) in zip(streams, origin, strict=True)
+        )
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _hashed(stream: PairStream, text: TextHash) -> PairStream:
+    """The same pairs, hashed as they go by."""
+
+    def tables() -> Iterator[pa.Table]:
+        for table in stream.tables():
+            text.update(table)
+            yield table
+
+    return replace(stream, tables=tables)
 
 
 def _check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str) -> None:

@@ -17,7 +17,7 @@ from vanilla_transformer.data.batching import StepPlan, collate, share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training.allocation import keep_freed_memory
-from vanilla_transformer.training.beginning import Begun, begun, fingerprint, prepare
+from vanilla_transformer.training.beginning import Begun, begun, length_fingerprint, prepare
 from vanilla_transformer.training.checkpoint_writer import CheckpointWriter
 from vanilla_transformer.training.checkpoints import (
     Checkpoint,
@@ -108,7 +108,9 @@ class TrainingLoop:
     ) -> None:
         self.recipe, self.accelerator, self.journal = recipe, accelerator, journal
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
-        self.progress = Progress(data=fingerprint(corpus), processes=accelerator.num_processes)
+        self.progress = Progress(
+            data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
+        )
         self.max_steps, self.save_steps = settled(recipe.max_steps), settled(recipe.save_steps)
         self.eval_steps, self.log_steps = settled(recipe.eval_steps), recipe.log_steps
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
@@ -163,13 +165,13 @@ class TrainingLoop:
         self.journal.forget_after(self.progress.step)
 
     def _go_back_to(self, checkpoint: Checkpoint) -> None:
-        data, processes = self.progress.data, self.progress.processes
+        begun, processes = self.progress, self.progress.processes
         self.progress = checkpoint.progress()
-        if self.progress.data != data:
-            raise OutputError(
-                f"The training data is not what it was when the run in {self.checkpoints.parent} began: "
-                "bring it back, or name another output directory."
-            )
+        if self.progress.data not in (begun.data, length_fingerprint(self.corpus)):
+            raise self._other_text("train")
+        if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not say.
+            raise self._other_text("dev")
+        self.progress.data, self.progress.dev = begun.data, begun.dev
         if is_sharded(self.accelerator):
             load_whole(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
         else:
@@ -182,6 +184,12 @@ class TrainingLoop:
             )
             set_seed(self.recipe.seed + self.progress.step, device_specific=True)
             self.progress.processes = processes
+
+    def _other_text(self, name: str) -> OutputError:
+        return OutputError(
+            f"The text of {name} is not what it was when the run in {self.checkpoints.parent} began: bring it back, "
+            "or name another output directory."
+        )
 
     def run(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal has asked to stop; either way the last step is saved."""

@@ -1,13 +1,14 @@
 """A run without its training: all processes start, agree and prepare the text, and say what each would do."""
 
 import socket
-from collections.abc import Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
+from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.training.beginning import Begun, begun, prepare
 from vanilla_transformer.training.checkpoints import Progress, newest_whole_checkpoint
 from vanilla_transformer.training.devices import describe_device
@@ -29,14 +30,14 @@ def rehearse(recipe: Recipe) -> None:
     """
     with begun(recipe) as beginning:
         recipe, inputs = prepare(beginning)
-        accelerator, plan = beginning.accelerator, make_plan(inputs.train, recipe)
+        accelerator = beginning.accelerator
         place = main_decides(accelerator, lambda: _place(beginning))
-        ahead = chain(plan.epoch(place.epoch)[place.step_in_epoch :], plan.epoch(place.epoch + 1))
+        ahead = _steps_from(place, inputs.train, recipe)
         steps = list(islice(ahead, min(STEPS_SHOWN, settled(recipe.max_steps) - place.step)))
-        mine = "\n".join([_name(accelerator), *_lines(plan, steps, place, accelerator)])
+        mine = "\n".join([_name(accelerator), *_lines(steps, place, accelerator)])
         everyone = gather_object([mine])
         if accelerator.is_main_process:
-            print(_overview(recipe, beginning, plan, steps, place), *everyone, sep="\n")
+            print(_overview(recipe, beginning, len(inputs.train), steps, place), *everyone, sep="\n")
 
 
 def _place(beginning: Begun) -> Progress:
@@ -44,20 +45,30 @@ def _place(beginning: Begun) -> Progress:
     return checkpoint.progress() if checkpoint is not None else Progress()
 
 
-def _overview(recipe: Recipe, beginning: Begun, plan: StepPlan, steps: Sequence[Step], place: Progress) -> str:
+def _steps_from(place: Progress, corpus: PreparedCorpus, recipe: Recipe) -> Iterator[tuple[StepPlan, Step]]:
+    """The steps that come, each with the plan of its epoch."""
+    for epoch in count(place.epoch):
+        plan = make_plan(corpus.of_epoch(epoch), recipe)
+        for step in plan.epoch(epoch)[place.step_in_epoch if epoch == place.epoch else 0 :]:
+            yield plan, step
+
+
+def _overview(
+    recipe: Recipe, beginning: Begun, pairs: int, steps: Sequence[tuple[StepPlan, Step]], place: Progress
+) -> str:
     accelerator, run = beginning.accelerator, beginning.run
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
     tokens = f"{settled(recipe.batch_tokens):,} tokens a side in {settled(recipe.batches_per_step)} batches"
     return "\n".join(
         [
             f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own pairs alone.",
-            f"reads: {run.prepared} ({len(plan.source_lengths):,} pairs, by position)",
+            f"reads: {run.prepared} ({pairs:,} pairs, by position)",
             f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
             f"begins: after step {place.step:,} of {settled(recipe.max_steps):,}",
             f"a step: up to {tokens}, on any number of processes",
             *(
                 f"  step {number:,}: {_sizes(plan, step.batches)}"
-                for number, step in enumerate(steps, start=place.step + 1)
+                for number, (plan, step) in enumerate(steps, start=place.step + 1)
             ),
         ]
     )
@@ -75,9 +86,11 @@ def _name(accelerator: Accelerator) -> str:
     )
 
 
-def _lines(plan: StepPlan, steps: Sequence[Step], place: Progress, accelerator: Accelerator) -> list[str]:
-    shares = [share(step, accelerator.process_index, accelerator.num_processes) for step in steps]
-    return [f"  step {number:,}: {_sizes(plan, mine)}" for number, mine in enumerate(shares, start=place.step + 1)]
+def _lines(steps: Sequence[tuple[StepPlan, Step]], place: Progress, accelerator: Accelerator) -> list[str]:
+    return [
+        f"  step {number:,}: {_sizes(plan, share(step, accelerator.process_index, accelerator.num_processes))}"
+        for number, (plan, step) in enumerate(steps, start=place.step + 1)
+    ]
 
 
 def _sizes(plan: StepPlan, batches: Sequence[Indices]) -> str:
