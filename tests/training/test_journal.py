@@ -31,6 +31,9 @@ def test_records_of_steps_that_are_made_again_are_forgotten(journal):
         b'{"step": true}',
         b'{"loss": 4}',
         b'{"step": 4, "loss": null}',
+        b'{"step": 4, "loss": NaN}',
+        b'{"step": 4, "loss": -Infinity}',
+        b'{"step": 4, "loss": 1e999}',
         b"[4]",
         b"4",
         b"[" * 99_999,
@@ -44,6 +47,11 @@ def test_a_line_that_is_no_record_is_dropped_and_counted(journal, line):
     journal.forget_after(3)
     assert journal.metrics.read_bytes() == whole * 2
     assert journal.log.read_text().endswith(" 1 line is dropped from metrics.jsonl: cut short or damaged.\n")
+
+
+def test_a_figure_that_is_no_number_is_left_out(journal):
+    journal.record({"step": 4, "loss": float("nan"), "dev_nll": float("inf"), "seconds": 1.0}, "step 4")
+    assert journal.records()[-1] == {"step": 4, "seconds": 1.0}
 
 
 def test_without_a_log_there_is_nothing_to_forget(tmp_path):

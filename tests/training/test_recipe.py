@@ -78,6 +78,8 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
         ("max_steps: 1.5", "max_steps must be a whole number, not 1.5"),
         ("max_steps: 0", "max_steps must be at least 1, not 0"),
         ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
+        ("length_penalty: .nan", "length_penalty must be at least 0 and below 10, not nan"),
+        ("length_penalty: 1e9", "length_penalty must be at least 0 and below 10, not 1000000000.0"),
         ("dropout: .nan", "dropout must be at least 0 and below 1, not nan"),
         ("learning_rate_scale: fast", "learning_rate_scale must be a number, not 'fast'"),
         ("precision: float16", "precision must be one of auto, float32, bfloat16, not 'float16'"),

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -224,8 +225,7 @@ def test_a_run_killed_at_a_delicate_place_ends_the_same(recipe, undisturbed, tmp
 
 def test_a_run_killed_at_any_time_ends_the_same(recipe, undisturbed, tmp_path):
     mine, draw, ends, longest = into(recipe, tmp_path / "model"), random.Random(0), [], 0.8
-    # A run that was killed when all was done refuses to be run again.
-    while 0 not in ends and 1 not in ends:
+    while 0 not in ends:
         process = in_background(mine, slowly)
         process.join(timeout=draw.uniform(0.1, longest))
         longest *= 1.1  # So that a slow machine ends as well.
@@ -235,7 +235,7 @@ def test_a_run_killed_at_any_time_ends_the_same(recipe, undisturbed, tmp_path):
     assert_same_run(tmp_path / "model", undisturbed)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path, sent, code):
     mine = into(recipe, tmp_path / "model")
     process = in_background(mine, slowly)
@@ -287,18 +287,110 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
         return original(self, *args, **kwargs) * (float("nan") if self.progress.step >= 7 else 1.0)
 
     monkeypatch.setattr(loop.TrainingLoop, "_loss", diverging)
-    with pytest.raises(DivergenceError, match=r"step 8, with the learning rate .*--learning-rate-scale"):
+    with pytest.raises(DivergenceError, match=r"infinite at step 8, with the learning rate .*--learning-rate-scale"):
         train(mine)
     newest = checkpoints.newest_whole_checkpoint(tmp_path / "model" / "checkpoints", print)
     assert newest.step == 6
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 
 
-def test_a_finished_run_is_not_touched(recipe, undisturbed):
+@pytest.mark.parametrize("dev", [True, False])
+def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path, monkeypatch, dev):
+    mine = into(recipe, tmp_path / "model", max_steps=5, **({} if dev else {"dev": ()}))
+    original = loop.TrainingLoop._update
+
+    def breaking(self, step):
+        original(self, step)
+        if self.progress.step == 4:
+            with torch.no_grad():
+                # Finite, and attention to it is not.
+                next(self.model.parameters()).mul_(1e30)
+
+    monkeypatch.setattr(loop.TrainingLoop, "_update", breaking)
+    with pytest.raises(DivergenceError, match="NaN or infinite at step 5"):
+        train(mine)
+    assert not (tmp_path / "model" / "summary.json").exists()
+    assert [path.name for path in (tmp_path / "model" / "checkpoints").glob("step-*")] == ["step-00000003"]
+    for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path, monkeypatch):
+    original = loop.TrainingLoop._update
+
+    def breaking(self, step):
+        original(self, step)
+        if self.progress.step == 2:
+            with torch.no_grad():
+                next(self.model.parameters())[3, 0] = float("nan")  # Of a token that is in no text.
+
+    monkeypatch.setattr(loop.TrainingLoop, "_update", breaking)
+    with pytest.raises(DivergenceError, match="weights that are NaN or infinite at step 3"):
+        train(into(recipe, tmp_path / "model"))
+    assert not list((tmp_path / "model" / "checkpoints").glob("step-*"))
+
+
+def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, monkeypatch):
+    """As versions before this one wrote them."""
+    monkeypatch.setattr(loop.TrainingLoop, "_check_weights", lambda self: None)
+    original = loop.TrainingLoop._save
+
+    def breaking(self):
+        with torch.no_grad():
+            next(self.plain_model.parameters())[3, 0] = float("nan")
+        original(self)
+
+    monkeypatch.setattr(loop.TrainingLoop, "_save", breaking)
+    with pytest.raises(OutputError, match="hold weights that are NaN or infinite"):
+        train(into(recipe, tmp_path / "model", max_steps=3))
+
+
+def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, undisturbed, capsys):
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
-    with pytest.raises(OutputError, match=r"finished.*larger --max-steps than 30"):
-        train(into(recipe, undisturbed))
+    assert train(into(recipe, undisturbed)) == undisturbed
+    output, errors = capsys.readouterr()
+    (line,) = errors.splitlines()
+    assert output == "" and "is finished, there is nothing to do: a larger --max-steps than 30" in line
+    rehearse(into(recipe, undisturbed))
+    assert capsys.readouterr().out.splitlines() == [line]
     assert before == {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+
+
+def test_a_finished_run_of_which_more_is_asked_is_not_passed_over(recipe, undisturbed):
+    with pytest.raises(OutputError, match="finished, with another metrics and num_beams than asked for: `evaluate`"):
+        train(into(recipe, undisturbed, metrics=("wer",), num_beams=2, log_steps=7))
+
+
+def test_a_run_says_how_long_it_will_take(undisturbed):
+    lines = [line for line in (undisturbed / "train.log").read_text().splitlines() if "waited for data" in line]
+    assert len(lines) == 8
+    assert all(re.search(r" · \d+ min left$", line) for line in lines[:-1]) and "left" not in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("same", "said"),
+    [
+        ({"dev": "train"}, ["dev is the same text as train"]),
+        ({"test": "dev"}, ["test is the same text as dev"]),
+        (
+            {"dev": "train", "test": "train"},
+            ["dev is the same text as train", "test is the same text as train", "test is the same text as dev"],
+        ),
+        ({"dev": "copies"}, ["both sides of dev are the same text"]),
+    ],
+)
+def test_corpora_that_are_the_same_are_said_at_the_start(recipe, tmp_path, capsys, same, said):
+    copies = write_pairs(tmp_path, "copies", 9, seed=6)
+    shutil.copy(copies[0], copies[1])
+    corpora = {"train": recipe.train, "dev": recipe.dev, "copies": copies}
+    rehearse(into(recipe, tmp_path / "model", **{name: corpora[other] for name, other in same.items()}))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Attention: ")]
+    assert len(lines) == len(said)
+    assert all(sentence in line for sentence, line in zip(said, lines, strict=True))
+
+
+def test_nothing_is_said_of_corpora_that_differ(undisturbed):
+    assert "Attention" not in (undisturbed / "train.log").read_text()
 
 
 def test_another_run_is_not_touched_and_the_differences_are_named(recipe, undisturbed):
@@ -492,19 +584,19 @@ def test_what_is_left_open_is_chosen_once_and_kept(recipe, tmp_path):
     train(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
     assert kept.dropout is not None and kept.batches_per_step is not None
-    with pytest.raises(OutputError, match="finished"):
-        train(mine)
+    assert train(mine) == tmp_path / "model"
 
 
-def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path):
+def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path, capsys):
     hopeless = into(recipe, tmp_path / "model", learning_rate_scale=0.0, eval_steps=2, patience=2)
     train(hopeless)
     summary = json.loads((tmp_path / "model" / "summary.json").read_text())
     assert summary["steps"] == 6
     assert summary["best_dev_step"] == 2
     for changes in ({}, {"max_steps": 60}):
-        with pytest.raises(OutputError, match="finished: .*larger --patience than 2"):
-            train(dataclasses.replace(hopeless, **changes))
+        capsys.readouterr()
+        train(dataclasses.replace(hopeless, **changes))
+        assert "finished, there is nothing to do: a larger --patience than 2" in capsys.readouterr().err
     train(dataclasses.replace(hopeless, patience=3))
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["steps"] == 8
 

@@ -86,6 +86,13 @@ def test_a_written_summary_holds_every_field(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text()) == dataclasses.asdict(SUMMARY)
 
 
+def test_a_summary_is_json_whatever_its_numbers_are(tmp_path):
+    scores = {"dev": [Score("wer", float("nan"), "")]}
+    dataclasses.replace(SUMMARY, last_loss=float("inf"), scores=scores).write(tmp_path / "summary.json")
+    summary = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["last_loss"] is None and summary["scores"]["dev"][0]["value"] is None
+
+
 def test_rates_have_the_unit_that_suits_them():
     assert [rate_in_words(rate) for rate in (7.9e15, 9.5e12, 2.15e11, 3e8)] == [
         "7,900 TFLOP/s",

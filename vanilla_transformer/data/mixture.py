@@ -51,7 +51,7 @@ class MixedCorpus(PreparedCorpus):
         self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
         identity = [[part.tokens for part in self.parts], self.shares, seed]
         self.tokens = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
-        self.text = "".join(part.text for part in self.parts)
+        self.texts = tuple(text for part in self.parts for text in part.texts)
 
     def of_epoch(self, epoch: int) -> PreparedCorpus:
         """Return the pairs of an epoch, with other ones drawn for shares that are no whole number of repetitions."""

@@ -57,14 +57,14 @@ class PreparedCorpus(ABC):
         source_lengths, target_lengths: Tokens of each pair's sides, ``</s>`` included.
         report: What was kept and what was dropped.
         tokens: A hash of all ids in their order: another one whenever a model would learn from anything else.
-        text: A hash of the text that they are of.
+        texts: A hash of the text that they are of, for each corpus of a mixture.
     """
 
     source_lengths: NDArray[np.int32]
     target_lengths: NDArray[np.int32]
     report: PreparationReport
     tokens: str
-    text: str
+    texts: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -85,7 +85,7 @@ class StoredCorpus(PreparedCorpus):
         self.directory = directory
         report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
         self.report = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
-        self.tokens, self.text = report["tokens"], report["text"]
+        self.tokens, self.texts = report["tokens"], (report["text"],)
         reader = pa.ipc.open_file(pa.memory_map(str(directory / TOKENS_FILE)))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         self._sources = [_Side.of(batch.column("source")) for batch in batches]
@@ -204,6 +204,12 @@ def text_hash(corpus: PairStream | Dataset) -> str:
     return text.hexdigest()
 
 
+def has_equal_sides(text: str) -> bool:
+    """Tell by the hash of a text whether source and target are the same throughout."""
+    third = len(text) // 3
+    return text[:third] == text[third : 2 * third]
+
+
 class PairHash:
     """A hash of pairs of sequences that depends on them alone, and not on the portions they come in."""
 
@@ -220,7 +226,7 @@ class PairHash:
         self._lengths.update(np.stack(lengths, axis=1).data)
 
     def hexdigest(self) -> str:
-        """Return the hash of all so far."""
+        """Return the hash of all so far: those of the two sides, then that of the lengths."""
         return "".join(part.hexdigest() for part in (*self._sides, self._lengths))
 
 

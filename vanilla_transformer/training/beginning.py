@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.evaluation.metrics import check_names
 from vanilla_transformer.training.choices import CorpusFacts, check_sizes, complete, device_facts
-from vanilla_transformer.training.directory import RunDirectory
+from vanilla_transformer.training.directory import AlreadyFinished, RunDirectory
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.processes import (
@@ -43,6 +43,7 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
 
     Raises:
         RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
+        AlreadyFinished: On all processes: there is nothing to do.
     """
     check_names(recipe.metrics)
     check_sizes(recipe)
@@ -56,12 +57,23 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
     try:
         with standing_together(accelerator, journal.note):
             agree_on_recipe(accelerator, recipe)
-            to_follow = main_decides(accelerator, lambda: run.open(recipe))
-            agree_on_output(accelerator, run)
-            yield Begun(to_follow, run, accelerator, journal)
+            to_follow = main_decides(accelerator, lambda: _opened(run, recipe))
+            if not isinstance(to_follow, AlreadyFinished):
+                agree_on_output(accelerator, run)
+                yield Begun(to_follow, run, accelerator, journal)
+                return
+        raise to_follow
     finally:
         run.leave()
         accelerator.end_training()
+
+
+def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
+    """What the main process finds in the directory; that there is nothing to do is no failure, and all are told."""
+    try:
+        return run.open(recipe)
+    except AlreadyFinished as finished:
+        return finished
 
 
 def prepare(begun: Begun) -> tuple[Recipe, Inputs]:

@@ -214,7 +214,7 @@ def _choose_length(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> 
     else:
         steps, reason = recipe.max_steps, "as asked"
     warmup = min(max(steps // 10, WARMUP[0]), WARMUP[1])
-    time = f", very roughly {_duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
+    time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
         f"Length: {steps:,} steps, about {steps / steps_per_epoch:.2g} epochs{time} ({reason}); "
         f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps."
@@ -251,5 +251,6 @@ def _name(device: DeviceFacts) -> str:
     return f"{cores} CPU {'core' if cores == 1 else 'cores'}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time in the unit that suits its length."""
     return f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{math.ceil(seconds / 60)} min"

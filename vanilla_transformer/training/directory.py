@@ -11,11 +11,10 @@ from vanilla_transformer.training.summary import read_summary
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
 
-# These change what is written or reported, and no weight.
-_FREE_FIELDS = {
-    *("test", "metrics", "examples", "log_steps", "trackers", "output"),
-    *("num_beams", "length_penalty", "length_penalty_type"),
-}
+# These change what is reported or how the model searches, and no weight.
+_REPORT_FIELDS = ("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type")
+# And these change neither weights nor the model that a run ends with.
+_FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output"}
 # These decide the vocabulary.
 _TOKENIZER_FIELDS = (
     *("train", "source_column", "target_column"),
@@ -25,6 +24,10 @@ _TOKENIZER_FIELDS = (
 
 class OutputError(OSError):
     """An output directory that a run may not use, said in one sentence."""
+
+
+class AlreadyFinished(Exception):
+    """What the recipe asks for is there; the message says so and how to train further."""
 
 
 class RunDirectory:
@@ -85,8 +88,9 @@ class RunDirectory:
         A run that has learned something stays as it is until `go_on`.
 
         Raises:
-            OutputError: The directory holds another run, a finished run or something else, and stays as it is; or
-                another process is training in it.
+            OutputError: The directory holds another run or something else, and stays as it is; or another process is
+                training in it.
+            AlreadyFinished: The directory holds this very run, finished.
         """
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
@@ -155,10 +159,17 @@ class RunDirectory:
             # Patience ended it, or the last step did.
             limit = "patience" if kept.patience and summary["steps"] < settled(kept.max_steps) else "max_steps"
             if limit not in longer:
-                raise OutputError(
-                    f"The run in {self.path} is finished: name another directory, or give a larger "
-                    f"--{limit.replace('_', '-')} than {getattr(kept, limit):,} to train it further."
+                further = (
+                    f"a larger --{limit.replace('_', '-')} than {getattr(kept, limit):,} trains it further, and "
+                    "another --output begins anew."
                 )
+                others = [name for name in _REPORT_FIELDS if getattr(merged, name) != getattr(kept, name)]
+                if others:
+                    raise OutputError(
+                        f"The run in {self.path} is finished, with another {' and '.join(others)} than asked for: "
+                        f"`evaluate` scores the model; {further}"
+                    )
+                raise AlreadyFinished(f"The run in {self.path} is finished, there is nothing to do: {further}")
         return merged
 
     def _begin_again(self, recipe: Recipe, kept: Recipe) -> Recipe:

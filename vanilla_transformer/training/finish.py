@@ -76,6 +76,11 @@ def _load_mean_of_checkpoints(
         else:
             journal.say(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
     load_average(model, [checkpoint.path for checkpoint in whole])
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise OutputError(
+            f"The checkpoints in {run.checkpoints} hold weights that are NaN or infinite, which make no model: start "
+            "anew in another output directory with a smaller --learning-rate-scale."
+        )
     steps = [checkpoint.step for checkpoint in whole]
     journal.say(f"The model is {weights_in_words(steps)}.")
     return steps

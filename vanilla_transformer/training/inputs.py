@@ -11,7 +11,14 @@ import pyarrow as pa
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
-from vanilla_transformer.data.preparation import PreparedCorpus, TextHash, is_same_text, prepare_corpus
+from vanilla_transformer.data.preparation import (
+    PreparedCorpus,
+    TextHash,
+    has_equal_sides,
+    is_same_text,
+    prepare_corpus,
+    text_hash,
+)
 from vanilla_transformer.data.sources import CorpusSource
 from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
@@ -57,15 +64,35 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     train = [open_corpus(source.parts, **how) for source, how in zip(sources, reading, strict=True)]
     dev, test = (_read_held_out(recipe.corpora(field), run) for field in ("dev", "test"))
     recipe, tokenizer, train = _tokenizer(recipe, run, train, say)
+    prepared = _prepare_all(sources, train, tokenizer, recipe, run, say)
+    prepared_dev = None if dev is None else _prepare("dev", "dev", dev, tokenizer, recipe, run, say)
+    texts = {
+        "train": prepared.texts,
+        "dev": () if prepared_dev is None else prepared_dev.texts,
+        "test": () if test is None else (text_hash(test),),
+    }
+    for sentence in _doubts(texts):
+        say(sentence)
     return Inputs(
         recipe,
         tokenizer,
-        train=_prepare_all(sources, train, tokenizer, recipe, run, say),
-        dev=None if dev is None else _prepare("dev", "dev", dev, tokenizer, recipe, run, say),
+        train=prepared,
+        dev=prepared_dev,
         dev_text=dev,
         test_text=test,
         languages=corpus_languages(sources[0].parts, **reading[0]),
     )
+
+
+def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """What looks like a mistake in the choice of corpora, by the hashes of their texts."""
+    for name, hashes in texts.items():
+        if any(map(has_equal_sides, hashes)):
+            yield f"Attention: both sides of {name} are the same text, so there is nothing but copying to it."
+    for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
+        for other in others:
+            if not set(texts[name]).isdisjoint(texts[other]):
+                yield f"Attention: {name} is the same text as {other}: what is measured on it says little of new text."
 
 
 def _read_held_out(sources: Sequence[CorpusSource], run: RunDirectory) -> "Dataset | None":

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: asked once, the loop leaves at the next step; asked twice, at once.
+"""SIGTERM, SIGHUP and Ctrl-C: asked once, the loop leaves at the next step; asked twice, at once.
 
 A checkpoint that is just being written is finished either way.
 """
@@ -7,6 +7,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+# Windows has no SIGHUP, which a terminal sends that is closed.
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopRequest:
@@ -24,15 +27,18 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within it SIGTERM and Ctrl-C only make a note; afterwards they do what they did before.
+    """Within it SIGTERM, SIGHUP and Ctrl-C only make a note; afterwards they do what they did before.
+
+    SIGHUP stays without effect where it has none, as under nohup.
 
     Outside the main thread Python allows no handlers, and signals go their usual way.
     """
     request = StopRequest()
     previous = {}
     try:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            previous[signum] = signal.signal(signum, request)
+        for signum in _SIGNALS:
+            if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
+                previous[signum] = signal.signal(signum, request)
     except ValueError:
         pass
     try:

@@ -1,6 +1,7 @@
 """What a run says while it goes: progress bar, train.log and metrics.jsonl."""
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -37,7 +38,7 @@ class Journal:
     def record(self, record: dict[str, Any], words: str) -> None:
         """Adds a line to metrics.jsonl, and its words to the log and, where there is no bar, to the screen."""
         if self.speaks:
-            _append(self.metrics, json.dumps(record))
+            _append(self.metrics, json.dumps({name: value for name, value in record.items() if math.isfinite(value)}))
             self.note(words)
             if self.bar is None:
                 print(words, file=sys.stderr, flush=True)
@@ -81,14 +82,14 @@ class Journal:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The record in a line, which holds numbers alone and among them the step; None for anything else."""
+    """The record in a line, which holds finite numbers alone and among them the step; None for anything else."""
     try:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or type(record.get("step")) is not int:
         return None
-    return record if all(type(value) in (int, float) for value in record.values()) else None
+    return record if all(type(value) in (int, float) and math.isfinite(value) for value in record.values()) else None
 
 
 def _append(file: Path, line: str) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Generator
 from contextlib import closing, nullcontext, suppress
@@ -10,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
 from vanilla_transformer.data.batching import StepPlan, collate, share
@@ -26,8 +27,8 @@ from vanilla_transformer.training.checkpoints import (
     newest_whole_checkpoint,
     prune_checkpoints,
 )
-from vanilla_transformer.training.choices import new_model
-from vanilla_transformer.training.directory import OutputError
+from vanilla_transformer.training.choices import duration, new_model
+from vanilla_transformer.training.directory import AlreadyFinished, OutputError
 from vanilla_transformer.training.feed import Batch, FedStep, Place, feed, in_background
 from vanilla_transformer.training.finish import finish_run
 from vanilla_transformer.training.interruption import StopRequest, stop_on_signals
@@ -45,21 +46,27 @@ STEPS_AHEAD = 2
 
 
 class DivergenceError(ValueError):
-    """A loss that is no number any more."""
+    """A loss or weights that are NaN or infinite."""
 
 
 def train(recipe: Recipe) -> Path:
     """Trains from raw text to a model directory, as the recipe says, and returns the directory.
 
-    A run that was stopped in that directory goes on from its newest checkpoint, to the same weights.
+    A run that was stopped in that directory goes on from its newest checkpoint, to the same weights. With one that is
+    finished nothing is done.
 
     Raises:
         RecipeError, ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
         SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
     """
-    with begun(recipe) as beginning:
-        _follow(beginning)
-        return beginning.run.path
+    try:
+        with begun(recipe) as beginning:
+            _follow(beginning)
+            return beginning.run.path
+    except AlreadyFinished as finished:
+        if PartialState().is_main_process:
+            print(finished, file=sys.stderr)
+        return Path(settled(recipe.output))
 
 
 def _follow(beginning: Begun) -> None:
@@ -136,6 +143,7 @@ class TrainingLoop:
         self.unread_loss = torch.zeros((), device=accelerator.device)
         self.figures: dict[str, float] = {}
         self._clock = 0.0
+        self._begun_at, self._begun_after = 0.0, 0
         # Since the last line of the log: seconds without a batch, and tokens of batches without and with padding.
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         set_seed(recipe.seed, device_specific=True)
@@ -195,7 +203,8 @@ class TrainingLoop:
         """Trains to the end, or until a signal has asked to stop; either way the last step is saved."""
         self.model.train()
         self.journal.start_bar(total=self.max_steps, done=self.progress.step)
-        self._clock = time.perf_counter()
+        self._clock = self._begun_at = time.perf_counter()
+        self._begun_after = self.progress.step
         with closing(self._remaining_steps()) as steps:
             for step in steps:
                 self._update(step)
@@ -206,6 +215,8 @@ class TrainingLoop:
                     self._log()
                 if self._is_due(self.eval_steps):
                     self._evaluate()
+                if self.is_over and self.dev is None:
+                    self._check_last_update(step)
                 if stopping or self._is_due(self.save_steps):
                     self._save()
                 self.writer.raise_failure()
@@ -274,12 +285,7 @@ class TrainingLoop:
         asked = torch.full_like(self.unread_loss, float(stop.signal != 0))
         loss, asked_anywhere = self.accelerator.reduce(torch.stack([self.unread_loss, asked]), "sum").tolist()
         if not math.isfinite(loss):
-            raise DivergenceError(
-                f"The loss is no number any more at step {self.progress.step:,}, with the learning rate "
-                f"{self.learning_rate:.2e}: the checkpoints in {self.checkpoints} are from before. Start anew in "
-                "another output directory with a smaller --learning-rate-scale, a longer --warmup-steps, "
-                "--max-grad-norm 1 or --precision float32."
-            )
+            raise self._divergence("The loss is")
         self.unread_loss.zero_()
         progress = self.progress
         progress.window_loss += loss
@@ -291,18 +297,36 @@ class TrainingLoop:
         }
         return asked_anywhere > 0
 
+    def _divergence(self, what: str) -> DivergenceError:
+        return DivergenceError(
+            f"{what} NaN or infinite at step {self.progress.step:,}, with the learning rate "
+            f"{self.learning_rate:.2e}: the checkpoints in {self.checkpoints} are from before. Start anew in "
+            "another output directory with a smaller --learning-rate-scale, a longer --warmup-steps, "
+            "--max-grad-norm 1 or --precision float32."
+        )
+
     def _log(self) -> None:
         """Writes down the figures of all steps since the last line, and begins to count anew."""
         padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
-        self._record(self.figures, f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}")
+        words = f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}"
+        self._record(self.figures, f"{words}{self._time_left()}")
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
+
+    def _time_left(self) -> str:
+        """How long the steps that are left take if they go like those of this process so far, all else included."""
+        seconds = (time.perf_counter() - self._begun_at) / (self.progress.step - self._begun_after)
+        left = self.max_steps - self.progress.step
+        most = "at most " if self.recipe.patience is not None else ""
+        return f" · {most}{duration(left * seconds)} left" if left else ""
 
     def _evaluate(self) -> None:
         """Measures the loss on `dev`, without smoothing or dropout."""
         if self.dev is None:
             return
         nll, progress = self._dev_nll(self.dev), self.progress
+        if not math.isfinite(nll):
+            raise self._divergence("The loss on dev is")
         if progress.best_dev_nll is None or nll < progress.best_dev_nll:
             progress.best_dev_nll, progress.best_step, progress.evaluations_without_gain = nll, progress.step, 0
         else:
@@ -310,6 +334,22 @@ class TrainingLoop:
         perplexity = math.exp(min(nll, 700.0))
         words = f"dev: nll {nll:.4f} · perplexity {perplexity:.2f}"
         self._record({"dev_nll": nll, "dev_perplexity": perplexity}, words)
+
+    @torch.no_grad()
+    def _check_last_update(self, step: FedStep) -> None:
+        """Sees that the model still has a loss: that of a step is of the weights before its update."""
+        self.plain_model.eval()
+        loss = self._loss(self.plain_model, step.batches[0], step.target_tokens)
+        self.plain_model.train()
+        if not math.isfinite(self.accelerator.reduce(loss, "sum").item()):
+            raise self._divergence("After the update the loss is")
+
+    def _check_weights(self) -> None:
+        """No checkpoint shall hold weights that nothing can be learned from any more."""
+        parameters = [getattr(parameter, "_local_tensor", parameter) for parameter in self.plain_model.parameters()]
+        wrong = torch.stack([~parameter.isfinite().all() for parameter in parameters]).any().float()
+        if self.accelerator.reduce(wrong, "sum").item():
+            raise self._divergence("There are weights that are")
 
     @torch.no_grad()
     def _dev_nll(self, dev: PreparedCorpus) -> float:
@@ -343,6 +383,7 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Has a checkpoint written while training goes on, and those that have become too many deleted after it."""
+        self._check_weights()
         self._pass_time()
         prune = partial(
             prune_checkpoints,

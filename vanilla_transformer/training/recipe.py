@@ -167,7 +167,9 @@ _RANGES: dict[str, tuple[float, float]] = {
         ("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps", "num_beams"), (1, math.inf)
     ),
     **dict.fromkeys(("dropout", "label_smoothing", "adam_beta1", "adam_beta2"), (0, 1)),
-    **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm", "length_penalty"), (0, math.inf)),
+    **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
+    # Beyond that the penalty of a long sentence is infinite in float32.
+    "length_penalty": (0, 10),
     "seed": (0, 2**31),
 }
 

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import gather_object
 
 from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
@@ -12,6 +12,7 @@ from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.training.beginning import Begun, begun, prepare
 from vanilla_transformer.training.checkpoints import Progress, newest_whole_checkpoint
 from vanilla_transformer.training.devices import describe_device
+from vanilla_transformer.training.directory import AlreadyFinished
 from vanilla_transformer.training.loop import make_plan
 from vanilla_transformer.training.processes import main_decides
 from vanilla_transformer.training.recipe import Recipe, settled
@@ -28,6 +29,14 @@ def rehearse(recipe: Recipe) -> None:
     Raises:
         RecipeError, ValueError, OSError: As from the run itself, which would fail in the same way.
     """
+    try:
+        _rehearse(recipe)
+    except AlreadyFinished as finished:
+        if PartialState().is_main_process:
+            print(finished)
+
+
+def _rehearse(recipe: Recipe) -> None:
     with begun(recipe) as beginning:
         recipe, inputs = prepare(beginning)
         accelerator = beginning.accelerator

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,17 @@ class Summary:
 
     def write(self, file: Path) -> None:
         """Writes the whole summary or nothing."""
-        write_beside_and_rename(file, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        values = _without_nan(dataclasses.asdict(self))
+        write_beside_and_rename(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with None for each number that JSON has no name for, such as a score of nothing."""
+    if isinstance(value, dict):
+        return {name: _without_nan(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_summary(file: Path) -> dict[str, Any] | None:
