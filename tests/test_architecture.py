@@ -22,6 +22,7 @@ LAYERS = [
     "evaluation",
     "translation",
     "data",
+    "atomic_files",
     "registration",
     "model",
 ]

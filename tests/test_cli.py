@@ -243,14 +243,6 @@ def test_a_tokenizer_is_not_learned_into_what_is_there(run, model, tmp_path):
         assert_one_sentence(err, "not empty")
 
 
-def test_training_is_refused_on_windows(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    code, _, err = run("train", "--train", "a.en", "a.de", "--output", tmp_path / "model")
-    assert code == 2
-    assert_one_sentence(err, "WSL")
-    assert not (tmp_path / "model").exists()
-
-
 def test_a_run_is_averaged_where_files_cannot_be_locked(model, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(model, run)

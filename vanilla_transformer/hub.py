@@ -3,9 +3,11 @@
 import fnmatch
 import json
 import re
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from huggingface_hub import HfApi, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
@@ -19,7 +21,16 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import ModelInfo
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.training.card import CARD, is_as_written, name_on_hub, set_license, write_plain_card
+from vanilla_transformer.training.card import (
+    CARD,
+    is_as_written,
+    name_on_hub,
+    set_license,
+    without_places,
+    write_plain_card,
+)
+from vanilla_transformer.training.directory import RECIPE
+from vanilla_transformer.training.recipe import RecipeError, load_recipe
 from vanilla_transformer.translation.loading import TOKENIZER_FILES, VOCABULARIES
 
 # Of a directory nothing else leaves the machine: no checkpoint, no log, no corpus.
@@ -31,7 +42,7 @@ SENT = (
     *TOKENIZER_FILES,
     "*_vanilla_transformer.py",
     CARD,
-    "recipe.yaml",
+    RECIPE,
     "learning_curves.png",
 )
 # What an earlier push may have left that this one has no more: weights in other pieces, code of another version.
@@ -88,14 +99,14 @@ def push_model(
                 f"puts that of {directory} in its place."
             )
             names.remove(CARD)
-        api.upload_folder(
-            folder_path=directory,
-            repo_id=repo_id,
-            revision=revision,
-            commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
-            allow_patterns=names,
-            delete_patterns=_REPLACED,
-        )
+        with _gathered(directory, names, say) as folder:
+            api.upload_folder(
+                folder_path=folder,
+                repo_id=repo_id,
+                revision=revision,
+                commit_message=message or f"Push {directory.resolve().name} with vanilla_transformer",
+                delete_patterns=_REPLACED,
+            )
     return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
 
 
@@ -155,6 +166,25 @@ def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
         set_license(directory, license)
     names = sorted(file.name for file in directory.iterdir() if file.is_file())
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in SENT)]
+
+
+@contextmanager
+def _gathered(directory: Path, names: Sequence[str], say: Callable[[str], object]) -> Iterator[Path]:
+    """A folder with the files to send, and with the recipe as others may see it; it is gone after the block."""
+    with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
+        for name in names:
+            file, place = (directory / name).resolve(), Path(folder) / name
+            if name == RECIPE:
+                try:
+                    place.write_text(without_places(load_recipe(file)).to_yaml(), encoding="utf-8")
+                except RecipeError as error:
+                    say(f"{name} stays here, as it is no recipe: {error}")
+                continue
+            try:
+                place.symlink_to(file)
+            except OSError:  # Windows allows links to few users.
+                shutil.copyfile(file, place)
+        yield Path(folder)
 
 
 def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None) -> bool:

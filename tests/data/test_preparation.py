@@ -104,6 +104,43 @@ def test_ids_take_two_bytes_where_that_is_enough(prepare):
     assert source.dtype == target.dtype == np.uint16
 
 
+def test_a_text_that_must_be_too_long_is_not_tokenized_and_counted_all_the_same(prepare, tokenizer, monkeypatch):
+    original, lengths = preparation._tokenized, []
+
+    def tokenized(pairs, tokenizer):
+        lengths.extend(len(text) for pair in pairs for text in pair)
+        return original(pairs, tokenizer)
+
+    monkeypatch.setattr(preparation, "_tokenized", tokenized)
+    longest = 30 * max(map(len, tokenizer.get_vocab()))
+    report = prepare([*PAIRS, ("a" * (longest + 1), "a"), ("a", "ab" * longest)]).report
+    assert report == PreparationReport(read=10, kept=4, dropped_empty=2, dropped_too_long=4)
+    assert max(lengths) <= longest
+
+
+def test_the_tokens_have_a_hash_of_their_own(prepare, tmp_path):
+    one = prepare().tokens
+    assert prepare([("", "dropped"), *PAIRS], directory=tmp_path / "more").tokens == one
+    halves = concatenate_datasets([corpus_of(PAIRS[:3]), corpus_of(PAIRS[3:])])
+    assert prepare(halves, directory=tmp_path / "halves").tokens == one
+    assert prepare([*PAIRS[1:], PAIRS[0]], directory=tmp_path / "other").tokens != one
+    assert prepare([pair[::-1] for pair in PAIRS], directory=tmp_path / "turned").tokens != one
+
+
+def test_a_full_disk_is_named_with_the_file(prepare, tmp_path):
+    resource = pytest.importorskip("resource")
+    pairs = [(f"a dog {number}", "ein Hund " * 3) for number in range(4000)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(OSError, match=r"prepared/tokens\.arrow cannot be written \(File too large; .* free\)"):
+            prepare(pairs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "prepared").iterdir()) == []
+    assert prepare(pairs).report.kept == 4000
+
+
 def test_the_same_again_is_opened_and_not_made(prepare, forbid_tokenizing):
     first = prepare()
     forbid_tokenizing()

@@ -11,6 +11,7 @@ from hub_server import HubServer, Repository, card_head, card_problems
 from huggingface_hub import ModelCard, constants
 
 from vanilla_transformer.cli import main
+from vanilla_transformer.training.recipe import Recipe, load_recipe
 
 CODE = {
     f"{name}_vanilla_transformer.py"
@@ -44,6 +45,7 @@ def directory(saved: Path, tmp_path: Path) -> Path:
     directory = Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
     for name in ("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", "summary.json", ".lock"):
         (directory / name).write_text("")
+    (directory / "recipe.yaml").write_text(Recipe(train=("/home/ann/pairs.en", "/home/ann/pairs.de")).to_yaml())
     for name in ("training_args.bin", "optimizer.pt", "notes.py", "pairs.en"):
         (directory / name).write_text("")
     for name in ("checkpoints/step-5/model.safetensors", "prepared/train/config.json", "trackers/tokenizer.json"):
@@ -75,6 +77,28 @@ def test_what_others_need_is_pushed_and_nothing_else(
     assert set(repository.files()) - {".gitattributes"} == MODEL | {"README.md", "recipe.yaml", "learning_curves.png"}
     for name in MODEL:
         assert repository.files()[name] == (directory / name).read_bytes()
+
+
+def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "numbers"))
+    kept = (run / "recipe.yaml").read_bytes()
+    assert str(trained.parent).encode() in kept
+    assert push(run, "ann/numbers") == 0
+    files = ann.repositories["ann/numbers"].files()
+    for name, content in files.items():
+        assert str(trained.parent).encode() not in content, name
+    (tmp_path / "pushed.yaml").write_bytes(files["recipe.yaml"])
+    assert load_recipe(tmp_path / "pushed.yaml").train == ("pairs.en", "pairs.de")
+    assert (run / "recipe.yaml").read_bytes() == kept
+
+
+def test_a_recipe_that_cannot_be_read_stays_here_and_that_is_said(
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "recipe.yaml").write_text("train: /home/ann/pairs\nno such field: 1\n")
+    assert push(directory, "ann/tiny") == 0
+    assert "recipe.yaml" not in ann.repositories["ann/tiny"].files()
+    assert "recipe.yaml stays here, as it is no recipe" in capsys.readouterr().err
 
 
 def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path) -> None:

@@ -1,9 +1,11 @@
 import json
 import pickle
+import random
 import re
 import string
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -265,6 +267,20 @@ def test_a_word_of_any_length_is_read_in_time(
     text = "a你" * 5_000
     assert decoded(tokenizer, tokenizer(text)["input_ids"]) == text
     VanillaTransformerTokenizer.train([text] * 2, 261, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
+def test_time_to_learn_from_a_long_word_grows_with_its_length_alone(algorithm: str) -> None:
+    draw = random.Random(0)
+    pieces = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(60)]
+    seconds = []
+    for separator in (" ", ""):
+        start = time.process_time()
+        tokenizer = VanillaTransformerTokenizer.train([separator.join(pieces)], 400, algorithm=algorithm)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 4 * seconds[0] + 0.2
+    assert tokenizer.decode(tokenizer("".join(pieces)).input_ids, skip_special_tokens=True) == "".join(pieces)
+    assert "{1,1000}" not in tokenizer.backend_tokenizer.to_str()
 
 
 def test_pickled_tokenizer_is_the_same(tokenizer: VanillaTransformerTokenizer) -> None:

@@ -21,6 +21,7 @@ from vanilla_transformer.training.card import (
     is_as_written,
     name_on_hub,
     set_license,
+    without_places,
     write_model_card,
     write_plain_card,
 )
@@ -168,6 +169,49 @@ def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.
     assert is_as_written((directory / "README.md").read_text())
     assert main(["evaluate", "org/name", "--data", str(corpus), "--card"]) == 2
     assert "--card is for a model in a directory here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["scores", "licence", "name"])
+def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> None:
+    resource = pytest.importorskip("resource")
+    write_plain_card(directory, "my-model")
+    before = (directory / "README.md").read_bytes()
+    if change != "name":
+        before += b"\nYears of work.\n"
+        (directory / "README.md").write_bytes(before)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
+    try:
+        with pytest.raises(OSError, match=r"README\.md cannot be written \(File too large"):
+            if change == "scores":
+                add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+            elif change == "licence":
+                set_license(directory, "apache-2.0")
+            else:
+                name_on_hub(directory, "me/my-model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (directory / "README.md").read_bytes() == before
+    assert not list(directory.glob(".partial-*"))
+
+
+@pytest.mark.parametrize(
+    ("train", "shown"),
+    [
+        (["/home/ann/train.en", "/home/ann/train.de"], "train.en train.de"),
+        (["a/b.en", "a/b.de", "weight=2", "+", "../c.tsv", "weight=1"], "b.en b.de weight=2 + c.tsv weight=1"),
+        (["data/b.jsonl.gz", "source_column=en", "target_column=de"], "b.jsonl.gz source_column=en target_column=de"),
+        (["/home/ann/corpus:train"], "corpus:train"),
+        (["org/corpus:de-en:train"], "org/corpus:de-en:train"),
+        (["cmudict:train"], "cmudict:train"),
+    ],
+)
+def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
+    places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
+    recipe = without_places(Recipe(train=tuple(train), **places))
+    assert " ".join(recipe.train) == shown
+    assert (recipe.output, recipe.tokenizer, recipe.dev) == (None, "tokenizer", (tmp_path.name,))
+    assert without_places(Recipe(tokenizer="org/model")).tokenizer == "org/model"
 
 
 def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.training import inputs
-from vanilla_transformer.training.directory import RunDirectory
+from vanilla_transformer.training.directory import OutputError, RunDirectory
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
@@ -164,6 +164,25 @@ def test_a_large_corpus_gives_a_sample_for_the_vocabulary_and_that_is_said(files
     monkeypatch.setattr(inputs, "MOST_PAIRS_FOR_THE_VOCABULARY", 10)
     _, said = gather(files[:2])
     assert "The vocabulary is learned from 6 of the 12 pairs, taken from all along them." in said
+
+
+def test_words_that_are_cut_for_learning_are_counted_and_told(tmp_path, files, gather):
+    for name in files[:2]:
+        with open(name, "a") as file:
+            file.write("x" * 1001 + " word\n")
+    _, said = gather(files[:2], tokenizer_sides="source")
+    assert "1 word is longer than 1,000 characters, and learned from in pieces of that." in said
+
+
+def test_a_tokenizer_for_which_there_is_no_room_is_said_in_one_sentence(files, gather):
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, hard))
+    try:
+        with pytest.raises(OutputError, match="The tokenizer cannot be written to .*run .*File too large"):
+            gather(files[:2])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_the_order_of_sentences_for_the_vocabulary_is_sources_then_targets():

@@ -209,7 +209,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
         ("checkpoint_writer.commit_checkpoint", 1),  # Before there is any checkpoint.
         ("checkpoint_writer.save", 4),  # Between weights and moments, while the loop goes on.
         ("checkpoints._sha256", 7),  # While a manifest is made.
-        ("checkpoints._sync", 19),  # Between the files of a checkpoint.
+        ("checkpoints.sync", 19),  # Between the files of a checkpoint.
         ("loop.prune_checkpoints", 3),
         ("checkpoints._keep_weights_alone", 1),
         ("finish.load_average", 1),

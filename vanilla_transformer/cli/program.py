@@ -1,6 +1,7 @@
 """From the words on the command line to a command that runs, and from what went wrong to one sentence."""
 
 import functools
+import logging
 import operator
 import os
 import sys
@@ -126,6 +127,7 @@ def _quieten_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("DATASETS_VERBOSITY", "critical")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # Else it tells of its cache where it cannot write one.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -1,7 +1,6 @@
 """`vanilla-transformer train`: from a recipe, or from pairs of text alone, to a model."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -46,8 +45,6 @@ class Train:
                 f"The recipe {self.name} brings no text: give it as --train, and read in the comment at the top of "
                 f"{shipped_recipes()[self.name]} where it comes from."
             )
-        if sys.platform == "win32":
-            raise UsageError("Training locks its directory as Windows cannot: run it in WSL, on Linux or on macOS.")
         from accelerate import PartialState
 
         from vanilla_transformer.training.loop import train

@@ -54,7 +54,7 @@ def may_have_columns(source: Sequence[str]) -> bool:
 
 
 def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
-    path, parts = _split_off(source)
+    path, parts = split_off(source)
     if path == BUILT_IN and len(parts) < 2:
         return Place("built-in", (path,), split=parts[0] if parts else None)
     suffix = table_suffix(path)
@@ -77,7 +77,7 @@ def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
     return Place("dataset", (path,), config=config, split=parts[-1] if parts else None, wanted=wanted)
 
 
-def _split_off(source: str) -> tuple[str, list[str]]:
+def split_off(source: str) -> tuple[str, list[str]]:
     """Split NAME:CONFIG:SPLIT, where an existing path wins over colons."""
     if os.path.exists(source):
         return source, []

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
+from vanilla_transformer.atomic_files import written_beside
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.storage import written_beside
 from vanilla_transformer.data.streams import PairStream, stream_of
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
@@ -253,6 +255,8 @@ def _write_tokens(
     name = secrets.token_hex(8)
     schema = pa.schema([("source", kind), ("target", kind)], metadata={"id": name})
     text, tokens, read, kept, empty = TextHash(), PairHash(), 0, 0, 0
+    longest = _longest_text(tokenizer, max_length)
+    directory.mkdir(parents=True, exist_ok=True)
     with (
         written_beside(directory / TOKENS_FILE) as temporary,
         tqdm(
@@ -264,7 +268,8 @@ def _write_tokens(
                 text.update(table)
                 texts = zip(table.column("source").to_pylist(), table.column("target").to_pylist(), strict=True)
                 full = [(source, target) for source, target in texts if source.strip() and target.strip()]
-                short = _short_enough(_tokenized(full, tokenizer), max_length)
+                fitting = [pair for pair in full if max(map(len, pair)) <= longest]
+                short = _short_enough(_tokenized(fitting, tokenizer), max_length)
                 if short:
                     columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
                     writer.write_batch(pa.record_batch(columns, schema))
@@ -281,6 +286,15 @@ def _write_tokens(
                 f"have a side of more than {max_length} tokens"
             )
     return {"id": name, "text": text.hexdigest(), "tokens": tokens.hexdigest(), **asdict(report)}
+
+
+def _longest_text(tokenizer: PreTrainedTokenizerFast, max_length: int) -> float:
+    """Return how many characters `max_length` tokens can hold at most: what is longer need not be tokenized.
+
+    A text of one word of 10 MB takes seconds and gigabytes. Of other tokenizers it is not known what they pass over.
+    """
+    own = isinstance(tokenizer, VanillaTransformerTokenizer) and not tokenizer.extra_special_tokens
+    return max_length * max(map(len, tokenizer.get_vocab())) if own else math.inf
 
 
 def _tokenized(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> list[tuple[list[int], ...]]:

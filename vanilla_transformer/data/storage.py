@@ -1,35 +1,19 @@
-"""Files that appear whole or not at all, among them the text pairs that are kept as Arrow."""
+"""Text pairs that are kept as Arrow."""
 
-import os
-import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
+from vanilla_transformer.atomic_files import written_beside
 from vanilla_transformer.data.lines import CorpusError
-
-
-@contextmanager
-def written_beside(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, renamed to it once the block ends well and removed otherwise.
-
-    Its name is taken by nobody else, so that several processes may write the same file: the last one stays.
-    """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str) -> None:
     """Write text pairs to an Arrow file that `datasets` can map, with the stamp of what they come from."""
     schema = pa.schema([("source", pa.string()), ("target", pa.string())], metadata={"stamp": stamp})
     rows = 0
+    path.parent.mkdir(parents=True, exist_ok=True)
     with written_beside(path) as temporary:
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             for table in tables:

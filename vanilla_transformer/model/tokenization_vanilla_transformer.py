@@ -29,10 +29,14 @@ _SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 _TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
+# In characters. Longer words are cut for learning alone: time grows with the square of a word's length.
+LONGEST_WORD = 1000
+
 # What no sub-word crosses: words with the space before them (apostrophes and joiners inside belong to the word),
 # single digits, so that every number is copied with the same ten pieces, runs of other signs, and white space.
 # Letters never stand together with < or >: so no piece can be learned that spells a special token.
 _WORDS = Regex(r" ?\p{L}(?:[\p{L}\p{M}]|['’\u200C\u200D](?=\p{L}))*| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+_CUT_WORDS = Regex(rf"[\s\S]{{1,{LONGEST_WORD}}}")
 _CHARACTERS = Regex(r"[\s\S]")
 # With the space before it, as everywhere.
 _BETWEEN_SPACES = Regex(" [^ ]*")
@@ -76,6 +80,8 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int | None = None, algorithm: str = "bpe") -> Self:
         """Learns a vocabulary; the same texts in the same order give the same one.
+
+        Words of more than 1,000 characters are learned from in pieces of so many, and are split like any other later.
 
         Args:
             texts: Sentences of source and target together; read once.
@@ -147,6 +153,17 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
 
 
+def count_long_words(texts: Iterable[str]) -> int:
+    """How many words are longer than those that `train` learns from whole; it cuts them into pieces."""
+    splitter = pre_tokenizers.Split(_WORDS, "isolated")
+    return sum(
+        end - start > LONGEST_WORD
+        for text in texts
+        if len(text) > LONGEST_WORD
+        for _, (start, end) in splitter.pre_tokenize_str(text)
+    )
+
+
 def _special_tokens() -> list[AddedToken]:
     return [AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS.values()]
 
@@ -155,12 +172,14 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str) -> T
     """Pieces of words; a word has the same ones wherever it stands, since a space goes before the text too."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Prepend(" ")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_WORDS, "isolated"), _TO_BYTES])
+    words, cut = pre_tokenizers.Split(_WORDS, "isolated"), pre_tokenizers.Split(_CUT_WORDS, "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, cut, _TO_BYTES])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     if algorithm == "unigram":
         _learn_unigram(tokenizer, texts, vocab_size)
-        return tokenizer
-    _learn_bpe(tokenizer, texts, vocab_size)
+    else:
+        _learn_bpe(tokenizer, texts, vocab_size)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, _TO_BYTES])
     if algorithm == "wordpiece":
         short = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_PIECE}}}"), "isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, short])

@@ -60,6 +60,8 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
             to_follow = main_decides(accelerator, lambda: _opened(run, recipe))
             if not isinstance(to_follow, AlreadyFinished):
                 agree_on_output(accelerator, run)
+                if accelerator.is_main_process and not run.is_locked:
+                    journal.say(f"The disk of {run.path} cannot lock files: let no other process train there.")
                 yield Begun(to_follow, run, accelerator, journal)
                 return
         raise to_follow

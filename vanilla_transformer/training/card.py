@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from vanilla_transformer.data.sources import CorpusSource
+from vanilla_transformer.atomic_files import replace_text
+from vanilla_transformer.data.places import split_off, table_suffix
+from vanilla_transformer.data.sources import CorpusSource, parse_sources
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.summary import Summary, weights_in_words
 
@@ -27,6 +29,7 @@ CARD = "README.md"
 TASK = "translation"
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
 _SEAL = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
+_HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 _NOT_SCORED = "No score of it is given here."
 
 
@@ -56,7 +59,7 @@ def write_model_card(
         data=_data_lines(recipe, summary),
         training=_training_lines(summary),
         limits=_limits(recipe),
-        recipe=_without_places(recipe).to_yaml().strip(),
+        recipe=without_places(recipe).to_yaml().strip(),
     )
     file = directory / CARD
     if file.exists() and not is_as_written(_read(file)):
@@ -96,7 +99,7 @@ def check_card(directory: Path) -> None:
     file = directory / CARD
     if file.is_file():
         _parse(_read(file), file)
-    if not os.access(file if file.is_file() else directory, os.W_OK):
+    if not all(os.access(path, os.W_OK) for path in (directory, *([file] if file.is_file() else []))):
         raise PermissionError(errno.EACCES, "The card cannot be written", str(file))
 
 
@@ -153,7 +156,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_bytes(text.encode())
+    replace_text(path, text)
 
 
 def _parse(text: str, path: Path) -> ModelCard:
@@ -333,15 +336,25 @@ def _training_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def _without_places(recipe: Recipe) -> Recipe:
-    train, dev, test = (_names(source) for source in (recipe.train, recipe.dev, recipe.test))
-    return dataclasses.replace(recipe, train=train, dev=dev, test=test, output=None)
+def without_places(recipe: Recipe) -> Recipe:
+    """The recipe as others may see it: files and directories of this machine by their names alone."""
+    names = {
+        part: name
+        for field in ("train", "dev", "test")
+        for corpus in parse_sources(getattr(recipe, field))
+        for part, name in zip(corpus.parts, _names(corpus.parts), strict=True)
+    }
+    train, dev, test = (
+        tuple(names.get(word, word) for word in words) for words in (recipe.train, recipe.dev, recipe.test)
+    )
+    tokenizer = _names((recipe.tokenizer,))[0] if recipe.tokenizer is not None else None
+    return dataclasses.replace(recipe, train=train, dev=dev, test=test, tokenizer=tokenizer, output=None)
 
 
 def _dataset_id(source: str) -> str | None:
     """The id on the Hub of a corpus that is neither a file nor comes with the package."""
     name = source.partition(":")[0]
-    is_id = re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) and name != "cmudict"
+    is_id = re.fullmatch(_HUB_ID, name) and name != "cmudict"
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
 
 
@@ -368,5 +381,15 @@ def _weight(corpus: CorpusSource) -> str:
 
 
 def _names(source: tuple[str, ...]) -> tuple[str, ...]:
-    """A corpus by its names; where a file lies on the machine that trained says nothing to others."""
-    return tuple(Path(part).name if Path(part).exists() else part for part in source)
+    """A corpus by its names; where a file lies on the machine that trained says nothing to others.
+
+    By the words for it, since a run may be told of when its files have been moved: two are always files, and one is a
+    file unless it can be an id on the Hub.
+    """
+    names = []
+    for part in source:
+        path, split = (part, []) if os.path.isabs(part) and not Path(part).parent.is_dir() else split_off(part)
+        may_be_an_id = len(source) == 1 and table_suffix(path) is None and re.fullmatch(_HUB_ID, path)
+        is_here = not may_be_an_id or Path(path).exists()
+        names.append(":".join([Path(path).name if is_here else path, *split]))
+    return tuple(names)

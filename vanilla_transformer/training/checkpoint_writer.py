@@ -19,9 +19,9 @@ from accelerate.utils import OPTIMIZER_NAME, save
 from safetensors import SafetensorError
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.training.averaging import WEIGHTS
 from vanilla_transformer.training.checkpoints import (
-    PARTIAL,
     CheckpointError,
     Progress,
     commit_checkpoint,

@@ -3,18 +3,17 @@
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from vanilla_transformer.atomic_files import PARTIAL, replace_text, sync
 from vanilla_transformer.training.averaging import WEIGHTS
 
 MANIFEST = "manifest.json"
 PROGRESS = "progress.json"
 MOMENTS = "optimizer.bin"
-PARTIAL = ".partial-"
 RESUMABLE_KEPT = 2
 
 
@@ -164,13 +163,13 @@ def commit_checkpoint(partial: Path, progress: Progress) -> Path:
     (partial / PROGRESS).write_text(json.dumps(dataclasses.asdict(progress), indent=1))
     files = [file for file in partial.rglob("*") if file.is_file()]
     for file in files:
-        _sync(file)
+        sync(file)
     names = [file.relative_to(partial).as_posix() for file in files]
     _write_manifest(partial, progress.step, resumable=True, names=names)
-    _sync(partial)
+    sync(partial)
     final = partial.with_name(partial.name.removeprefix(PARTIAL))
     partial.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
     return final
 
 
@@ -206,14 +205,6 @@ def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None
             _keep_weights_alone(checkpoint)
 
 
-def write_beside_and_rename(file: Path, text: str) -> None:
-    """Replaces a small text file so that at any moment the old or the new one is there in full."""
-    partial = file.with_name(PARTIAL + file.name)
-    partial.write_text(text, encoding="utf-8")
-    _sync(partial)
-    partial.rename(file)
-
-
 def _remove(path: Path) -> None:
     """Deletes a checkpoint so that half of one is never taken for one."""
     doomed = path.with_name(PARTIAL + path.name)
@@ -243,18 +234,9 @@ def _write_manifest(
         name: {"bytes": (path / name).stat().st_size, "sha256": _sha256(path / name)} for name in sorted(names)
     }
     manifest = {"step": step, "resumable": resumable, "files": {name: files[name] for name in sorted(names)}}
-    write_beside_and_rename(path / MANIFEST, json.dumps(manifest, indent=1))
+    replace_text(path / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Asks the system to have `path` on the disk: a rename may otherwise overtake the contents."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,6 @@
 """The devices of a run: their name, the memory that was taken of them, and the most that they compute."""
 
 import itertools
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -83,6 +82,12 @@ def peak_memory(device: torch.device) -> int:
     if status.is_file():
         # Linux counts into ru_maxrss what the process was before it became this program.
         return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+    try:
+        import resource
+    except ImportError:  # Windows has none.
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -1,15 +1,23 @@
 """The output directory: what may be in it when a run starts, and what a run makes of it."""
 
 import dataclasses
-import os
+import errno
+from contextlib import suppress
 from pathlib import Path
 
-from vanilla_transformer.training.checkpoints import PARTIAL, has_checkpoints, write_beside_and_rename
+from filelock import FileLock, Timeout
+
+from vanilla_transformer.atomic_files import PARTIAL, replace_text
+from vanilla_transformer.training.checkpoints import has_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe, settled
 from vanilla_transformer.training.summary import read_summary
 
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
+LOCK = ".lock"
+
+# What network disks answer that cannot lock files.
+_NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EINVAL")}
 
 # These change what is reported or how the model searches, and no weight.
 _REPORT_FIELDS = ("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type")
@@ -35,7 +43,8 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        # Not the soft kind that a killed process leaves behind, for the next one to wait for it in vain.
+        self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
 
     @property
     def checkpoints(self) -> Path:
@@ -78,6 +87,11 @@ class RunDirectory:
         return self.path / SUMMARY
 
     @property
+    def is_locked(self) -> bool:
+        """Whether others are kept out; where a disk cannot lock files, they are not."""
+        return self._lock.is_locked
+
+    @property
     def is_started(self) -> bool:
         """Whether a run has begun here."""
         return (self.path / RECIPE).is_file()
@@ -98,7 +112,7 @@ class RunDirectory:
         self._take()
         if self.is_started:
             return self._continue(recipe)
-        if any(not file.name.startswith(PARTIAL) for file in self.path.iterdir()):
+        if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
             raise OutputError(
                 f"The output directory {self.path} holds files that are no training run: "
                 "name one that is empty or does not exist."
@@ -108,27 +122,25 @@ class RunDirectory:
 
     def leave(self) -> None:
         """Lets others train in the directory; the end of the process does that too, however it comes."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self.is_locked:
+            with suppress(OSError):  # Windows removes no file that is open; there the library does it next.
+                (self.path / LOCK).unlink()
+            self._lock.release()
 
     def _take(self) -> None:
-        import fcntl  # Windows has none: `average` reads a run there, and only training takes it.
-
-        self._lock = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.leave()
+            self._lock.acquire()
+        except Timeout:
             raise OutputError(
                 f"Another process is training in {self.path}: wait for its end, or name another directory."
             ) from None
-        except OSError:
-            pass  # A file system without locks: nobody can be kept out.
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise OutputError(f"The output directory {self.path} cannot be written ({error.strerror}).") from error
 
     def keep(self, recipe: Recipe) -> None:
         """Writes the recipe that the run follows."""
-        write_beside_and_rename(self.path / RECIPE, recipe.to_yaml())
+        replace_text(self.path / RECIPE, recipe.to_yaml())
 
     def go_on(self, recipe: Recipe) -> None:
         """Takes the directory for training by a settled recipe; a run that was finished is not any more."""

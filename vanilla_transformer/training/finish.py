@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
+from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.evaluation.scoring import evaluate_model
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.card import write_model_card
 from vanilla_transformer.training.checkpoints import (
-    PARTIAL,
     Progress,
     averaged_checkpoints,
     remove_leftovers,
@@ -93,7 +93,7 @@ def _save_model(model: VanillaTransformerForConditionalGeneration, run: RunDirec
         with without_progress_bars():
             model.eval().save_pretrained(partial)
         for file in partial.iterdir():
-            file.rename(run.path / file.name)
+            file.replace(run.path / file.name)
         partial.rmdir()
     except (OSError, SafetensorError) as error:
         raise OutputError(

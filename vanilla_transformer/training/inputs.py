@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from vanilla_transformer.atomic_files import PARTIAL, replace_text
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
@@ -23,15 +24,14 @@ from vanilla_transformer.data.sources import CorpusSource
 from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.training.checkpoints import (
-    PARTIAL,
-    has_checkpoints,
-    remove_leftovers,
-    write_beside_and_rename,
+from vanilla_transformer.model.tokenization_vanilla_transformer import (
+    LONGEST_WORD,
+    VanillaTransformerTokenizer,
+    count_long_words,
 )
+from vanilla_transformer.training.checkpoints import has_checkpoints, remove_leftovers
 from vanilla_transformer.training.choices import choose_vocab_size
-from vanilla_transformer.training.directory import RunDirectory
+from vanilla_transformer.training.directory import OutputError, RunDirectory
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
@@ -170,7 +170,7 @@ def _tokenizer(
         streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
         tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(exist_ok=True)
-        write_beside_and_rename(run.vocabulary, json.dumps(origin))
+        replace_text(run.vocabulary, json.dumps(origin))
         _save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
         raise RecipeError(
@@ -231,6 +231,11 @@ def _learn_tokenizer(
         say(sentence)
     if len(sample) < pairs:
         say(f"The vocabulary is learned from {len(sample):,} of the {pairs:,} pairs, taken from all along them.")
+    if recipe.tokenizer_algorithm not in ("character", "presplit"):
+        long_words = count_long_words(_sentences(sample, recipe.tokenizer_sides))
+        if long_words:
+            words = "word is" if long_words == 1 else "words are"
+            say(f"{long_words:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that.")
     assert chosen.vocab_size is not None
     try:
         return _learn(chosen, sample, chosen.vocab_size)
@@ -258,7 +263,16 @@ def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -
     """Puts whole files into the model directory, the one that says that all are there last."""
     remove_leftovers(run.path)
     partial = run.path / f"{PARTIAL}tokenizer"
-    tokenizer.save_pretrained(partial)
-    for file in sorted(partial.iterdir(), key=lambda file: file.name == run.tokenizer_config.name):
-        file.rename(run.path / file.name)
-    shutil.rmtree(partial)
+    try:
+        tokenizer.save_pretrained(partial)
+        for file in sorted(partial.iterdir(), key=lambda file: file.name == run.tokenizer_config.name):
+            file.replace(run.path / file.name)
+        shutil.rmtree(partial)
+    except Exception as error:
+        # The library that writes the file has no class for its errors.
+        if not isinstance(error, OSError) and "os error" not in str(error):
+            raise
+        raise OutputError(
+            f"The tokenizer cannot be written to {run.path} ({' '.join(str(error).split())}): when that is mended, "
+            "give the same command again."
+        ) from error

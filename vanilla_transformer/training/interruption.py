@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 # Windows has no SIGHUP, which a terminal sends that is closed.
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 
 
 class StopRequest:
@@ -36,7 +36,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
     request = StopRequest()
     previous = {}
     try:
-        for signum in _SIGNALS:
+        for signum in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
             if signum == signal.SIGINT or signal.getsignal(signum) is not signal.SIG_IGN:
                 previous[signum] = signal.signal(signum, request)
     except ValueError:

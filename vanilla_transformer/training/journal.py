@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from vanilla_transformer.training.checkpoints import write_beside_and_rename
+from vanilla_transformer.atomic_files import replace_text
 
 
 class JournalError(OSError):
@@ -73,7 +73,7 @@ class Journal:
                 lines = "line is" if unreadable == 1 else "lines are"
                 self.say(f"{unreadable:,} {lines} dropped from {self.metrics.name}: cut short or damaged.")
             kept = [json.dumps(record) for record in records if record["step"] <= step]
-            write_beside_and_rename(self.metrics, "".join(f"{line}\n" for line in kept))
+            replace_text(self.metrics, "".join(f"{line}\n" for line in kept))
 
     def _lines(self) -> list[bytes]:
         """The lines of metrics.jsonl as they stand, but for empty ones."""

@@ -10,6 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from filelock import lock_descriptor
+
+from vanilla_transformer.atomic_files import replace_text, sync
+
 _CHUNK = 1 << 20
 
 
@@ -147,15 +151,12 @@ class ResumableFile:
 
     def _lock(self) -> None:
         """Keeps out a second process, where the system can; the lock goes with the process."""
-        with suppress(ImportError):  # Not on Windows.
-            import fcntl
-
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ResumeError(f"Another process is writing {self.path}.") from error
-            except OSError:
-                return  # A file system without locks.
+        try:
+            is_free = lock_descriptor(self._descriptor, blocking=False)
+        except OSError:
+            return  # A file system without locks.
+        if not is_free:
+            raise ResumeError(f"Another process is writing {self.path}.")
 
     def _read_what_is_there(self) -> None:
         left = self.place.size
@@ -170,18 +171,11 @@ class ResumableFile:
 
     def _remember(self) -> None:
         """Puts the record in the place of the former one, once what it tells of is on the disk."""
-        partial = self.record.with_name(f"{self.record.name}.tmp")
         try:
             os.fsync(self._descriptor)
-            with open(partial, "w", encoding="utf-8") as file:
-                json.dump({"work": self._work, "place": asdict(self.place)}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.record)
-            _sync_directory(self.path.parent)
+            replace_text(self.record, json.dumps({"work": self._work, "place": asdict(self.place)}, indent=1))
+            sync(self.path.parent)
         except OSError as error:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise unwritable(self.path, error) from error
 
 
@@ -224,13 +218,3 @@ def _read_record(path: Path) -> tuple[dict[str, Any], Place] | None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _sync_directory(path: Path) -> None:
-    """Makes a new name in the directory last, where the system can open directories."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

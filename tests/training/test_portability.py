@@ -1,0 +1,179 @@
+"""What Linux has and others have not is taken away: training works without it, and what is missing then is said."""
+
+import ctypes
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import filelock
+import psutil
+import pytest
+import torch
+
+from vanilla_transformer import atomic_files
+from vanilla_transformer.training import allocation, devices, interruption
+from vanilla_transformer.training.directory import LOCK, OutputError, RunDirectory
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.translation.resuming import ResumableFile, ResumeError
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    for name in ("pairs.en", "pairs.de"):
+        (tmp_path / name).write_text("one two\nthree\nfour five six\n" * 4)
+    shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+    steps = {"batch_tokens": 40, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 2, "max_steps": 4}
+    pairs = (str(tmp_path / "pairs.en"), str(tmp_path / "pairs.de"))
+    return Recipe(train=pairs, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """As a network disk that cannot lock files."""
+
+    def refuse(descriptor):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", refuse)
+    monkeypatch.setattr(filelock._descriptor, "_lock_fd_nonblocking", refuse)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """As little as Windows has."""
+    for module in ("fcntl", "resource"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delattr(signal, "SIGHUP")
+    monkeypatch.delattr(signal, "SIGKILL")
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
+    monkeypatch.setattr(devices, "Path", lambda path: Path("/nowhere"))
+    original_open, original_rename, original_fsync = os.open, os.rename, os.fsync
+
+    def open_files_alone(path, flags, *rest, **named):
+        if isinstance(path, str | os.PathLike) and os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original_open(path, flags, *rest, **named)
+
+    def rename_to_what_is_free(source, target, **named):
+        if os.path.exists(target):
+            raise FileExistsError(errno.EEXIST, "File exists", str(target))
+        original_rename(source, target, **named)
+
+    def sync_what_may_be_written(descriptor):
+        flags = int(Path(f"/proc/self/fdinfo/{descriptor}").read_text().partition("flags:")[2].split()[0], 8)
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        original_fsync(descriptor)
+
+    def no_library(name):
+        raise TypeError("bad argument type for built-in operation")
+
+    monkeypatch.setattr(os, "open", open_files_alone)
+    monkeypatch.setattr(os, "rename", rename_to_what_is_free)
+    if sys.platform == "linux":
+        monkeypatch.setattr(os, "fsync", sync_what_may_be_written)
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)
+
+
+def test_a_run_without_what_windows_lacks_ends_and_goes_on_with_the_same_weights(
+    recipe, tmp_path, monkeypatch, request
+):
+    train(dataclasses.replace(recipe, output=str(tmp_path / "linux")))
+    request.getfixturevalue("elsewhere")
+    elsewhere = dataclasses.replace(recipe, output=str(tmp_path / "elsewhere"))
+    train(dataclasses.replace(elsewhere, max_steps=2))
+    train(elsewhere)
+    weights = [(tmp_path / name / "checkpoints/step-00000004/model.safetensors") for name in ("linux", "elsewhere")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert json.loads((tmp_path / "elsewhere" / "summary.json").read_text())["peak_memory_bytes"] == 7
+    assert not allocation.keep_freed_memory()
+    with interruption.stop_on_signals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.signal == signal.SIGTERM
+
+
+def test_sighup_stays_ignored_under_nohup(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruption.stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        assert stop.signal == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_disk_that_cannot_lock_is_trained_on_and_that_is_said(recipe, tmp_path, without_locks):
+    output = train(dataclasses.replace(recipe, output=str(tmp_path / "model")))
+    assert f"The disk of {output} cannot lock files" in (output / "train.log").read_text()
+    with ResumableFile(tmp_path / "out.txt", {}, resume=False) as file:
+        file.begin(1)
+        file.take("eins\n", lines=1, source="", whole=True)
+        file.finish()
+    assert (tmp_path / "out.txt").read_text() == "eins\n"
+
+
+def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe, tmp_path):
+    run = RunDirectory(tmp_path / "model")
+    run.path.mkdir()
+    (run.path / LOCK).write_text("")
+    run.open(recipe)
+    with pytest.raises(OutputError, match="Another process is training"):
+        RunDirectory(run.path).open(recipe)
+    assert run.is_locked
+    run.leave()
+    assert not (run.path / LOCK).exists() and not run.is_locked
+
+
+def test_two_processes_cannot_write_the_same_translation(tmp_path):
+    with (
+        ResumableFile(tmp_path / "out.txt", {}, resume=False),
+        pytest.raises(ResumeError, match="Another process is writing"),
+        ResumableFile(tmp_path / "out.txt", {}, resume=False),
+    ):
+        pass
+
+
+def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, monkeypatch):
+    def read_only(*arguments):
+        raise PermissionError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", read_only)
+    with pytest.raises(OutputError, match=r"model cannot be written \(Read-only file system\)"):
+        train(dataclasses.replace(recipe, output=str(tmp_path / "model")))
+
+
+def test_peak_memory_is_known_without_a_resource_module(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    monkeypatch.setattr(devices, "Path", lambda path: Path("/nowhere"))
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
+    assert devices.peak_memory(torch.device("cpu")) == 7
+
+
+def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("years of work")
+
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic_files, "sync", full)
+    with pytest.raises(OSError, match=r"README\.md cannot be written \(No space left on device; .* GB are free\)"):
+        atomic_files.replace_text(tmp_path / "README.md", "new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("README.md", "years of work")]
+
+
+def test_a_replaced_text_keeps_its_link_and_its_rights(tmp_path):
+    (tmp_path / "card.md").write_text("before")
+    (tmp_path / "card.md").chmod(0o640)
+    (tmp_path / "README.md").symlink_to("card.md")
+    atomic_files.replace_text(tmp_path / "README.md", "after\n")
+    assert (tmp_path / "README.md").is_symlink()
+    assert (tmp_path / "card.md").read_bytes() == b"after\n"
+    assert (tmp_path / "card.md").stat().st_mode & 0o777 == 0o640
