@@ -1,0 +1,1 @@
+"""Experiments on the paper's claims, each a command of its own."""
