@@ -124,7 +124,10 @@ class Reference:
         except BaseException as error:
             raise Unusable(f"tokenizer.json: {error}") from error
         model = cls(config, read_safetensors(directory / "model.safetensors"), settings, tokenizer)
-        model._check()
+        try:
+            model._check()
+        except (TypeError, ValueError, KeyError) as error:  # Of values that are of no such type.
+            raise Unusable(f"config.json: {error}") from error
         return model
 
     def _check(self) -> None:
@@ -297,6 +300,15 @@ class Reference:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, on one line."""
         return " ".join(self.tokenizer.decode(list(tokens), skip_special_tokens=True).splitlines())
+
+    def score(self, line: str, text: str, **settings: Any) -> float:
+        """What the search's score of a translation would be, with the end after it where there is room for one."""
+        chosen, source = {**self.settings, **settings}, self.encode_text(line)
+        tokens = self.encode_text(text)[: len(source) + chosen["max_length_beyond_source"]]
+        memory, start = self.encode(source), self._id("decoder_start_token_id")
+        steps = [self.log_probabilities(memory, [[start, *tokens[:place]]])[0] for place in range(len(tokens))]
+        total = sum(float(log_p[token]) for log_p, token in zip(steps, tokens, strict=True))
+        return total / ((5 + len(tokens)) / 6) ** chosen["length_penalty"] if chosen["num_beams"] > 1 else total
 
     def translations(self, line: str, **settings: Any) -> list[tuple[str, float]]:
         """The hypotheses of a line as text, best first, each with its score."""
