@@ -438,7 +438,9 @@ def table_case(directory: Path, draw: random.Random) -> str:
     outcome = run(Command([*words, *options]), directory)
     try:
         check_manners(outcome, names=[f"t.{kind}", "column"])
-        plain = header[:2] in (["source", "target"], ["en", "de"]) and (with_header or len(header) == 2)
+        # In a TSV other names than these two may as well be the first pair.
+        plain = header[:2] == ["source", "target"] or (header[:2] == ["en", "de"] and kind != "tsv")
+        plain = plain and (with_header or len(header) == 2)
         if outcome.code != 0:
             if plain or (named and header.count("source") < 2):
                 raise Fault(f"refused, though it is clear: {outcome.refusal}")
