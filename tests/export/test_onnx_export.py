@@ -92,6 +92,29 @@ def test_forbidden_tokens_and_limits_are_the_models(exported, spelled_backwards,
     assert decoder.translate(words) == tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"max_new_tokens": 3},
+        {"max_length": 4},
+        {"max_length": 20},
+        {"max_new_tokens": 2, "max_length": 9},
+        {"max_length_beyond_source": 0},
+        {"max_length_beyond_source": None},
+        {"max_length_beyond_source": None, "max_length": 6},
+    ],
+    ids=str,
+)
+def test_a_length_in_the_settings_is_the_one_that_the_model_follows(exported, spelled_backwards, words, own: dict):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    model.generation_config.update(**own, num_beams=1, suppress_tokens=[tokenizer.eos_token_id])
+    inputs = tokenizer(words[:5], return_tensors="pt", padding=True)
+    written = model.generate(**inputs)[:, 1:].ne(tokenizer.pad_token_id).sum(1)
+    decoder = GreedyDecoder(exported)
+    decoder.settings |= own
+    assert decoder._limits(inputs["attention_mask"].numpy()).tolist() == written.tolist()
+
+
 def test_learned_positions_export_too(tmp_path, spelled_backwards, words, capsys):
     _, tokenizer = load_model(spelled_backwards, device="cpu")
     torch.manual_seed(0)

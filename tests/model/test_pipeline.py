@@ -191,6 +191,34 @@ def test_languages_are_for_tokenizers_that_know_several(
     assert asked == [{**languages, "truncation": True, "return_tensors": "pt"}]
 
 
+def test_a_task_may_name_its_languages(
+    directory: Path, translate: VanillaTransformerTranslationPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = pipeline("translation_en_to_de", model=directory, max_new_tokens=6)
+    assert type(named) is VanillaTransformerTranslationPipeline
+    assert named(TEXTS) == translate(TEXTS)
+    asked = []
+
+    def build(tokenizer: VanillaTransformerTokenizer, text: str, **settings: object) -> BatchEncoding:
+        asked.append((settings["src_lang"], settings["tgt_lang"]))
+        return tokenizer(text, return_tensors="pt")
+
+    monkeypatch.setattr(VanillaTransformerTokenizer, "_build_translation_inputs", build, raising=False)
+    named("the cat")
+    named("the cat", src_lang="fr")
+    assert asked == [("en", "de"), ("fr", "de")]
+    with pytest.raises(KeyError, match="translation_en"):
+        pipeline("translation_en", model=directory)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 1}, {"output_scores": True}, {"num_return_sequences": 2}])
+def test_a_dictionary_that_generate_is_asked_for_changes_nothing(
+    translate: VanillaTransformerTranslationPipeline, settings: dict[str, object]
+) -> None:
+    expected = translate([*TEXTS, ""], batch_size=2, **settings)
+    assert translate([*TEXTS, ""], batch_size=2, return_dict_in_generate=True, **settings) == expected
+
+
 def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(
     translate: VanillaTransformerTranslationPipeline, tmp_path: Path
 ) -> None:

@@ -85,10 +85,12 @@ class GreedyDecoder:
     def _limits(self, mask: np.ndarray) -> np.ndarray:
         """How many tokens each translation may have."""
         settings = self.settings
-        beyond, length = settings.get("max_length_beyond_source"), settings.get("max_length") or 21
-        limits = np.full(len(mask), settings.get("max_new_tokens") or length - 1)
-        if beyond is not None:
+        longest, length = settings.get("max_new_tokens"), settings.get("max_length")
+        beyond = settings.get("max_length_beyond_source")
+        if longest is None and beyond is not None and length in (None, 20):  # 20 is what trainers write there unasked.
             limits = mask.sum(axis=1) + beyond
+        else:
+            limits = np.full(len(mask), longest or (length or 21) - 1)
         if settings["positional_encoding"] == "learned":
             limits = np.minimum(limits, settings["max_position_embeddings"])
         return limits

@@ -1,12 +1,17 @@
 """Text in, text out: `pipeline("translation")` and `pipeline("text2text-generation")`, as before transformers 5."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import transformers
 from transformers import Pipeline
-from transformers.utils import logging
+from transformers.utils import ModelOutput, logging
 
 logger = logging.get_logger(__name__)
+
+# A task that names two languages.
+LANGUAGES = re.compile("translation_(.+)_to_(.+)")
 
 
 class VanillaTransformerText2TextGenerationPipeline(Pipeline):
@@ -89,10 +94,21 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
         """What `model.generate` gives, (batch, sequences, target length), and padding alone for empty texts."""
         is_empty = input_tensors["attention_mask"].sum(dim=1) <= self.tokenizer.num_special_tokens_to_add()
-        output_ids = self.model.generate(**input_tensors, **self._prepare_generate_kwargs(generate_kwargs))
-        output_ids = output_ids.unflatten(0, (len(is_empty), -1))
+        found = self.model.generate(**input_tensors, **self._asked_of_generate(generate_kwargs))
+        sequences = found.sequences if isinstance(found, ModelOutput) else found
+        output_ids = sequences.unflatten(0, (len(is_empty), -1))
         output_ids[is_empty] = self.tokenizer.pad_token_id
         return {"output_ids": output_ids}
+
+    def _asked_of_generate(self, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What this call asks for, and what was asked for when the pipeline was made."""
+        if hasattr(Pipeline, "_prepare_generate_kwargs"):
+            return self._prepare_generate_kwargs(generate_kwargs)
+        logger.warning_once(
+            f"transformers {transformers.__version__} has no Pipeline._prepare_generate_kwargs, on which "
+            "vanilla_transformer relies: give the settings of a search with each call, not when the pipeline is made."
+        )
+        return generate_kwargs
 
     def postprocess(  # type: ignore[override]
         self,
@@ -118,6 +134,9 @@ class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGeneratio
     def _sanitize_parameters(  # type: ignore[override]
         self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        languages = LANGUAGES.fullmatch(getattr(self, "task", None) or "")
+        if languages is not None and src_lang is None and tgt_lang is None:
+            src_lang, tgt_lang = languages.groups()
         preprocess, generate, postprocess = super()._sanitize_parameters(**kwargs)
         return preprocess | _given({"src_lang": src_lang, "tgt_lang": tgt_lang}), generate, postprocess
 
@@ -152,6 +171,7 @@ def _given(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
+    "LANGUAGES",
     "PIPELINES",
     "VanillaTransformerText2TextGenerationPipeline",
     "VanillaTransformerTranslationPipeline",
