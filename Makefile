@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check format clean
+.PHONY: quickstart test test-versions check format clean
 
 quickstart: $(VENV)/.installed
 	@if [ -f models/cmudict-quickstart/summary.json ]; then \
@@ -14,6 +14,9 @@ quickstart: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2
+
+test-versions: $(VENV)/.installed-dev
+	$(BIN)/python -m scripts.transformers_versions
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -95,7 +95,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         """What `model.generate` gives, (batch, sequences, target length), and padding alone for empty texts."""
         is_empty = input_tensors["attention_mask"].sum(dim=1) <= self.tokenizer.num_special_tokens_to_add()
         found = self.model.generate(**input_tensors, **self._asked_of_generate(generate_kwargs))
-        sequences = found.sequences if isinstance(found, ModelOutput) else found
+        sequences = found["sequences"] if isinstance(found, ModelOutput) else found
         output_ids = sequences.unflatten(0, (len(is_empty), -1))
         output_ids[is_empty] = self.tokenizer.pad_token_id
         return {"output_ids": output_ids}
