@@ -1,6 +1,12 @@
-"""Importing this module makes the package's classes known to transformers' Auto classes and pipelines."""
+"""Importing this module makes the package's classes known to transformers' Auto classes and pipelines, and to PEFT."""
 
 import functools
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import transformers
@@ -62,6 +68,49 @@ def _register_pipelines() -> None:
             "package any more: call VanillaTransformerTranslationPipeline(model=..., tokenizer=...) in its place."
         )
 
+
+# BART's names of modules that have others with us.
+_NAMES_OF_BART = {
+    "fc1": "w_1",
+    "fc2": "w_2",
+    "self_attn_layer_norm": "self_attention_norm",
+    "encoder_attn_layer_norm": "cross_attention_norm",
+    "final_layer_norm": "feed_forward_norm",
+}
+_PEFT_CONSTANTS = "peft.utils.constants"
+
+
+def _add_default_targets(constants: ModuleType) -> None:
+    """PEFT adapts the same modules as of BART where a user names none."""
+    for name, targets in vars(constants).items():
+        if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
+            ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]
+            targets.setdefault(VanillaTransformerConfig.model_type, ours)
+
+
+class _OnceImported(MetaPathFinder):
+    """Adds the default targets when PEFT is imported, which is not needed without and may be broken."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != _PEFT_CONSTANTS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_add(module: ModuleType) -> None:
+                execute(module)
+                _add_default_targets(module)
+
+            spec.loader.exec_module = execute_and_add  # type: ignore[method-assign]
+        return spec
+
+
+if _PEFT_CONSTANTS in sys.modules:
+    _add_default_targets(sys.modules[_PEFT_CONSTANTS])
+else:
+    sys.meta_path.insert(0, _OnceImported())
 
 AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
 AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)

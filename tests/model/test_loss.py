@@ -5,7 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanilla_transformer.model import loss_vanilla_transformer as loss_module
-from vanilla_transformer.model.loss_vanilla_transformer import IGNORED_LABEL, summed_cross_entropy
+from vanilla_transformer.model.loss_vanilla_transformer import (
+    IGNORED_LABEL,
+    label_smoothed_loss,
+    summed_cross_entropy,
+)
 
 ROWS, WIDTH, VOCABULARY = 37, 16, 300
 
@@ -136,3 +140,47 @@ def test_without_gradients_only_the_loss_is_worked_out(tiny_model):
     expected = tiny_model(input_ids=torch.tensor([[5, 9, 2]]), labels=labels).loss
     assert not loss.requires_grad
     torch.testing.assert_close(loss, expected.detach())
+
+
+@pytest.mark.parametrize("skip_logits", [True, False])
+@pytest.mark.parametrize("wrong", [-1, -99, 48])
+def test_a_label_that_no_type_has_is_refused(tiny_model, wrong, skip_logits):
+    labels = torch.tensor([[6, wrong, 2, IGNORED_LABEL]])
+    with pytest.raises(ValueError, match=rf"^A label is {wrong}: .* 0 to 47, or -100"):
+        tiny_model(input_ids=labels.clamp(3, 40), labels=labels, skip_logits=skip_logits)
+
+
+def test_rows_of_a_label_that_no_type_has_are_not_taken_for_another_type():
+    """Where nobody has looked at the labels before, as on an accelerator."""
+    hidden, weight, labels = examples()
+    labels[3] = -1
+    with pytest.raises((IndexError, RuntimeError)):
+        summed_cross_entropy(hidden, weight, labels)
+
+
+@pytest.mark.parametrize("skip_logits", [True, False])
+def test_another_loss_takes_the_place_of_ours(tiny_model, skip_logits):
+    """Called as the library's models call theirs."""
+    inputs = {"input_ids": torch.tensor([[5, 9, 2]]), "labels": torch.tensor([[6, 3, IGNORED_LABEL]])}
+    calls = []
+
+    def twice(logits, labels, vocab_size, num_items_in_batch=None, **kwargs):
+        calls.append((tuple(logits.shape), vocab_size, num_items_in_batch, kwargs))
+        return 2 * label_smoothed_loss(logits, labels, num_items_in_batch=num_items_in_batch)
+
+    ours = tiny_model(**inputs, num_items_in_batch=7, skip_logits=skip_logits).loss
+    tiny_model.loss_function = twice
+    found = tiny_model(**inputs, num_items_in_batch=7, skip_logits=skip_logits)
+    torch.testing.assert_close(found.loss, 2 * ours)
+    assert calls == [((1, 3, 48), 48, 7, {})]
+    assert (found.logits is None) == skip_logits
+
+
+def test_the_loss_of_the_model_is_the_one_that_forward_works_out(tiny_model):
+    """So `super().loss_function` is what somebody's own loss may begin with."""
+    tiny_model.config.label_smoothing = 0.1
+    inputs = {"input_ids": torch.tensor([[5, 9, 2]]), "labels": torch.tensor([[6, 3, IGNORED_LABEL]])}
+    for mode in (tiny_model.train(), tiny_model.eval()):
+        found = mode(**inputs, num_items_in_batch=3)
+        expected = mode.loss_function(found.logits, inputs["labels"], vocab_size=48, num_items_in_batch=3)
+        torch.testing.assert_close(found.loss, expected)

@@ -114,12 +114,13 @@ def test_save_and_load_change_no_logit_and_save_no_table(tiny_model, tmp_path):
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         names = set(file.keys())
     assert not [name for name in names if "position" in name]
-    assert len([name for name in names if "embed_tokens" in name or "lm_head" in name]) == 1
+    assert [name for name in names if ".layers." not in name] == ["model.shared.weight"]
 
 
 def test_one_matrix_is_embedding_of_both_sides_and_output(tiny_model, tiny_config):
-    assert tiny_model.lm_head.weight is tiny_model.model.encoder.embed_tokens.weight
-    assert tiny_model.model.decoder.embed_tokens.weight is tiny_model.model.encoder.embed_tokens.weight
+    assert tiny_model.lm_head.weight is tiny_model.model.shared.weight
+    assert tiny_model.model.encoder.embed_tokens is tiny_model.model.shared
+    assert tiny_model.model.decoder.embed_tokens is tiny_model.model.shared
     tiny_config.tie_word_embeddings = False
     untied = VanillaTransformerForConditionalGeneration(tiny_config)
     extra = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tiny_model.parameters())
@@ -248,3 +249,19 @@ def test_encoder_and_decoder_are_saved_and_loaded_on_their_own(tiny_model, tmp_p
     torch.testing.assert_close(states, whole.encoder_last_hidden_state)
     found = decoder(input_ids=TARGET, encoder_hidden_states=states, encoder_attention_mask=MASK)
     torch.testing.assert_close(found.last_hidden_state, whole.decoder_hidden_states[-1])
+
+
+@pytest.mark.parametrize("off", [0, 0.0])
+def test_dropout_is_found_and_switched_off_by_its_type(tiny_config, off):
+    tiny_config.dropout = 0.5
+    model = VanillaTransformerForConditionalGeneration(tiny_config).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = off
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": TARGET}
+    assert torch.equal(model(**inputs).logits, model(**inputs).logits)
+    assert torch.equal(model(**inputs).logits, model.eval()(**inputs).logits)
+
+
+def test_dropout_of_all_leaves_nothing():
+    assert not Dropout(1.0).train()(torch.ones(9)).any()

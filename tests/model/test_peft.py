@@ -1,4 +1,7 @@
-"""LoRA adapters of PEFT on the attention projections."""
+"""Adapters of PEFT on the attention projections and on the embedding."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -75,3 +78,50 @@ def test_the_models_own_adapter_methods_work(adapted, tmp_path):
     torch.testing.assert_close(model(**INPUTS).logits, expected, atol=1e-5, rtol=0)
     model.disable_adapters()
     assert (model(**INPUTS).logits - expected).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": [*PROJECTIONS, "shared"]},
+        {"target_modules": ["shared"], "use_dora": True},
+        {"target_modules": PROJECTIONS, "trainable_token_indices": [5, 9, 6]},
+        {"target_modules": PROJECTIONS, "trainable_token_indices": {"shared": [5, 9, 6]}},
+        {"target_modules": PROJECTIONS, "modules_to_save": ["shared"]},
+    ],
+    ids=["LoRA", "DoRA", "tokens", "tokens by name", "whole"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_was_learned_for_the_embedding_says_the_same_when_merged(tiny_model, settings):
+    """The output projection is the embedding too, while it is adapted as when it is merged."""
+    before = tiny_model(**INPUTS).logits
+    model = peft.get_peft_model(tiny_model, peft.LoraConfig(r=4, lora_alpha=8, **settings))
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-2)
+    for skip_logits in (True, False) * 4:
+        model(**INPUTS, skip_logits=skip_logits).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    learned = model(**INPUTS)
+    torch.testing.assert_close(model(**INPUTS, skip_logits=True).loss, learned.loss)
+    assert (learned.logits - before).abs().max() > 0.5
+    translation = model.generate(input_ids=SOURCE, attention_mask=INPUTS["attention_mask"])
+    merged = model.merge_and_unload()
+    torch.testing.assert_close(merged(**INPUTS).logits, learned.logits, atol=1e-4, rtol=0)
+    assert torch.equal(merged.generate(input_ids=SOURCE, attention_mask=INPUTS["attention_mask"]), translation)
+
+
+@pytest.mark.parametrize("kind", ["LoraConfig", "AdaLoraConfig", "IA3Config", "LNTuningConfig"])
+def test_targets_need_not_be_named(tiny_model, kind):
+    settings = {"total_step": 10} if kind == "AdaLoraConfig" else {}
+    model = peft.get_peft_model(tiny_model, getattr(peft, kind)(task_type="SEQ_2_SEQ_LM", **settings))
+    assert any(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("order", ["vanilla_transformer, peft", "peft, vanilla_transformer"])
+def test_targets_are_known_whatever_is_imported_first(order):
+    """And PEFT is not imported for them."""
+    seen = f"import sys, {order}; from peft.utils import constants; " + (
+        "print(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING['vanilla_transformer'])"
+    )
+    found = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    assert found.stdout == "['q_proj', 'v_proj']\n"

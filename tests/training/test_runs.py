@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import set_seed
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -575,6 +575,23 @@ def test_sizes_that_make_no_model_are_refused_before_text_is_read_or_a_directory
 
 def test_a_longer_run_goes_on_where_the_shorter_one_ended_as_if_it_had_never_stopped(recipe, undisturbed, tmp_path):
     train(into(recipe, tmp_path / "model", max_steps=18))
+    longer = train(into(recipe, tmp_path / "model"))
+    assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_ends_the_same(recipe, undisturbed, tmp_path):
+    """Its checkpoints name the embedding after the encoder, and they are in the mean with those of today."""
+    train(into(recipe, tmp_path / "model", max_steps=27))
+    for path in (tmp_path / "model" / "checkpoints").iterdir():
+        file, manifest = path / "model.safetensors", json.loads((path / "manifest.json").read_text())
+        weights = load_file(file)
+        weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
+        save_file(weights, file)
+        manifest["files"][file.name] = {
+            "bytes": file.stat().st_size,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
+        (path / "manifest.json").write_text(json.dumps(manifest))
     longer = train(into(recipe, tmp_path / "model"))
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 

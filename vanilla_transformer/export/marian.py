@@ -61,11 +61,11 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     bias = weights.pop("lm_head.bias", None)
     _adopt_epsilon(weights, config)
     weights = reordered(weights, torch.arange(config.d_model).view(-1, 2).T.flatten())
+    if not config.tie_word_embeddings:  # What is Marian's `shared` is there only where it is.
+        weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
     state = marian.state_dict()
     for name, weight in weights.items():
         state[their_name(name)] = weight
-    if config.tie_word_embeddings:
-        state["model.shared.weight"] = weights["lm_head.weight"]
     for name in state:
         # Ours have no biases there unless `attention_bias` is on.
         if not config.attention_bias and "_attn." in name and name.endswith(".bias"):

@@ -39,10 +39,10 @@ class _Encode(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.encoder = model.model.encoder
+        self.model = model  # The embedding is the whole model's.
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return self.model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 
 class _Begin(nn.Module):

@@ -33,7 +33,8 @@ _PARTS = {
 
 # Which axis of a weight goes along d_model, by the end of its name.
 _ROWS = ("out_proj.weight", "out_proj.bias", "w_2.weight", "w_2.bias", "_norm.weight", "_norm.bias")
-_COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", "embed_tokens.weight", "lm_head.weight")
+_EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
+_COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", *_EMBEDDINGS)
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,10 @@ class Embeddings:
 
     def weights(self, vocab_size: int) -> Weights:
         """Under our names, with rows of zeros up to the size."""
-        return {
-            "model.encoder.embed_tokens.weight": _with_zeros(self.source, vocab_size),
-            "model.decoder.embed_tokens.weight": _with_zeros(self.target, vocab_size),
-            "lm_head.weight": _with_zeros(self.output, vocab_size),
-        }
+        named = {"model.shared.weight": self.source, "lm_head.weight": self.output}
+        if not self.tied:
+            named["model.decoder.embed_tokens.weight"] = self.target
+        return {name: _with_zeros(weight, vocab_size) for name, weight in named.items()}
 
 
 def their_name(name: str) -> str:

@@ -170,7 +170,8 @@ def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
     if model.config._attn_implementation not in ATTENTIONS:
         return f"attn_implementation={model.config._attn_implementation!r}"
     layers = [(f"model.{stack}.{name}", module) for name, module in getattr(model.model, stack).named_modules()]
-    for name, module in [("", model), ("model", model.model), ("lm_head", model.lm_head), *layers]:
+    ends = [("model.shared", model.model.shared), ("lm_head", model.lm_head)]
+    for name, module in [("", model), ("model", model.model), *ends, *layers]:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return f"a hook on the model's {name or 'forward'}"
         origin = type(module).__module__

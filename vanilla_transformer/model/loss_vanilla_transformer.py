@@ -16,6 +16,57 @@ _LOGITS_TOGETHER = {"cpu": 2**25, "cuda": 2**27}
 _LOGITS_IN_CACHE = 2**19
 
 
+def label_smoothed_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    vocab_size: int | None = None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Section 5.4: mean cross-entropy in nats a label, against 1 - ε_ls on the label and ε_ls / V on every type.
+
+    Args:
+        logits: (batch, target length, vocabulary).
+        labels: (batch, target length), -100 where they do not count.
+        vocab_size: Not needed; the library's losses have it.
+        num_items_in_batch: What the sum is divided by; the number of labels that count if None.
+        label_smoothing: ε_ls.
+        **kwargs: What `forward` was given besides; not used.
+    """
+    total = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return total / number_of_items(labels, num_items_in_batch)
+
+
+def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """What a summed loss is divided by: the given number, or that of the labels that count."""
+    if num_items_in_batch is None:
+        return (labels != IGNORED_LABEL).sum().clamp(min=1)
+    return num_items_in_batch.to(labels.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch
+
+
+def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
+    """Refuses labels that no type has. An accelerator finds them itself, where looking would make it wait.
+
+    Raises:
+        ValueError: There is one that is neither a type nor -100.
+    """
+    if type(labels) is not torch.Tensor or labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    wrong = labels[(labels != IGNORED_LABEL) & ((labels < 0) | (labels >= vocab_size))]
+    if len(wrong):
+        raise ValueError(
+            f"A label is {int(wrong[0])}: labels are ids from 0 to {vocab_size - 1:,}, or {IGNORED_LABEL} where they "
+            "do not count."
+        )
+
+
 def summed_cross_entropy(
     hidden_ND: torch.Tensor,
     weight_VD: torch.Tensor,
@@ -97,7 +148,7 @@ def _to_gradient_(logits_NV: torch.Tensor, labels_N: torch.Tensor, label_smoothi
     the largest logit less the logarithm of the largest probability, which is never far from 1.
     """
     on_each = label_smoothing / logits_NV.shape[1]
-    labels_N1 = labels_N[:, None].clamp(min=0)
+    labels_N1 = labels_N.masked_fill(labels_N == IGNORED_LABEL, 0)[:, None]
     # A CPU reads bfloat16 slowly, and would do so three times; an accelerator waits for memory, and reads less of it.
     read_NV = logits_NV.float() if logits_NV.device.type == "cpu" else logits_NV
     softmax_NV = read_NV.softmax(dim=-1, dtype=torch.float32)
@@ -110,4 +161,4 @@ def _to_gradient_(logits_NV: torch.Tensor, labels_N: torch.Tensor, label_smoothi
     return loss_N1.masked_fill_((labels_N == IGNORED_LABEL)[:, None], 0.0).sum()
 
 
-__all__ = ["IGNORED_LABEL", "summed_cross_entropy"]
+__all__ = ["IGNORED_LABEL", "check_labels", "label_smoothed_loss", "number_of_items", "summed_cross_entropy"]

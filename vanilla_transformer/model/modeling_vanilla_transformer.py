@@ -4,7 +4,9 @@ Shapes in names: B batch · S source · T target · Q query positions · L key p
 K d_k (keys) or d_v (values) · F d_ff · V vocabulary.
 """
 
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,8 +30,14 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
-from .loss_vanilla_transformer import IGNORED_LABEL, summed_cross_entropy
-from .saving_vanilla_transformer import SavedWithItsCode
+from .loss_vanilla_transformer import (
+    IGNORED_LABEL,
+    check_labels,
+    label_smoothed_loss,
+    number_of_items,
+    summed_cross_entropy,
+)
+from .saving_vanilla_transformer import SavedWithItsCode, rename_old_weights
 
 
 def scaled_dot_product_attention(
@@ -193,31 +201,23 @@ class PositionalEncoding(nn.Module):
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Section 5.4: each value is zero with probability P_drop in training, the others grow by 1 / (1 - P_drop).
 
     On the CPU torch draws one number at a time for each value, a fifth of a small model's step. Here a value takes
     16 bits of a 64-bit number, so P_drop is met to the nearest 1/65536.
     """
 
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Any shape to the same shape."""
         if not self.training or self.p == 0:
-            return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
-            return nn.functional.dropout(x, self.p)
+            return input
         dropped_of_65536 = round(self.p * 65536)
-        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        kept = bits.view(torch.int16)[: x.numel()].view(x.shape) >= dropped_of_65536 - 32768
-        return x * kept.to(x.dtype).mul_(65536 / (65536 - dropped_of_65536))
-
-    def extra_repr(self) -> str:
-        """What `print(model)` shows."""
-        return f"p={self.p}"
+        if input.device.type != "cpu" or torch.compiler.is_compiling() or dropped_of_65536 == 65536:
+            return super().forward(input)
+        bits = torch.empty((input.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        kept = bits.view(torch.int16)[: input.numel()].view(input.shape) >= dropped_of_65536 - 32768
+        return input * kept.to(input.dtype).mul_(65536 / (65536 - dropped_of_65536))
 
 
 class EncoderLayer(GradientCheckpointingLayer):
@@ -294,8 +294,8 @@ class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
     ) -> nn.Module:
         """The library knows of one embedding and the projection; one of the target's own has to grow with them."""
         resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if not self.config.tie_word_embeddings:
-            decoder = self.get_decoder()
+        decoder = self.get_decoder()
+        if not decoder.shares_embedding:
             decoder.embed_tokens = self._get_resized_embeddings(
                 decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
             )
@@ -323,12 +323,45 @@ class _Stack(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig, layers: list[nn.Module]) -> None:
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self._modules["embed_tokens"] = nn.Embedding(config.vocab_size, config.d_model)
+        self._shared: tuple[nn.Module, ...] = ()  # In a tuple it is not registered.
         self.positional_encoding = PositionalEncoding(config)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether the stack uses the embedding of its model and has none of its own."""
+        return "embed_tokens" not in self._modules
+
+    @property
+    def embed_tokens(self) -> nn.Module:
+        """The stack's own embedding, or `shared` of its model, which is registered there alone.
+
+        A module that is registered in several places is replaced in only one of them by what adapts models.
+        """
+        own = self._modules.get("embed_tokens")
+        return self._shared[0] if own is None else own
+
+    def share(self, embedding: nn.Module) -> None:
+        """From now on the stack uses the embedding of its model, and gives its own up."""
+        self._modules.pop("embed_tokens", None)
+        self._shared = (embedding,)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does, with the embedding that the stack shares."""
+        if self.shares_embedding:
+            whole = {**self.state_dict(), "embed_tokens.weight": self.embed_tokens.weight}
+            kwargs.setdefault("state_dict", whole)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "_Stack":
+        """An encoder that is kept without its model takes the embedding with it to another device or type."""
+        for embedding in self._shared:
+            embedding._apply(fn, recurse)
+        return super()._apply(fn, recurse)
 
     def embed(
         self,
@@ -438,25 +471,52 @@ class Decoder(_Stack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Section 3: encoder and decoder, without the projection to the vocabulary."""
+    """Section 3: encoder and decoder, without the projection to the vocabulary.
 
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+    `shared` is the embedding of section 3.4: of source, target and output. With `tie_word_embeddings` off it is the
+    source's alone.
+    """
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
+        self.register_module("shared", None)  # It stands first: optimizers know weights by their place.
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
+        self.encoder.share(self.encoder.embed_tokens)
+        if config.tie_word_embeddings:
+            self.decoder.share(self.encoder.embed_tokens)
+        self.shared = self.encoder.embed_tokens
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
         """The embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
-        return self.encoder.embed_tokens
+        return self.shared
 
     def set_input_embeddings(self, value: Any) -> None:
         """Puts another embedding in the place of the shared one."""
-        self.encoder.embed_tokens = value
-        if self.config.tie_word_embeddings:
-            self.decoder.embed_tokens = value
+        self.shared = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # In a replica of `nn.DataParallel` the stacks are still those of the original.
+        if name == "shared" and not getattr(self, "_is_replica", False):
+            for stack in (self.encoder, self.decoder):
+                if stack.shares_embedding:
+                    stack.share(value)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        rename_old_weights(state_dict)
+        if self.decoder.shares_embedding:
+            state_dict.pop(f"{prefix}decoder.embed_tokens.weight", None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _embedded(
+        self, stack: _Stack, ids: torch.Tensor | None, embeddings: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Ids and embeddings for a stack, which in a replica on another device knows the original's alone."""
+        if stack.shares_embedding and ids is not None and embeddings is None:
+            return None, self.shared(ids)
+        return ids, embeddings
 
     @can_return_tuple
     def forward(
@@ -490,9 +550,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         elif encoder_outputs is not None:
             encoded = BaseModelOutput(last_hidden_state=encoder_outputs[0])
         else:
+            input_ids, inputs_embeds = self._embedded(self.encoder, input_ids, inputs_embeds)
             encoded = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
+        decoder_input_ids, decoder_inputs_embeds = self._embedded(
+            self.decoder, decoder_input_ids, decoder_inputs_embeds
+        )
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -518,10 +582,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTransformerPreTrainedModel):
     """The whole model: section 3 with the output projection, the loss of section 5.4 and the search of section 6.1."""
 
-    _tied_weights_keys = {
-        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
-        "lm_head.weight": "model.encoder.embed_tokens.weight",
-    }
+    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
@@ -567,9 +628,12 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
 
         The loss is the mean cross-entropy in nats a target token; in training mode the targets are smoothed by
         `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
-        with a `label_smoothing_factor` asks for no loss and smooths by its own: never both.
+        with a `label_smoothing_factor` asks for no loss and smooths by its own: never both. Another loss is set as
+        `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
+        num_items_in_batch=)`.
         """
         if labels is not None:
+            check_labels(labels, self.config.vocab_size)
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -585,12 +649,22 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
             use_cache=use_cache,
             **kwargs,
         )
+        hidden_BTD = outputs.last_hidden_state
         logits_BTV, loss = None, None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits_BTV = self.lm_head(outputs.last_hidden_state[:, kept])
+            logits_BTV = self._project(hidden_BTD[:, kept])
         if labels is not None:
-            loss = self._loss(outputs.last_hidden_state, logits_BTV, labels, num_items_in_batch)
+            if logits_BTV is None and self._has_plain_loss():
+                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
+            else:
+                loss = self.loss_function(
+                    logits=self._project(hidden_BTD) if logits_BTV is None else logits_BTV,
+                    labels=labels,
+                    vocab_size=self.config.vocab_size,
+                    num_items_in_batch=num_items_in_batch,
+                    **kwargs,
+                )
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits_BTV,
@@ -603,32 +677,58 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
             encoder_attentions=outputs.encoder_attentions,
         )
 
-    def _loss(
-        self,
-        hidden_BTD: torch.Tensor,
-        logits_BTV: torch.Tensor | None,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None,
+    def _project(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        """Section 3.4: the shared embedding is the output projection too, with all that an adapter adds to it.
+
+        LoRA wraps a module and leaves its weight as it is until it is merged: all rows are asked of the module.
+        """
+        if not self._has_adapted_embedding():
+            return self.lm_head(hidden_BTD)
+        every_type = torch.arange(self.lm_head.out_features, device=hidden_BTD.device)
+        return nn.functional.linear(hidden_BTD, self.model.shared(every_type), self.lm_head.bias)
+
+    def _has_adapted_embedding(self) -> bool:
+        shared = self.model.shared
+        return (
+            not isinstance(shared, nn.Embedding)
+            and isinstance(self.lm_head, nn.Linear)
+            and getattr(shared, "weight", None) is self.lm_head.weight
+        )
+
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        """Section 5.4, or what was set in its place."""
+        # What is a module itself is not seen by the setter.
+        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
+        return custom or partial(label_smoothed_loss, label_smoothing=self._label_smoothing())
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
+        self._loss_function = value
+
+    def _label_smoothing(self) -> float:
+        return float(self.config.label_smoothing) if self.training else 0.0
+
+    def _has_plain_loss(self) -> bool:
+        """Whether loss and projection are those of the paper, and none that others have set or adapted."""
+        return (
+            isinstance(self.loss_function, partial)
+            and self.loss_function.func is label_smoothed_loss
+            and isinstance(self.lm_head, nn.Linear)
+            and not self._has_adapted_embedding()
+        )
+
+    def _loss_without_logits(
+        self, hidden_BTD: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
     ) -> torch.Tensor:
-        """Section 5.4: cross-entropy against (1 - ε_ls) on the label and ε_ls / V on every type."""
-        label_smoothing = float(self.config.label_smoothing) if self.training else 0.0
-        if logits_BTV is None:
-            total = summed_cross_entropy(
-                hidden_BTD.flatten(0, 1), self.lm_head.weight, labels.flatten(), label_smoothing, self.lm_head.bias
-            )
-        else:
-            total = nn.functional.cross_entropy(
-                logits_BTV.flatten(0, 1).float(),
-                labels.flatten(),
-                ignore_index=IGNORED_LABEL,
-                reduction="sum",
-                label_smoothing=label_smoothing,
-            )
-        if num_items_in_batch is None:
-            num_items_in_batch = (labels != IGNORED_LABEL).sum().clamp(min=1)
-        elif isinstance(num_items_in_batch, torch.Tensor):
-            num_items_in_batch = num_items_in_batch.to(total.device)
-        return total / num_items_in_batch
+        total = summed_cross_entropy(
+            hidden_BTD.flatten(0, 1),
+            self.lm_head.weight,
+            labels.flatten(),
+            self._label_smoothing(),
+            self.lm_head.bias,
+        )
+        return total / number_of_items(labels, num_items_in_batch)
 
 
 VanillaTransformerModel.register_for_auto_class("AutoModel")

@@ -1,7 +1,12 @@
-"""What lets a saved model be loaded where this package is not installed."""
+"""What lets a saved model be loaded where this package is not installed, and models of earlier versions here."""
 
 import os
+import re
+from collections.abc import MutableMapping
 from typing import Any
+
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 
 from .pipeline_vanilla_transformer import custom_pipelines
 
@@ -10,6 +15,19 @@ _AUTO_MAP = {
     "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
     "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
 }
+
+# In the first models the embedding that all share was the encoder's.
+_OLD_NAME = re.compile(r"(^|\.)encoder\.embed_tokens\.weight$")
+register_checkpoint_conversion_mapping(
+    "vanilla_transformer", [WeightRenaming("encoder.embed_tokens.weight", "shared.weight")], overwrite=True
+)
+
+
+def rename_old_weights(weights: MutableMapping[str, Any]) -> None:
+    """Gives weights that were saved under earlier names those that they have now."""
+    for name in list(weights):
+        if _OLD_NAME.search(name):
+            weights[_OLD_NAME.sub(r"\1shared.weight", name)] = weights.pop(name)
 
 
 class SavedWithItsCode:
@@ -24,7 +42,9 @@ class SavedWithItsCode:
         """
         self.config.auto_map = {**_AUTO_MAP, **(getattr(self.config, "auto_map", None) or {})}
         self.config.custom_pipelines = custom_pipelines()
+        # In its "original format" the library would bring the names of earlier versions back.
+        kwargs.setdefault("save_original_format", False)
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
 
 
-__all__ = ["SavedWithItsCode"]
+__all__ = ["SavedWithItsCode", "rename_old_weights"]

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from vanilla_transformer.model.saving_vanilla_transformer import rename_old_weights
+
 WEIGHTS = "model.safetensors"
 
 
@@ -24,7 +26,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     total: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
-        for name, tensor in _read_weights(path, expected=dtypes).items():
+        for name, tensor in _weights_like(dtypes, path).items():
             if name in total:
                 total[name] += _as_shape(tensor, total[name].shape, name, path)
             else:
@@ -35,32 +37,47 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
 
 def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
     """Puts the mean of `paths` into a model of the same shape; weights that are tied to a loaded one follow it."""
-    weights = average_checkpoints(paths)
+    load_weights(model, average_checkpoints(paths), paths[0])
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:
+    """Puts all the weights of a model that were read from `path` into it; tied weights need to be there only once.
+
+    Raises:
+        AveragingError: They are those of another model.
+    """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     unknown = sorted(weights.keys() - parameters.keys())
     loaded = {id(parameters[name]) for name in weights.keys() & parameters.keys()}
     absent = sorted(name for name, parameter in parameters.items() if id(parameter) not in loaded)
     if unknown or absent:
         name = (unknown or absent)[0]
-        raise AveragingError(f"{paths[0]} is of another model: only one of the two has {name}.")
+        raise AveragingError(f"{path} is of another model: only one of the two has {name}.")
     for name, weight in weights.items():
         if weight.shape != parameters[name].shape:
-            shapes = f"{tuple(weight.shape)} in {paths[0]} and {tuple(parameters[name].shape)} in the model"
+            shapes = f"{tuple(weight.shape)} in {path} and {tuple(parameters[name].shape)} in the model"
             raise AveragingError(f"{name} has the shape {shapes}.")
     model.load_state_dict(weights, strict=False)
 
 
-def _read_weights(path: str | Path, expected: dict[str, torch.dtype]) -> dict[str, torch.Tensor]:
-    """All tensors of one checkpoint; tied weights are in the file once, under one name."""
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint under the names of today; tied weights are in the file once, under one name."""
     file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     try:
         with safe_open(file, framework="pt") as reader:
             weights = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118, no mapping
     except (OSError, SafetensorError) as error:
         raise AveragingError(f"The weights {file} cannot be read: {error}.") from None
-    if expected and weights.keys() != expected.keys():
-        name = sorted(weights.keys() ^ expected.keys())[0]
-        raise AveragingError(f"{file} is of another model than the first checkpoint: only one of them has {name}.")
+    rename_old_weights(weights)
+    return weights
+
+
+def _weights_like(first: dict[str, torch.dtype], path: str | Path) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint, which has those of the first one."""
+    weights = read_weights(path)
+    if first and weights.keys() != first.keys():
+        name = sorted(weights.keys() ^ first.keys())[0]
+        raise AveragingError(f"{path} is of another model than the first checkpoint: only one of them has {name}.")
     return weights
 
 

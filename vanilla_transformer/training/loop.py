@@ -18,6 +18,7 @@ from vanilla_transformer.data.batching import StepPlan, collate, share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training.allocation import keep_freed_memory
+from vanilla_transformer.training.averaging import load_weights, read_weights
 from vanilla_transformer.training.beginning import Begun, begun, length_fingerprint, prepare
 from vanilla_transformer.training.checkpoint_writer import CheckpointWriter
 from vanilla_transformer.training.checkpoints import (
@@ -407,10 +408,14 @@ def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
 
 
 def keep_plain_names(accelerator: Accelerator) -> None:
-    """Reads checkpoints by the model's own names of its weights, whatever the processes wrap it in."""
+    """Reads checkpoints by the model's own names of its weights, whatever the processes wrap it in.
+
+    Those of earlier versions have other names, of which accelerate knows nothing: it is left no model to load.
+    """
 
     def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:
-        models[:] = [accelerator.unwrap_model(model) for model in models]
+        while models:
+            load_weights(accelerator.unwrap_model(models.pop()), read_weights(input_directory), input_directory)
 
     accelerator.register_load_state_pre_hook(before_loading)
 

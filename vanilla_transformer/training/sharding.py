@@ -12,13 +12,12 @@ from accelerate.checkpointing import load_accelerator_state
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import OPTIMIZER_NAME, DistributedType
-from safetensors.torch import load_file
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
-from vanilla_transformer.training.averaging import WEIGHTS
+from vanilla_transformer.training.averaging import read_weights
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
@@ -69,7 +68,7 @@ def load_whole(
     schedule: AcceleratedScheduler,
 ) -> None:
     """Takes from a checkpoint what this process holds of its weights and moments, and the rest as it is."""
-    weights = load_file(directory / WEIGHTS)
+    weights = read_weights(directory)
     for name, parameter in model.named_parameters():
         parameter.copy_(_divided_as(parameter, weights[name]))
     moments = torch.load(directory / f"{OPTIMIZER_NAME}.bin", map_location="cpu", weights_only=True)

@@ -1,0 +1,113 @@
+"""One embedding module for source, target and output, under whatever name it was saved, and whatever replaces it."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Encoder, VanillaTransformerModel
+
+SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
+LABELS = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])
+INPUTS = {"input_ids": SOURCE, "attention_mask": (SOURCE != 0).long(), "labels": LABELS}
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "three matrices"])
+def model(request, tiny_config):
+    torch.manual_seed(0)
+    tiny_config.tie_word_embeddings = request.param
+    return VanillaTransformerForConditionalGeneration(tiny_config).eval()
+
+
+def with_the_encoders_embedding(file):
+    """Renames in a file as the first models named their weights."""
+    weights = load_file(file)
+    weights = {name.replace("shared.", "encoder.embed_tokens."): weight for name, weight in weights.items()}
+    assert any(name.endswith("encoder.embed_tokens.weight") for name in weights)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def modules(model):
+    return [name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, nn.Embedding)]
+
+
+def test_the_embedding_is_registered_once(model):
+    own = [] if model.config.tie_word_embeddings else ["model.decoder.embed_tokens"]
+    assert modules(model) == ["model.shared", *own]
+    assert model.get_input_embeddings() is model.model.shared is model.model.encoder.embed_tokens
+
+
+def test_another_embedding_in_its_place_is_that_of_both_sides(tiny_model):
+    encoder = tiny_model.get_encoder()
+    before = encoder(SOURCE).last_hidden_state
+    tiny_model.model.shared = nn.Embedding(48, 32)
+    assert not torch.equal(encoder(SOURCE).last_hidden_state, before)
+    assert tiny_model.model.decoder.embed_tokens is tiny_model.model.shared
+
+
+@pytest.mark.parametrize("other", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_has_an_embedding_of_its_own(model, other):
+    twin, expected = other(model), model(**INPUTS).logits
+    assert twin.model.encoder.embed_tokens is twin.model.shared is not model.model.shared
+    with torch.no_grad():
+        twin.model.shared.weight.zero_()
+    assert torch.equal(model(**INPUTS).logits, expected)
+
+
+def test_an_encoder_that_is_kept_alone_takes_its_embedding_along(model):
+    states = model.get_encoder()(SOURCE).last_hidden_state
+    encoder = copy.deepcopy(model).get_encoder()
+    assert torch.equal(encoder(SOURCE).last_hidden_state, states)
+    assert encoder.double()(SOURCE).last_hidden_state.dtype == torch.float64
+
+
+def test_models_that_were_saved_with_the_embedding_in_the_encoder_load(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    with_the_encoders_embedding(tmp_path / "model.safetensors")
+    loaded, report = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values())
+    assert torch.equal(loaded(**INPUTS).logits, model(**INPUTS).logits)
+    base = VanillaTransformerModel.from_pretrained(tmp_path)
+    assert torch.equal(base.shared.weight, model.model.shared.weight)
+    loaded.save_pretrained(tmp_path / "again")
+    assert "model.shared.weight" in load_file(tmp_path / "again" / "model.safetensors")
+
+
+def test_old_names_load_by_torch_too(model):
+    old = {name.replace("shared.", "encoder.embed_tokens."): weight for name, weight in model.state_dict().items()}
+    old["model.decoder.embed_tokens.weight"] = model.model.decoder.embed_tokens.weight
+    other = VanillaTransformerForConditionalGeneration(model.config).eval()
+    assert not torch.equal(other(**INPUTS).logits, model(**INPUTS).logits)
+    other.load_state_dict(old)
+    assert torch.equal(other(**INPUTS).logits, model(**INPUTS).logits)
+
+
+def test_weights_begin_as_those_of_an_encoder_and_a_decoder(tiny_config):
+    """The same seed begins the same run as before the embedding was one module: it still draws for both."""
+    torch.manual_seed(0)
+    encoder, decoder = Encoder(tiny_config), Decoder(tiny_config)
+    torch.manual_seed(0)
+    model = VanillaTransformerModel(tiny_config)
+    assert torch.equal(model.shared.weight, encoder.embed_tokens.weight)
+    for made, alone in ((model.encoder, encoder), (model.decoder, decoder)):
+        for ours, theirs in zip(made.layers.parameters(), alone.layers.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_a_model_is_freed_at_once(tiny_config):
+    """Without the garbage collector, which does not know of an accelerator's memory."""
+    model = VanillaTransformerForConditionalGeneration(tiny_config)
+    model(**INPUTS)
+    freed = weakref.ref(model.model.shared)
+    gc.disable()
+    try:
+        del model
+        assert freed() is None
+    finally:
+        gc.enable()
