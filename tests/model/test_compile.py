@@ -156,8 +156,6 @@ def test_exported_encoder_serves_every_shape():
     encoder = build().get_encoder()
     inputs, others = batch(3, 7, 5), batch(4, 12, 9)
     del inputs["decoder_input_ids"], others["decoder_input_ids"]
-    program = torch.export.export(
-        encoder, (), inputs, dynamic_shapes=dict.fromkeys(inputs, {0: BATCH, 1: LONG}), strict=True
-    )
+    program = torch.export.export(encoder, (), inputs, dynamic_shapes=dict.fromkeys(inputs, {0: BATCH, 1: LONG}))
     found = program.module()(**others).last_hidden_state
     torch.testing.assert_close(found, encoder(**others).last_hidden_state, atol=1e-5, rtol=0)
