@@ -405,6 +405,12 @@ def test_a_directory_with_something_else_is_not_touched(recipe, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_link_to_nowhere_is_no_output(recipe, tmp_path):
+    (tmp_path / "model").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OutputError, match="is a link to .*nowhere, which does not exist"):
+        train(into(recipe, tmp_path / "model"))
+
+
 def test_a_command_that_failed_can_be_given_again_without_its_mistake(recipe, undisturbed, tmp_path):
     with pytest.raises(ValueError, match="9,?999"):
         train(into(recipe, tmp_path / "model", vocab_size=9999))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import Ids, PreparationReport, PreparedCorpus
 
-# An epoch is planned in memory: about 30 bytes a pair.
+# An epoch is planned in memory: about 30 bytes a pair, and 16 more where a share is drawn anew in each.
 MOST_PAIRS_IN_AN_EPOCH = 1_000_000_000
 
 

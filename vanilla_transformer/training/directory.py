@@ -108,6 +108,8 @@ class RunDirectory:
         """
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
+        if self.path.is_symlink() and not self.path.exists():
+            raise OutputError(f"The output {self.path} is a link to {self.path.readlink()}, which does not exist.")
         self.path.mkdir(parents=True, exist_ok=True)
         self._take()
         if self.is_started:

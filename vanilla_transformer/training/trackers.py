@@ -42,7 +42,8 @@ def make_trackers(names: Sequence[str], run: RunDirectory) -> list[str | General
 def final_scores(run: RunDirectory) -> dict[str, float]:
     """The scores of a finished run for the trackers, by the text and the metric, as in ``test/sacrebleu``."""
     scores = json.loads(run.summary.read_text(encoding="utf-8"))["scores"]
-    return {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
+    values = {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class RunTensorBoard(TensorBoardTracker):
