@@ -44,6 +44,7 @@ SIBLINGS = {
         "cpu_vanilla_transformer",
         "decoding_vanilla_transformer",
         "encoding_vanilla_transformer",
+        "layout_vanilla_transformer",
         "search_vanilla_transformer",
     },
     "decoding_vanilla_transformer": {"layout_vanilla_transformer"},

@@ -410,9 +410,9 @@ def test_what_was_laid_out_is_neither_copied_nor_kept_alive():
     model = sharp(0)
     expected = model.generate(**INPUTS)
     assert torch.equal(copy.deepcopy(model).generate(**INPUTS), expected)
-    before = len(fast_generation._LAID_OUT)
+    before = len(fast_generation._PACKED)
     del model
-    assert len(fast_generation._LAID_OUT) < before
+    assert len(fast_generation._PACKED) < before
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])

@@ -33,8 +33,8 @@ class StepDecoder:
 
     @staticmethod
     def weights(model: Any) -> Iterator[torch.Tensor]:
-        """What it is made from, and has to be made anew for when it changes."""
-        yield from model.model.decoder.parameters()
+        """What it is made from, and has to be made anew for when it changes; the embedding is read as it is."""
+        yield from model.model.decoder.layers.parameters()
         yield from model.lm_head.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
@@ -45,9 +45,8 @@ class StepDecoder:
         on_cpu = model.lm_head.weight.device.type == "cpu"
         self.past_dtype = torch.float32 if on_cpu else self.dtype
         self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
-        self.embedding = decoder.embed_tokens
         self.scale = config.d_model**0.5
-        self.positional_encoding = decoder.positional_encoding
+        self.decoder = decoder
         self.layers = [_Layer(layer, lay_out) for layer in decoder.layers]
         self.source_products = [
             lay_out.joined(layer.cross_attention.k_proj, layer.cross_attention.v_proj) for layer in decoder.layers
@@ -78,7 +77,7 @@ class StepDecoder:
         The tokens' keys and values are added to the past.
         """
         encoding = past.encoding_of(position)
-        x = F.embedding(tokens_NW.flatten(), self.embedding.weight).to(self.dtype) * self.scale + encoding
+        x = F.embedding(tokens_NW.flatten(), self.decoder.embed_tokens.weight).to(self.dtype) * self.scale + encoding
         slots = past.room_for(tokens_NW.shape[1])
         for number, layer in enumerate(self.layers):
             q, k, v = layer.project(x).split((layer.keys_width, layer.keys_width, layer.values_width), dim=-1)
@@ -146,7 +145,7 @@ class Past:
     def encoding_of(self, position: int) -> torch.Tensor:
         """Section 3.5's encoding of a position, (d_model,)."""
         if position >= len(self._encodings):
-            table = self.decoder.positional_encoding
+            table = self.decoder.decoder.positional_encoding
             longest = 2 * position + 16
             if table.learned is not None:
                 longest = max(min(longest, table.learned.num_embeddings), position + 1)

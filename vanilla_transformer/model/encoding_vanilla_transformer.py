@@ -23,8 +23,8 @@ class LaidOutEncoder:
 
     @staticmethod
     def weights(model: Any) -> Iterator[torch.Tensor]:
-        """What it is made from, and has to be made anew for when it changes."""
-        yield from model.model.encoder.parameters()
+        """What it is made from, and has to be made anew for when it changes; the embedding is read as it is."""
+        yield from model.model.encoder.layers.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
         config, self.encoder = model.config, model.model.encoder

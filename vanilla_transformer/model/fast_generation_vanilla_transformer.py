@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import transformers
@@ -27,6 +27,7 @@ from transformers.utils import logging
 from .cpu_vanilla_transformer import computing_dtype
 from .decoding_vanilla_transformer import Past, StepDecoder
 from .encoding_vanilla_transformer import LaidOutEncoder
+from .layout_vanilla_transformer import checksum
 from .search_vanilla_transformer import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
 
 logger = logging.get_logger(__name__)
@@ -68,8 +69,6 @@ UNDERSTOOD = {
 }
 # Where the modules of a model are from, beside this package, to which nothing was added.
 OF_A_PLAIN_MODEL = ("torch.nn.modules.", "transformers.activations")
-# Numbers of each weight that are compared.
-SAMPLED = 32
 # Implementations of the same attention.
 ATTENTIONS = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None}
 
@@ -283,25 +282,37 @@ def _searching(
         yield decoder, decoder.start(encoded_NSD, None if mask is None else mask[::width])
 
 
-# What of a model is laid out is so once, and again when a weight is another one than it was.
-_LAYING_OUT = threading.Lock()
-_LAID_OUT: "weakref.WeakKeyDictionary[Any, dict[type, tuple[Any, torch.Tensor, Any]]]" = weakref.WeakKeyDictionary()
+class _PackedPart(NamedTuple):
+    """Encoder or decoder in each type that was asked for, and the weights that they were made from."""
+
+    places: list[tuple[int, torch.device, torch.dtype]]
+    checksum: torch.Tensor
+    by_type: dict[tuple[torch.dtype, str | None], Any]
+
+
+# What of a model is packed is so once for a type, and again when a weight is another one than it was.
+_PACKING = threading.Lock()
+_PACKED: "weakref.WeakKeyDictionary[Any, dict[type, _PackedPart]]" = weakref.WeakKeyDictionary()
 
 
 def _laid_out(model: Any, part: type[_Part], dtype: torch.dtype, quantization: str | None) -> _Part:
     weights = list(part.weights(model))
-    versions = [None if weight.is_inference() else weight._version for weight in weights]
-    key = (dtype, quantization, [(weight.data_ptr(), weight.device) for weight in weights], versions)
-    # Of each weight some numbers, too: what is changed through `.data` has no other version.
-    steps = [max(1, weight.numel() // SAMPLED) for weight in weights]
-    sample = torch.cat([weight.detach().flatten()[::step] for weight, step in zip(weights, steps, strict=True)])
-    with _LAYING_OUT:
-        parts = _LAID_OUT.setdefault(model, {})
+    places = [(weight.data_ptr(), weight.device, weight.dtype) for weight in weights]
+    found = checksum(weights)
+    with _PACKING:
+        parts = _PACKED.setdefault(model, {})
         known = parts.get(part)
-        if known is None or known[0] != key or not torch.equal(known[1], sample):
-            known = (key, sample, part(model, dtype, quantization))
-            parts[part] = known
-    return known[2]
+        if known is None or known.places != places or not torch.equal(known.checksum, found):
+            known = parts[part] = _PackedPart(places, found, {})
+        if (dtype, quantization) not in known.by_type:
+            known.by_type[dtype, quantization] = part(model, dtype, quantization)
+        return known.by_type[dtype, quantization]
+
+
+def free_packed_weights(model: Any) -> None:
+    """Lets go of the copies of a model's weights that `generate` has kept."""
+    with _PACKING:
+        _PACKED.pop(model, None)
 
 
 def _limits(
@@ -410,6 +421,7 @@ __all__ = [
     "fast_beam_search",
     "fast_encoder_output",
     "fast_greedy_search",
+    "free_packed_weights",
     "library_without",
     "obstacle_to_fast_road",
     "padding_of",

@@ -13,6 +13,7 @@ from .fast_generation_vanilla_transformer import (
     fast_beam_search,
     fast_encoder_output,
     fast_greedy_search,
+    free_packed_weights,
     library_without,
     obstacle_to_fast_road,
     padding_of,
@@ -207,6 +208,13 @@ class PaperGenerationMixin(GenerationMixin):
         return super().generate(  # type: ignore[misc]
             inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
         )
+
+    def free_packed_weights(self) -> None:
+        """Frees the copies of the weights that `generate` keeps, in the order that the processor multiplies fastest.
+
+        There is one for each type that was asked for, made by the first call and again by the next.
+        """
+        free_packed_weights(self)
 
     def _without_hooks(self, asked: "_Asked", settings: dict[str, Any]) -> dict[str, Any]:
         """What a search has to be told where the library no longer asks this class for it; there it says so once.

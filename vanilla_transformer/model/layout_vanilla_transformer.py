@@ -1,6 +1,6 @@
 """A layer's products for decoding: weights in the order that the processor multiplies fastest with, no gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +12,8 @@ from .cpu_vanilla_transformer import has_bfloat16_products, int8_engine, saturat
 # With 8 bits oneDNN is faster than torch's own choice from so many rows and outputs, a vocabulary's, on.
 MANY_ROWS = 32
 MANY_OUTPUTS = 4096
+# Numbers of 64 bits that are summed along both dimensions while they are near the processor: 4 MiB.
+SUMMED_AT_ONCE = 1 << 19
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -66,6 +68,31 @@ class Layout(NamedTuple):
         return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
 
 
+def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Integers that differ once a weight differs, however it was changed: through `.data`, NumPy or shared memory.
+
+    Sums of the bits along both dimensions, exact: each number, and each exchange of two, of rows or of columns
+    changes some. It costs one reading of the weights from memory.
+    """
+    sums: list[torch.Tensor] = []
+    for weight in weights:
+        bits = _as_integers(weight.detach())
+        if bits.dim() < 2:
+            sums.append(bits.flatten())
+            continue
+        for part in bits.flatten(0, -2).split(max(1, SUMMED_AT_ONCE // bits.shape[-1])):
+            sums += [part.sum(0), part.sum(1)]
+    return torch.cat([part.to(torch.long) for part in sums])
+
+
+def _as_integers(weight: torch.Tensor) -> torch.Tensor:
+    """The bits of a weight as integers of 64 bits where a row can be read so."""
+    weight, size = weight.contiguous(), weight.element_size()
+    if weight.dim() and not weight.shape[-1] * size % 8 and not weight.storage_offset() * size % 8:
+        return weight.view(torch.int64)
+    return weight.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+
+
 def _has_packed_products(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
@@ -100,4 +127,4 @@ def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -
         return torch.ops.quantized.linear_prepack(rounded, bias)
 
 
-__all__ = ["Layout", "Product"]
+__all__ = ["Layout", "Product", "checksum"]
