@@ -328,7 +328,7 @@ def test_evaluate_names_its_corpus_as_train_does(run, model, tmp_path):
 
 
 def test_evaluate_never_writes_over_its_corpus_and_knows_before_whether_it_can_write(run, model, corpus, tmp_path):
-    for output, part in ((corpus[1], "both input and output"), (tmp_path / "none" / "out", "No such file")):
+    for output, part in ((corpus[1], "both input and output"), (tmp_path / "none" / "out", "no directory")):
         code, out, err = run("evaluate", model, "--data", *corpus, "--output", output, *SHORT)
         assert code in (1, 2) and out == ""
         assert_one_sentence(err, part)

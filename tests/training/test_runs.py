@@ -100,8 +100,14 @@ def assert_same_run(directory, undisturbed):
     assert figures(directory) == figures(undisturbed)
 
 
+def as_in_a_terminal(target, recipe, arguments):
+    """Under nohup SIGHUP is ignored, by these tests' processes too."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    target(recipe, **arguments)
+
+
 def in_background(recipe, target=train, **arguments):
-    process = PROCESSES.Process(target=target, args=(recipe,), kwargs=arguments)
+    process = PROCESSES.Process(target=as_in_a_terminal, args=(target, recipe, arguments))
     process.start()
     return process
 

@@ -169,7 +169,7 @@ def _tokenizer(
         origin = [[stream.stamp, text.hexdigest()] for stream, text in zip(streams, hashes, strict=True)]
         streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
         tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
-        run.prepared.mkdir(exist_ok=True)
+        run.prepared.mkdir(parents=True, exist_ok=True)
         replace_text(run.vocabulary, json.dumps(origin))
         _save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
