@@ -5,6 +5,7 @@ import io
 import pytest
 
 from vanilla_transformer.cli.program import main
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
 @pytest.fixture
@@ -32,3 +33,15 @@ def test_other_algorithms_need_a_size(text, tmp_path, capsys):
     assert code == 2
     assert "--vocab-size: bpe can learn" in capsys.readouterr().err
     assert not (tmp_path / "tokenizer").exists()
+
+
+def test_the_vocabulary_is_looked_up_once_for_all_lines(text, tmp_path, capsys, monkeypatch):
+    output = str(tmp_path / "tokenizer")
+    assert main(["tokenizer", "train", str(text), "--algorithm", "presplit", "--output", output]) == 0
+    asked, get_vocab = [], VanillaTransformerTokenizer.get_vocab
+    monkeypatch.setattr(VanillaTransformerTokenizer, "get_vocab", lambda self: asked.append(1) or get_vocab(self))
+    before = len(asked)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("Ġgras\n".encode() * 50)))
+    assert main(["tokenizer", "decode", output]) == 0
+    assert capsys.readouterr().out == "gras\n" * 50
+    assert len(asked) - before < 10

@@ -103,10 +103,50 @@ def test_after_an_interruption_the_same_command_with_resume_gives_the_whole_outp
     text = (gzip.decompress(whole) if name.endswith(".gz") else whole).decode()
     if options:
         numbers = [int(line.split(" ||| ")[0]) for line in text.split("\n")[:-1]]
-        assert numbers == [0, 0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+        assert numbers == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
     else:
         assert text.count("\n") == len(LINES)
     assert run("in", "--output", name, *options, "--resume") == (0, f"{name} is finished: 8 lines.\n")
+
+
+def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_path, monkeypatch):
+    monkeypatch.setattr("vanilla_transformer.translation.lines.WINDOW_CHARACTERS", 4)
+    assert run("in", "--output", "whole", "--nbest", "2")[0] == 0
+    assert break_off(interrupt, "in", "--output", "out", "--nbest", "2")[0] == 130
+    assert run("in", "--output", "out", "--nbest", "2", "--resume")[0] == 0
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert (tmp_path / "out").read_text().splitlines()[-1].startswith("7 ||| ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--threads", 9999], "--threads must be at most"),
+        (["--length-penalty", "nan"], "--length-penalty must be between -10 and 10, not nan"),
+        (["--length-penalty", "1e9"], "--length-penalty must be between -10 and 10, not 1000000000.0"),
+        (["--length-penalty", "-inf"], "--length-penalty must be between -10 and 10"),
+        (["--max-length-beyond-source", -1], "--max-length-beyond-source must be 0 or more, not -1"),
+    ],
+)
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(
+    run, tmp_path, monkeypatch, capsys, options, message, command
+):
+    monkeypatch.setattr(Decoding, "load", lambda *_: pytest.fail("loaded"))
+    (tmp_path / "pairs.tsv").write_text("a b\tx\n")
+    files = ["in"] if command == "translate" else ["--data", "pairs.tsv"]
+    code = main([command, "model", *files, *map(str, options)])
+    err = capsys.readouterr().err
+    assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run, monkeypatch):
+    def allocate(*_):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: 9 bytes")
+
+    monkeypatch.setattr(LineTranslator, "_generate", allocate)
+    code, err = run("in", "--output", "out")
+    assert code == 1 and "too little memory" in err and "fewer --batch-tokens" in err
 
 
 @pytest.mark.parametrize("name", ["in", "link", "out"])

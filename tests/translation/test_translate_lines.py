@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import (
+    LineTranslator,
     ModelNotFoundError,
     load_config,
     load_model,
@@ -20,6 +22,7 @@ from vanilla_transformer.translation import (
     translate_lines,
     with_pauses,
 )
+from vanilla_transformer.translation import lines as module
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 LINES = ["a b c", "", "the longest line of them all", "  ", "d", "e f", "e f"]
@@ -232,3 +235,56 @@ def test_two_threads_find_what_one_finds(model, tokenizer):
         found.append([translation.text for translation in translations])
         assert sum(told) == len(lines)
     assert found[0] == found[1]
+
+
+def test_as_many_hypotheses_of_an_empty_line_as_of_others(model, tokenizer):
+    settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 2}
+    translations = list(translate_lines(model, tokenizer, ["a", "", " ", "b"], **settings))
+    assert [len(translation.hypotheses) for translation in translations] == [2, 2, 2, 2]
+    assert [hypothesis.text for hypothesis in translations[1].hypotheses] == ["", ""]
+
+
+def test_windows_end_where_they_have_enough_characters(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW_CHARACTERS", 10)
+    gathered = list(module.windows(["a" * 4, "b" * 7, "c", "d" * 30, "e", None, "f", "g", "h"], 3))
+    assert gathered == [["a" * 4, "b" * 7], ["c", "d" * 30], ["e"], ["f", "g", "h"]]
+    assert [window.whole for window in gathered] == [True, True, False, True]
+
+
+def test_long_lines_of_a_fast_stream_do_not_gather():
+    read = []
+
+    def lines():
+        for number in range(100):
+            read.append(number)
+            yield "a" * (module._LONG_LINE + 1)
+
+    arrived = with_pauses(lines(), patience=10)
+    next(arrived)
+    time.sleep(0.1)
+    assert len(read) <= 3
+    assert sum(line is not None for line in arrived) == 99
+
+
+def test_batches_of_many_rows_have_a_multiple_of_eight(model, tokenizer):
+    translator = LineTranslator.of(model, tokenizer, batch_tokens=100)
+    ids = {number: [1] * (3 if number < 70 else 25) for number in range(90)}
+    batches = list(translator._batches(ids))
+    assert [len(batch) for batch in batches] == [4] * 5 + [32, 32, 6]
+    assert sorted(number for batch in batches for number in batch) == list(range(90))
+
+
+def test_a_long_line_is_cut_before_it_is_split_into_tokens(model, tokenizer, monkeypatch):
+    seen, split = [], VanillaTransformerTokenizer.__call__
+
+    def watched(self, texts, **options):
+        seen.extend(map(len, texts))
+        return split(self, texts, **options)
+
+    long = "a b " * 50_000
+    settings = {"max_source_length": 20, "max_new_tokens": 3, "num_beams": 2}
+    monkeypatch.setattr(VanillaTransformerTokenizer, "__call__", watched)
+    [translation] = translate_lines(model, tokenizer, [long], **settings)
+    assert max(seen) < 1000
+    assert [translation] == list(translate_lines(model, tokenizer, [long[:300]], **settings))
+    assert translation.truncated

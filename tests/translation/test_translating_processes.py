@@ -1,7 +1,9 @@
 """Several processes at one file: one output in order, the same as that of one process, and an end for all."""
 
+import functools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import time
 import pytest
 import torch
 from echo import Echo, render
+from launching import Launch
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -215,6 +218,72 @@ def test_a_process_that_gives_signs_may_take_its_time(text, tmp_path, monkeypatc
     with pytest.raises(ProcessesError, match="no sign of life"):
         while time.monotonic() < end + 5:
             main.wait()
+
+
+def agreed(*facts):
+    """What became of processes that begin with these facts, the main one first."""
+    store, results = torch.distributed.HashStore(), [None] * len(facts)
+
+    def run(rank):
+        def found(prepared):
+            if isinstance(facts[rank], Exception):
+                raise facts[rank]
+            return facts[rank]
+
+        try:
+            results[rank] = SeveralProcesses(store, rank, len(facts)).agree(lambda: f"prepared by {rank}", found)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(len(facts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return results
+
+
+def test_processes_agree_on_model_and_input_before_they_begin():
+    same = {"model": "1234", "--num-beams": None}
+    assert agreed(same, dict(same), dict(same)) == [f"prepared by {rank}" for rank in range(3)]
+    main, one, other = agreed(same, same, same | {"model": "5678"})
+    assert one == "prepared by 1"
+    assert isinstance(main, ProcessesError) and str(main) == str(other)
+    assert "Process 2 on" in str(main) and "sees another model than the main process (5678, and there 1234)" in str(
+        main
+    )
+    main, other = agreed(same, OSError("There is no model directory m."))
+    assert isinstance(main, ProcessesError) and "no model directory" in str(main)
+
+
+@pytest.mark.parametrize(
+    ("command", "differs", "message"),
+    [
+        (["translate", "model", "in", "--output", "out"], "in", "sees another input"),
+        (["translate", "model", "in", "--output", "out"], "model/model.safetensors", "sees another model"),
+        (["evaluate", "model", "--data", "in", "in.de"], "in", "sees another corpus"),
+    ],
+)
+def test_processes_that_see_other_files_of_one_name_translate_nothing(model, tmp_path, command, differs, message):
+    for rank in range(2):
+        shutil.copytree(model, tmp_path / str(rank) / "model")
+        for name in ("in", "in.de"):
+            (tmp_path / str(rank) / name).write_text("a b\n" * 20)
+    with open(tmp_path / "1" / differs, "r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"c")
+    (tmp_path / "0" / "out").write_text("of yesterday\n")
+    words = [*command, "--num-beams", "1", "--max-length-beyond-source", "1"]
+    launch = Launch(2, words, tmp_path / "launch", deed=functools.partial(go_to_own_directory, tmp_path))
+    assert launch.codes() == [1, 1], launch.printed_by_all()
+    for rank in range(2):
+        assert message in launch.printed(rank)
+    assert (tmp_path / "0" / "out").read_text() == "of yesterday\n"
+
+
+def go_to_own_directory(folder, rank):
+    os.chdir(folder / str(rank))
 
 
 @pytest.fixture(scope="module")

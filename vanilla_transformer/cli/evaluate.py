@@ -1,6 +1,7 @@
 """`vanilla-transformer evaluate`: scores of a model on a corpus."""
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from vanilla_transformer.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from vanilla_transformer.evaluation import Evaluation
     from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
@@ -76,8 +78,7 @@ class Evaluate:
         check_names(metrics)
         arguments = self.decoding.arguments()
         self._check_paths()
-        corpus = self._corpus()
-        model, tokenizer = self.decoding.load(self.model)
+        corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
         distinct = len(set(corpus["source"]))
         processes.start({"windows": 0})
         with progress_bar(self.progress, "sources", total=distinct) as bar:
@@ -95,9 +96,27 @@ class Evaluate:
         """Does what the other processes do, once the main one has found nothing wrong."""
         from vanilla_transformer.evaluation.scoring import help_to_evaluate
 
+        corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
         processes.await_start()
-        model, tokenizer = self.decoding.load(self.model)
-        help_to_evaluate(model, tokenizer, self._corpus(), processes, **self.decoding.arguments())
+        help_to_evaluate(model, tokenizer, corpus, processes, **self.decoding.arguments())
+
+    def _prepare(self) -> "tuple[Dataset, PreTrainedModel, PreTrainedTokenizerBase]":
+        return self._corpus(), *self.decoding.load(self.model)
+
+    def _facts(self, prepared: "tuple[Dataset, PreTrainedModel, PreTrainedTokenizerBase]") -> dict[str, Any]:
+        """What has to be the same in all processes."""
+        from vanilla_transformer.translation import fingerprint
+
+        corpus, model, _ = prepared
+        sources = hashlib.blake2b(digest_size=8)
+        for source in corpus["source"]:
+            sources.update(source.encode() + b"\0")
+        return {
+            "model": fingerprint(self.model, model),
+            "corpus": sources.hexdigest(),
+            **self.decoding.arguments(),
+            "precision": self.decoding.precision,
+        }
 
     def _check_paths(self) -> None:
         """Refuses what cannot be written, and to write over what is needed, before hours of decoding."""

@@ -142,7 +142,12 @@ def _sentence(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if isinstance(error, OSError | ValueError | RecipeError):
         return message.rstrip(".") + "."
-    if type(error).__name__ == "OutOfMemoryError":
+    # On a CPU torch has no class of its own for it.
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator" in message
+    ):
         return (
             "The device has too little memory for such batches: in training give more --batches-per-step, "
             "in translation fewer --batch-tokens."

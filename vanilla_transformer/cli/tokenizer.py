@@ -3,15 +3,12 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError, refuse_full_directory
-from vanilla_transformer.cli.streams import open_output, read_input
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from vanilla_transformer.cli.streams import open_output, read_input, refuse_same_file
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,7 @@ class TokenizerEncode:
         """Writes the sub-words of each line."""
         from vanilla_transformer.translation import load_tokenizer
 
+        refuse_same_file(None, None)
         tokenizer = load_tokenizer(self.model)
         with open_output(None) as output:
             for line in read_input(None):
@@ -75,15 +73,16 @@ class TokenizerDecode:
         """Writes the text of each line of sub-words."""
         from vanilla_transformer.translation import load_tokenizer
 
+        refuse_same_file(None, None)
         tokenizer = load_tokenizer(self.model)
-        with open_output(None) as output:
-            for number, line in enumerate(read_input(None), start=1):
-                ids = self._to_ids(tokenizer, line, number)
-                print(tokenizer.decode(ids, skip_special_tokens=True), file=output)
-
-    def _to_ids(self, tokenizer: "PreTrainedTokenizerBase", line: str, number: int) -> list[int]:
         vocabulary = tokenizer.get_vocab()
         known = {str(index): index for index in vocabulary.values()} if self.ids else vocabulary
+        with open_output(None) as output:
+            for number, line in enumerate(read_input(None), start=1):
+                ids = self._to_ids(known, line, number)
+                print(tokenizer.decode(ids, skip_special_tokens=True), file=output)
+
+    def _to_ids(self, known: dict[str, int], line: str, number: int) -> list[int]:
         for token in line.split():
             if token not in known:
                 kind = "id" if self.ids else "sub-word"

@@ -1,5 +1,6 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
+import hashlib
 import os
 import signal
 import sys
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.resuming import ResumableFile
 
 
+# With larger exponents the scores of long translations are no numbers any more, or all the same.
+LARGEST_PENALTY = 10
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How translations are searched for, and with what."""
@@ -76,7 +81,6 @@ class Decoding:
         if Path(model).is_dir():
             # Reading is a matter of a moment; only a download is worth a bar.
             disable_progress_bar()
-        at_least_one(threads=self.threads)
         device = _own_device(self.device)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -89,10 +93,24 @@ class Decoding:
 
     def arguments(self) -> dict[str, Any]:
         """What `translate_lines` is told; for the rest the model's own settings hold."""
-        at_least_one(num_beams=self.num_beams, batch_tokens=self.batch_tokens)
+        self._check()
         names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return given | ({"quantization": "int8"} if self.precision == "int8" else {})
+
+    def _check(self) -> None:
+        at_least_one(num_beams=self.num_beams, batch_tokens=self.batch_tokens, threads=self.threads)
+        cores = os.cpu_count()
+        if self.threads is not None and cores is not None and self.threads > cores:
+            raise UsageError(f"--threads must be at most {cores}, the cores of this machine, not {self.threads}.")
+        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
+            bounds = f"between -{LARGEST_PENALTY} and {LARGEST_PENALTY}"
+            raise UsageError(f"--length-penalty must be {bounds}, not {self.length_penalty}.")
+        if self.max_length_beyond_source is not None and self.max_length_beyond_source < 0:
+            raise UsageError(
+                f"--max-length-beyond-source must be 0 or more, not {self.max_length_beyond_source}: "
+                "a translation may always be as long as its source."
+            )
 
     def settings(self) -> dict[str, Any]:
         """What the translations depend on and the model does not say: the search, and the precision if not float32."""
@@ -226,7 +244,7 @@ class Translate:
         from vanilla_transformer.translation.resuming import ResumableFile
 
         assert self.output is not None
-        translator = self._translator()
+        translator = processes.agree(self._translator, self._facts)
         with ResumableFile(self.output, self._work(translator), resume=self.resume) as output:
             source = Source(read_input(self.input), output.place.window or translator.window)
             source.skip(output.place)
@@ -251,11 +269,11 @@ class Translate:
         from vanilla_transformer.translation.files import Source, translate_windows
         from vanilla_transformer.translation.resuming import Place
 
+        translator = processes.agree(self._translator, self._facts)
         place = Place(**processes.await_start())
         if place.finished:
             processes.leave(None)
             return
-        translator = self._translator()
         source = Source(read_input(self.input), place.window)
         source.skip(place)
         translate_windows(translator, source, None, processes, render=self._format)
@@ -265,6 +283,12 @@ class Translate:
 
         model, tokenizer = self.decoding.load(self.model)
         return LineTranslator.of(model, tokenizer, **self._arguments(model))
+
+    def _facts(self, translator: "LineTranslator") -> dict[str, Any]:
+        """What has to be the same in all processes."""
+        assert self.input is not None
+        with open(self.input, "rb") as file:
+            return self._work(translator) | {"input": hashlib.file_digest(file, "blake2b").hexdigest()[:16]}
 
     def _work(self, translator: "LineTranslator") -> dict[str, Any]:
         """What has to be the same for a translation to be gone on with; the names are for messages.

@@ -12,12 +12,16 @@ from vanilla_transformer.translation.resuming import Place, ResumableFile, Resum
 
 @dataclass(frozen=True)
 class Window:
-    """Lines that are translated together; `digest` is the hash of the input up to their end."""
+    """Lines that are translated together; `digest` is the hash of the input up to their end.
+
+    `first` counts the lines before them, and `whole` says whether more lines after them would not have joined them.
+    """
 
     number: int
     first: int
     lines: list[str]
     digest: str
+    whole: bool
 
 
 class Source:
@@ -33,13 +37,14 @@ class Source:
         return self._windows
 
     def _numbered(self, lines: Iterable[str]) -> Iterator[Window]:
-        digest = hashlib.blake2b(digest_size=16)
+        digest, first = hashlib.blake2b(digest_size=16), 0
         try:
             for gathered in windows(lines, self.size):
                 for line in gathered:
                     digest.update(line.encode() + b"\n")
                 number, self.read = self.read, self.read + 1
-                yield Window(number, number * self.size, gathered, digest.hexdigest())
+                yield Window(number, first, gathered, digest.hexdigest(), gathered.whole)
+                first += len(gathered)
         except (OSError, ValueError) as error:
             self.error = error
 
@@ -95,7 +100,7 @@ def translate_windows(
                 collected.take_ready()
             processes.wait()
         translations = translator.translate(window.lines, lambda count: progress(processes.count(count)))
-        processes.hand_in(number, _Result.of(window, translations, source.size, render).to_json())
+        processes.hand_in(number, _Result.of(window, translations, render).to_json())
         if collected is not None:
             collected.take_ready()
         number = processes.claim()
@@ -120,14 +125,14 @@ class _Result:
 
     @classmethod
     def of(
-        cls, window: Window, translations: list[Translation], size: int, render: Callable[[int, Translation], str]
+        cls, window: Window, translations: list[Translation], render: Callable[[int, Translation], str]
     ) -> "_Result":
         numbered = list(enumerate(translations, start=window.first))
         return cls(
             text="".join(f"{render(number, translation)}\n" for number, translation in numbered),
             lines=len(window.lines),
             source=window.digest,
-            whole=len(window.lines) == size,
+            whole=window.whole,
             cut=[number + 1 for number, translation in numbered if translation.truncated],
         )
 

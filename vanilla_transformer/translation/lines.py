@@ -11,12 +11,19 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
+from vanilla_transformer.translation.long_lines import beginning
 from vanilla_transformer.translation.side_by_side import side_by_side
 
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
 # padding, but the more is begun again after an interruption and waited for where several processes share a file.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 WINDOW = {"cpu": 2000, "accelerator": 8000}
+# However few lines they are: text takes a hundred times its size while it is split into sub-words.
+WINDOW_CHARACTERS = 1 << 20
+# Lines that have so many wait for those before them to be taken on, and do not gather.
+_LONG_LINE = 1 << 16
+# Batches of more rows than this have a multiple of it. oneDNN makes code for each number of rows that it meets.
+_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Translation:
         return self.hypotheses[0].score
 
 
-_NOTHING_TO_TRANSLATE = Translation((Hypothesis("", 0.0, 0),))
+_NOTHING = (Hypothesis("", 0.0, 0),)
 
 
 def translate_lines(
@@ -98,6 +105,8 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
         try:
             for line in lines:
                 arrived.put(line)
+                if len(line) > _LONG_LINE:
+                    arrived.join()
             arrived.put(None)
         except Exception as error:
             arrived.put(error)
@@ -109,6 +118,7 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
         except queue.Empty:
             yield None
             line = arrived.get()
+        arrived.task_done()
         if line is None:
             return
         if isinstance(line, Exception):
@@ -116,16 +126,27 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
         yield line
 
 
-def windows(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
-    """Gathers `size` lines, or fewer before a pause, at the end, and before a line that could not be read."""
-    window: list[str] = []
+class Gathered(list[str]):
+    """Lines that are translated together; `whole` says whether more lines after them would not have joined them."""
+
+    whole = False
+
+
+def windows(lines: Iterable[str | None], size: int) -> Iterator[Gathered]:
+    """Gathers `size` lines, or as many as have `WINDOW_CHARACTERS`.
+
+    There are fewer before a pause, at the end, and before a line that could not be read.
+    """
+    window, characters = Gathered(), 0
     try:
         for line in lines:
             if line is not None:
                 window.append(line)
-            if window and (line is None or len(window) == size):
+                characters += len(line)
+            window.whole = len(window) == size or characters >= WINDOW_CHARACTERS
+            if window and (line is None or window.whole):
                 yield window
-                window = []
+                window, characters = Gathered(), 0
     except (OSError, ValueError):
         if window:
             yield window
@@ -179,13 +200,14 @@ class LineTranslator:
         `progress` gets the share of the lines that the tokens of each batch have in all: as the longest lines come
         first, their number would promise an end much later than it comes.
         """
-        translations = [_NOTHING_TO_TRANSLATE] * len(lines)
+        translations = [Translation(_NOTHING * self._hypotheses)] * len(lines)
         progress = progress or (lambda count: None)
         full = [index for index, line in enumerate(lines) if line.strip()]
         if not full:
             progress(len(lines))
             return translations
-        ids = dict(zip(full, self.tokenizer([lines[index] for index in full])["input_ids"], strict=True))
+        texts = [beginning(self.tokenizer, lines[index], self.max_source_length) for index in full]
+        ids = dict(zip(full, self.tokenizer(texts)["input_ids"], strict=True))
         too_long = {index for index in full if len(ids[index]) > self.max_source_length}
         for index in too_long:
             # Cut, and still ended by its </s>.
@@ -203,15 +225,20 @@ class LineTranslator:
                 told = len(lines) * tokens // all_tokens
         return translations
 
+    @property
+    def _hypotheses(self) -> int:
+        """How many there are of each line."""
+        configured = getattr(self.model.generation_config, "num_return_sequences", None)
+        return int(self.generate_kwargs.get("num_return_sequences") or configured or 1)
+
     def _batches(self, ids: dict[int, list[int]]) -> Iterator[list[int]]:
         """Rows of about equal length together, the longest first: what does not fit into memory shows at the start."""
-        batch: list[int] = []
-        for index in sorted(ids, key=lambda index: -len(ids[index])):
-            if batch and (len(batch) + 1) * len(ids[batch[0]]) > self.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(index)
-        yield batch
+        rows = sorted(ids, key=lambda index: -len(ids[index]))
+        while rows:
+            count = max(1, self.batch_tokens // len(ids[rows[0]]))
+            count -= count % _ROWS if count > _ROWS else 0
+            yield rows[:count]
+            rows = rows[count:]
 
     def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
         """The hypotheses for each row of source tokens, best first."""

@@ -2,14 +2,17 @@
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed
+
+Prepared = TypeVar("Prepared")
 
 # Windows that each process may be ahead of what is written: a slow one must not let the others fill the memory.
 AHEAD = 4
@@ -32,6 +35,10 @@ class OneProcess:
         self._claimed = 0
         self._lines = 0
         self._handed_in: dict[int, str] = {}
+
+    def agree(self, prepare: Callable[[], Prepared], facts: Callable[[Prepared], dict[str, Any]]) -> Prepared:
+        """What `prepare` gives."""
+        return prepare()
 
     def start(self, place: dict[str, Any]) -> None:
         """Begins with the window that follows the `windows` of this place."""
@@ -93,6 +100,45 @@ class SeveralProcesses:
     def is_main(self) -> bool:
         """Whether this is the process that reads options for all and writes."""
         return self._rank == 0
+
+    def agree(self, prepare: Callable[[], Prepared], facts: Callable[[Prepared], dict[str, Any]]) -> Prepared:
+        """What `prepare` gives, once all processes have found the same facts of it; the main one does it first.
+
+        Raises:
+            ProcessesError: A process has others, or cannot find them.
+        """
+        if not self.is_main:
+            return self._agree_with_main(prepare, facts)
+        prepared = prepare()
+        self._store.set("facts", json.dumps(facts(prepared)))
+        for other in range(1, self.size):
+            while not self._store.check([f"agreed {other}"]):
+                self.wait()
+            if complaint := self._store.get(f"agreed {other}").decode():
+                raise ProcessesError(complaint)
+        return prepared
+
+    def _agree_with_main(
+        self, prepare: Callable[[], Prepared], facts: Callable[[Prepared], dict[str, Any]]
+    ) -> Prepared:
+        while not self._store.check(["facts"]):
+            time.sleep(_LOOK)
+        theirs, complaint = json.loads(self._store.get("facts")), ""
+        try:
+            prepared = prepare()
+            ours = facts(prepared)
+            for name in {**theirs, **ours}:
+                if ours.get(name) != theirs.get(name):
+                    raise ProcessesError(
+                        f"Process {self._rank} on {socket.gethostname()} sees another {name} than the main process "
+                        f"({ours.get(name)}, and there {theirs.get(name)}): give all the same command and files."
+                    )
+        except Exception as error:
+            complaint = str(error) or type(error).__name__
+            raise
+        finally:
+            self._store.set(f"agreed {self._rank}", complaint)
+        return prepared
 
     def start(self, place: dict[str, Any]) -> None:
         """Lets all processes begin with the window that follows the `windows` of this place."""

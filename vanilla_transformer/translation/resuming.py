@@ -25,8 +25,8 @@ class ResumeError(ValueError):
 class Place:
     """How far the translation of a file has come: whole windows, and once it is finished the rest as well.
 
-    A whole window has `window` lines, 0 where nothing has begun. `lines` are those of the input, whose hash up to
-    there is `source`; `size` is the output's in bytes, whose hash up to there is `translation`.
+    A whole window has `window` lines, or fewer long ones; 0 where nothing has begun. `lines` are those of the input,
+    whose hash up to there is `source`; `size` is the output's in bytes, whose hash up to there is `translation`.
     """
 
     window: int = 0
