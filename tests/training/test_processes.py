@@ -109,6 +109,12 @@ def test_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_happen
     assert_same_training(tmp_path / "model", alone)
 
 
+def test_several_processes_at_a_finished_run_all_end_well(recipe, alone, tmp_path):
+    launch = Launch(2, command(recipe, alone), tmp_path)
+    assert launch.codes() == [0, 0], launch.printed_by_all()
+    assert "is finished, there is nothing to do" in launch.printed(0) and launch.printed(1) == ""
+
+
 def assert_others_say(launch, victim, reason):
     """Each process that is left names the one to blame, and what to do."""
     processes = len(launch.processes)
