@@ -41,13 +41,24 @@ import ctranslate2
 CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is no penalty,
 and in float32 the translations are those of the original model with `length_penalty=0,
 length_penalty_type="huggingface"`. Source and translation end after {positions} tokens: there are no more positions.
+
+{processors}
 """
 
+_IN_8_BITS = """Its weights are in int8 on 7 bits, so that it is right on any x86 processor, with VNNI and without,
+as it is loaded above and with `compute_type="auto"`. Arm has not been tried."""
+_NOT_IN_8_BITS = """As it is loaded above it is right on any processor. `compute_type="auto"` and `"int8"` make 8 bits
+of its weights when they load them, and without VNNI (most processors before 2020) CTranslate2's sums of such products
+are wrong, without a word: leave them out there, or export with `--quantization int8`, which is right on both."""
+
+_INT16_OR_FLOAT32 = (
+    ', compute_type="int16" if "int16" in ctranslate2.get_supported_compute_types("cpu") else "float32"'
+)
 _WITH_TOKENIZERS = """from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("tokenizer.json")
 tokenizer.encode_special_tokens = {split_special_tokens}  # text that spells a special token is only text
-translator = ctranslate2.Translator(".")
+translator = ctranslate2.Translator("."{compute_type})
 
 tokens = tokenizer.encode("A dog runs.").tokens
 results = translator.translate_batch([tokens], {options})
@@ -56,11 +67,34 @@ print(tokenizer.decode([tokenizer.token_to_id(token) for token in results[0].hyp
 _WITH_TRANSFORMERS = """from transformers import {tokenizer_class}
 
 tokenizer = {tokenizer_class}.from_pretrained(".")
-translator = ctranslate2.Translator(".")
+translator = ctranslate2.Translator("."{compute_type})
 
 tokens = tokenizer.convert_ids_to_tokens(tokenizer("A dog runs.").input_ids)
 results = translator.translate_batch([tokens], {options})
 print(tokenizer.convert_tokens_to_string(results[0].hypotheses[0]))"""
+
+
+class _Specification(transformer_spec.TransformerSpec):
+    """CTranslate2's, with weights of 7 bits in the place of 8.
+
+    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 and not 2 · 255 · 127.
+    """
+
+    def optimize(self, quantization: str | None = None) -> None:
+        """Shares equal weights and rounds them, leaving the model's own as they are."""
+        weights = {}
+        for name, variable in self.variables().items():
+            if isinstance(variable, model_spec.PyTorchVariable):
+                weights[name] = variable.tensor
+                variable.tensor = variable.tensor.clone()  # CTranslate2 scales in place.
+        super().optimize(quantization)
+        rounded = self.variables()
+        for name, variable in rounded.items():
+            if f"{name}_scale" in rounded and getattr(variable, "dtype", None) == "int8":
+                weight = weights[name].detach().float()
+                scales = 64 / weight.abs().amax(1).clamp(min=1e-30)
+                variable.array = (weight * scales[:, None]).round().to(torch.int8).numpy()
+                rounded[f"{name}_scale"].array = scales.numpy()
 
 
 class _Made(Converter):
@@ -96,11 +130,11 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
     _Made(spec).convert(str(output), quantization=quantization, force=True)
     alone = save_tokenizer(tokenizer, output)
-    (output / "README.md").write_text(_readme(model, tokenizer, target, alone), encoding="utf-8")
+    (output / "README.md").write_text(_readme(model, tokenizer, target, alone, quantization), encoding="utf-8")
     return []
 
 
-def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool) -> str:
+def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantization: str) -> str:
     """How to run the export, with the settings that the model decodes with."""
     settings = model.generation_config
     options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"
@@ -112,6 +146,8 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool) -> str:
         options += f", suppress_sequences={never}"
     example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
         options=options,
+        # Where CTranslate2 has no int16 it would make int8 of it.
+        compute_type=_INT16_OR_FLOAT32 if quantization == "int16" else "",
         split_special_tokens=tokenizer.split_special_tokens,
         tokenizer_class=type(tokenizer).__name__,
     )
@@ -119,6 +155,7 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool) -> str:
         packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
         example=example,
         positions=positions,
+        processors=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
     )
 
 
@@ -130,7 +167,7 @@ def _specification(model: Any) -> transformer_spec.TransformerSpec:
         raise ConversionError(
             f"CTranslate2 has no activation {config.activation_function!r}; it has {', '.join(_ACTIVATIONS)}."
         )
-    spec = transformer_spec.TransformerSpec.from_config(
+    spec = _Specification.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=False,
