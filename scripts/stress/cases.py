@@ -27,6 +27,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from scripts.stress.reference import TooLong
+
 # What a process sees before it loads the libraries; here they are loaded when it begins.
 SETTINGS = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -404,6 +406,8 @@ def main(module: str, description: str | None, groups: Mapping[str, Group], coun
         name = order[seed % len(order)]
         try:
             tally[name][case(groups, name, seed)] += 1
+        except TooLong:
+            tally[name]["too long for the reference"] += 1
         except Fault as fault:
             faults += 1
             tally[name]["FAULT"] += 1

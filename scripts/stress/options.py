@@ -375,12 +375,12 @@ _DEFAULTS = {
 
 TRANSLATE = [
     _int("num_beams", sure=16),
-    _float("length_penalty", sure=2),
+    _float("length_penalty", low=-math.inf, sure=2),
     _int("max_length_beyond_source", low=0, sure=100),
     _int("batch_tokens", sure=1000),
     _choice("precision", "float32", "bfloat16", "int8", others=["auto"]),
     Option("device", ["cpu", "cpu", "cuda", "cuda:99", "mps", "meta", "cpu:0", "cpu:1", "xpu", *TEXTS], str),
-    _int("threads", sure=2),
+    _int("threads", sure=1),
     _int("nbest", sure=2, values=["1", "2", "2", "3", "4"]),
 ]
 TRANSLATE_BY_NAME = {option.name: option for option in TRANSLATE}

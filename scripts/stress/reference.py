@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer
 
 Array = NDArray[Any]
 TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
+PATIENCE = 5.0
 # What section 6.1 says, where the files say nothing.
 PAPER = {
     "num_beams": 4,
@@ -40,6 +42,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 class Unusable(Exception):
     """Files from which no model follows: whoever loads them has to refuse."""
+
+
+class TooLong(Exception):
+    """A search that takes NumPy more than `PATIENCE` seconds."""
 
 
 class Found(NamedTuple):
@@ -259,7 +265,9 @@ class Reference:
 
         Raises:
             Unusable: Some number on the way is none.
+            TooLong: With so many hypotheses or tokens.
         """
+        deadline = time.monotonic() + PATIENCE
         chosen = {**self.settings, **settings}
         beams, exponent = chosen["num_beams"], chosen["length_penalty"]
         limit, returned = len(source) + chosen["max_length_beyond_source"], chosen.get("returned", 1)
@@ -269,6 +277,8 @@ class Reference:
         running: list[tuple[float, tuple[int, ...]]] = [(0.0, (start,))]
         ended: list[Found] = []
         for length in range(1, limit + 1):
+            if time.monotonic() > deadline:
+                raise TooLong(f"{beams} hypotheses, {length} tokens")
             log_p = self.log_probabilities(memory, [tokens for _, tokens in running])
             if not np.isfinite(log_p).all():
                 raise Unusable("probabilities are not finite")

@@ -1,4 +1,4 @@
-"""That the rules of the stress tests find what went wrong in silence."""
+"""A few cases of each stress test, and that their rules find what went wrong in silence."""
 
 import json
 import random
@@ -8,12 +8,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.stress import cases, models, options
+from scripts.stress import cases, inputs, models, options
 from scripts.stress.cases import Command, Fault, Outcome, check_manners, check_untouched, snapshot
 from scripts.stress.reference import Reference, Unusable
 from vanilla_transformer.translation import load_model, translate_lines
 
 LINES = ["one two three", "", "four four five one nine"]
+
+
+def spread(groups, number):
+    """So many cases, each group's in its share."""
+    names = [name for name, group in groups.items() for _ in range(group.share)]
+    return [pytest.param(names[seed * len(names) // number], seed, id=f"{seed}") for seed in range(number)]
+
+
+@pytest.mark.parametrize(("name", "seed"), spread(options.GROUPS, 12))
+def test_random_values_of_options_are_refused_or_done(name, seed):
+    cases.case(options.GROUPS, name, seed)
+
+
+@pytest.mark.parametrize(("name", "seed"), spread(models.GROUPS, 12))
+def test_damaged_models_are_refused_or_used_as_they_are(name, seed):
+    cases.case(models.GROUPS, name, seed)
+
+
+@pytest.mark.parametrize(("name", "seed"), spread(inputs.GROUPS, 9))
+def test_swapped_inputs_are_refused_or_begun_anew(name, seed):
+    cases.case(inputs.GROUPS, name, seed)
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 2.0}])
