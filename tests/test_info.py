@@ -188,6 +188,12 @@ def test_a_run_of_an_earlier_version_shows_what_it_wrote(model, tmp_path):
         (["base", "--batches-per-step", "-1"], 2, "--batches-per-step must be at least 1, not -1"),
         (["base", "--sentence-length", "0"], 2, "--sentence-length must be at least 1, not 0"),
         (["table3-E", "--sentence-length", "2000"], 1, "1024 learned positions"),
+        (["big", "--sentence-length", "65536"], 2, "give a smaller --sentence-length"),
+        (
+            ["base", "--vocab-size", "1" + "0" * 30],
+            2,
+            "give a smaller --sentence-length, --batch-tokens or --vocab-size",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_sentence(run, model, tmp_path, words, code, part):

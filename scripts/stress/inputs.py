@@ -138,9 +138,7 @@ def train_case(directory: Path, draw: random.Random) -> str:
     elif way == "recipe":
         changed = "recipe.yaml"
         recipe = directory / "model" / "recipe.yaml"
-        field, value = draw.choice(
-            (("dropout: 0.3", "dropout: 0.2"), ("seed: 1", "seed: 2"), ("d_ff: 32", "d_ff: 16"))
-        )
+        field, value = draw.choice((("scale: 1.0", "scale: 1.1"), ("seed: 1", "seed: 2"), ("d_ff: 32", "d_ff: 16")))
         recipe.write_text(recipe.read_text().replace(field, value))
     elif way == "option":
         changed, value = draw.choice((("dropout", "0.2"), ("seed", "2"), ("batch-tokens", "200"), ("d-ff", "16")))

@@ -14,6 +14,8 @@ import sacrebleu
 import yaml
 
 from scripts.stress.cases import (
+    LONGEST_WAIT,
+    MOST_MEMORY,
     SIZES,
     STEPS,
     Command,
@@ -413,10 +415,22 @@ def translate_case(directory: Path, draw: random.Random) -> str:
         raise Fault(f"translate {given} {lines} {way}: {fault}") from fault
 
 
+TOO_MUCH = "more than a case has time or memory for, as it was asked to"
+
+
+def _is_too_much(outcome: Outcome, given: dict[str, str]) -> bool:
+    """Whether thousands of hypotheses or tokens took the time or memory that they do take."""
+    asked = max((value for value in _search(given).values() if isinstance(value, int)), default=0)
+    return asked > 1000 and (outcome.memory > MOST_MEMORY or outcome.seconds > LONGEST_WAIT)
+
+
 def _search(given: dict[str, str]) -> dict[str, Any]:
     """What the options say of the search; None leaves it to the model."""
     names = ("num_beams", "length_penalty", "max_length_beyond_source")
-    return {name: TRANSLATE_BY_NAME[name].parse(given[name]) for name in names if given.get(name, "None") != "None"}
+    known = {
+        name: given[name] for name in names if name in given and TRANSLATE_BY_NAME[name].verdict(given[name]) != 0
+    }
+    return {name: TRANSLATE_BY_NAME[name].parse(value) for name, value in known.items() if value != "None"}
 
 
 def judge_translation(
@@ -435,6 +449,8 @@ def judge_translation(
         Fault: It did neither.
     """
     verdicts = {name: TRANSLATE_BY_NAME[name].verdict(value) for name, value in given.items()}
+    if _is_too_much(outcome, given):
+        return TOO_MUCH
     check_manners(outcome, names=list(given))
     if outcome.code != 0:
         if all(verdict is True for verdict in verdicts.values()) and "nbest" not in given:
@@ -525,6 +541,8 @@ def evaluate_case(directory: Path, draw: random.Random) -> str:
     before = snapshot(directory)
     outcome = run(Command(["evaluate", str(place / "model"), *data, *options]), directory)
     try:
+        if _is_too_much(outcome, given):
+            return TOO_MUCH
         check_manners(outcome, names=[*given, "column"])
         verdicts = [option.verdict(given[option.name]) for option in chosen]
         if outcome.code != 0:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 Array = NDArray[Any]
 TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
-PATIENCE = 5.0
+PATIENCE, MOST_BEAMS = 5.0, 1000
 # What section 6.1 says, where the files say nothing.
 PAPER = {
     "num_beams": 4,
@@ -45,7 +45,7 @@ class Unusable(Exception):
 
 
 class TooLong(Exception):
-    """A search that takes NumPy more than `PATIENCE` seconds."""
+    """A search that takes NumPy more than `PATIENCE` seconds, or has more than `MOST_BEAMS` hypotheses."""
 
 
 class Found(NamedTuple):
@@ -277,7 +277,7 @@ class Reference:
         running: list[tuple[float, tuple[int, ...]]] = [(0.0, (start,))]
         ended: list[Found] = []
         for length in range(1, limit + 1):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or beams > MOST_BEAMS:
                 raise TooLong(f"{beams} hypotheses, {length} tokens")
             log_p = self.log_probabilities(memory, [tokens for _, tokens in running])
             if not np.isfinite(log_p).all():

@@ -19,6 +19,8 @@ _SIZES = (
     *("dropout", "label_smoothing", "positional_encoding"),
 )
 _PRECISIONS = "float32", "bfloat16"
+# Logits of a batch: the memory of more takes minutes to work out, and nobody trains with such a batch.
+_MOST_LOGITS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class Info:
         )
         is_preset = not Path(self.model).is_dir() and "/" not in self.model
         config = self._preset_config() if is_preset else self._model_config()
+        if self._sentences * self.sentence_length * config.vocab_size > _MOST_LOGITS:
+            raise UsageError(
+                f"A batch of {self._sentences * self.sentence_length:,} tokens and a vocabulary of "
+                f"{config.vocab_size:,} types are too much to work out: give a smaller --sentence-length, "
+                "--batch-tokens or --vocab-size, or a larger --batches-per-step."
+            )
         from vanilla_transformer.training.cost import count_parameters
         from vanilla_transformer.training.summary import read_summary
 
@@ -127,15 +135,19 @@ class Info:
             "table_2": table_2,
         }
 
+    @property
+    def _sentences(self) -> int:
+        """Those of one batch."""
+        return max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
+
     def _memory(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
         """Bytes of one process in training, with products in float32 and in bfloat16."""
         from vanilla_transformer.training.memory import training_memory
 
-        sentences = max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
         estimates = {
             precision: training_memory(
                 config,
-                sentences=sentences,
+                sentences=self._sentences,
                 source_length=self.sentence_length,
                 target_length=self.sentence_length,
                 precision=precision,
@@ -145,7 +157,7 @@ class Info:
         return {
             "batch_tokens": self.batch_tokens,
             "batches_per_step": self.batches_per_step,
-            "sentences": sentences,
+            "sentences": self._sentences,
             "sentence_length": self.sentence_length,
             **{name: {**dataclasses.asdict(bytes_), "total": bytes_.total} for name, bytes_ in estimates.items()},
         }

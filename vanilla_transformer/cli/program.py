@@ -150,6 +150,6 @@ def _sentence(error: Exception) -> str:
     ):
         return (
             "The device has too little memory for such batches: in training give more --batches-per-step, "
-            "in translation fewer --batch-tokens."
+            "in translation fewer --batch-tokens or --num-beams."
         )
     return f"{type(error).__name__}: {message} (not your mistake: --debug shows where it happened)"
