@@ -183,6 +183,7 @@ def test_vocabulary_error_survives_pickling() -> None:
         (TEXTS, 259, "bpe", "at least 260"),
         (TEXTS, 259, "presplit", "at least 260"),
         (TEXTS, None, "bpe", "vocab_size is missing: bpe"),
+        (TEXTS, 2**31 - 1, "wordpiece", "vocab_size must be at most 4000000"),
         (TEXTS, 300, "bpee", "no algorithm 'bpee'"),
         ("one text", 300, "bpe", "iterable of texts"),
     ],

@@ -20,6 +20,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+# The library takes memory for as many before it learns, and ends the process where there is not so much.
+_MOST_TYPES = 4_000_000
 ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
 
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence, 3 is there because the library wants it.
@@ -104,6 +106,8 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
                 f"vocab_size must be at least {least}, for {len(_BYTES)} bytes and {len(_SPECIAL_TOKENS)} special "
                 f"tokens, not {vocab_size}."
             )
+        if vocab_size is not None and vocab_size > _MOST_TYPES:
+            raise ValueError(f"vocab_size must be at most {_MOST_TYPES}, not {vocab_size}.")
         if algorithm == "presplit":
             tokenizer = _learn_presplit(texts, vocab_size)
         elif vocab_size is None:
