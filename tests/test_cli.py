@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launching import Launch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -416,6 +416,71 @@ def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):
         assert (averaged.generation_config.num_beams, averaged.generation_config.length_penalty) == (2, 0.6)
         for name, tensor in averaged.state_dict().items():
             torch.testing.assert_close(tensor, weights[name] + shift)
+
+
+def test_average_takes_files_of_weights_with_a_model_beside_them(run, model, tmp_path):
+    shutil.copytree(model, tmp_path / "other")
+    files = [model / "model.safetensors", tmp_path / "other" / "model.safetensors"]
+    assert run("average", *files, "--output", tmp_path / "mean")[0] == 0
+    assert load_model(tmp_path / "mean")[0].state_dict().keys() == load_model(model)[0].state_dict().keys()
+    (tmp_path / "alone").mkdir()
+    for name in ("a.safetensors", "b.safetensors"):
+        shutil.copy(files[0], tmp_path / "alone" / name)
+    code, _, err = run("average", *(tmp_path / "alone").iterdir(), "--output", tmp_path / "none")
+    assert code == 1 and f"{tmp_path / 'alone'} is not a model directory: it has no config.json" in err
+
+
+def test_average_refuses_weights_that_are_not_as_their_manifest_says_or_no_numbers(run, model, tmp_path):
+    paths = []
+    for step in (10, 20):
+        partial = partial_path(tmp_path / "run" / "checkpoints", step)
+        shutil.copytree(model, partial)
+        (partial / "optimizer.bin").touch()
+        paths.append(commit_checkpoint(partial, Progress(step=step)))
+    file = paths[1] / "model.safetensors"
+    weights = load_file(file)
+    weights["model.shared.weight"][0] += 1
+    save_file(weights, file, metadata={"format": "pt"})
+    code, _, err = run("average", *paths, "--output", tmp_path / "mean")
+    assert code == 1 and f"{paths[1]} is not as it was written, the contents of model.safetensors have changed" in err
+    (paths[1] / "manifest.json").unlink()
+    assert run("average", *paths, "--output", tmp_path / "mean")[0] == 0
+    weights["model.shared.weight"][0] = float("nan")
+    save_file(weights, file)
+    code, _, err = run("average", *paths, "--output", tmp_path / "none")
+    assert code == 1 and "model.shared.weight holds NaN or infinity" in err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "info", "export", "convert", "push", "average"])
+def test_no_command_takes_a_model_with_a_layer_too_many(run, model, corpus, tmp_path, monkeypatch, command):
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"decoder_layers": config["decoder_layers"] + 1}))
+    (broken / "README.md").write_text("A card.")
+    monkeypatch.setenv("HF_TOKEN", "hf_some")
+    words = {
+        "evaluate": ["--data", *corpus],
+        "export": ["--to", "marian", tmp_path / "out"],
+        "convert": [tmp_path / "out"],
+        "push": ["org/name"],
+        "average": ["--output", tmp_path / "out"],
+    }
+    code, out, err = run(command, broken, *words.get(command, []), stdin=b"a b\n")
+    assert (code, out) == (1, "") and "are missing." in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_without_numbers_is_refused(run, model):
+    code, _, err = run("translate", model, "--device", "meta", stdin=b"a\n")
+    assert code == 2 and "--device meta has shapes and no numbers" in err
+
+
+def test_a_token_that_cannot_be_one_is_told_before_it_is_sent(run, model, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_\u00e9")
+    code, _, err = run("push", model, "org/name")
+    assert code == 1 and "The token for the Hub has letters that no token has" in err
 
 
 def test_average_of_a_finished_run_counts_its_last_step_as_the_run_did(run, model, tmp_path):

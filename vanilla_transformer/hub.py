@@ -1,7 +1,6 @@
 """A model directory to the Hub: what of it is sent, to where, and what to do when that fails."""
 
 import fnmatch
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from huggingface_hub import HfApi, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
@@ -31,7 +31,12 @@ from vanilla_transformer.training.card import (
 )
 from vanilla_transformer.training.directory import RECIPE
 from vanilla_transformer.training.recipe import RecipeError, load_recipe
-from vanilla_transformer.translation.loading import TOKENIZER_FILES, VOCABULARIES
+from vanilla_transformer.translation.loading import (
+    TOKENIZER_FILES,
+    VOCABULARIES,
+    load_config,
+    load_weights_and_config,
+)
 
 # Of a directory nothing else leaves the machine: no checkpoint, no log, no corpus.
 SENT = (
@@ -82,7 +87,13 @@ def push_model(
         CardError: The card names another licence.
     """
     _check_model(directory)
-    if get_token() is None:
+    token = get_token()
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise PushError(
+            "The token for the Hub has letters that no token has: copy it anew from "
+            f"{constants.ENDPOINT}/settings/tokens, into the environment variable HF_TOKEN or `hf auth login`."
+        )
+    if token is None:
         raise PushError(
             "There is no token for the Hub: log in with `hf auth login`, or put a token that may write "
             f"({constants.ENDPOINT}/settings/tokens) into the environment variable HF_TOKEN."
@@ -128,9 +139,8 @@ def _check_model(directory: Path) -> None:
                 f"{directory} is not a whole model, it has no {either[0]}: `save_pretrained` of the model and of the "
                 "tokenizer writes all of it."
             )
-    kind = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("model_type")
-    if kind != VanillaTransformerConfig.model_type:
-        raise PushError(f"{directory} is a model of the type {kind}, not {VanillaTransformerConfig.model_type}.")
+    load_config(directory)
+    load_weights_and_config(directory, torch.float32)
 
 
 def _prepare_place(api: HfApi, repo_id: str, private: bool) -> str:

@@ -88,3 +88,28 @@ def test_a_misspelt_preset_names_the_nearest(wrong, nearest):
 def test_a_name_like_no_preset_lists_them_all():
     with pytest.raises(ValueError, match=r"no preset 'xyz'; there are tiny, small, base, .*, table3-E\."):
         VanillaTransformerConfig.from_preset("xyz")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, value) for name in ("vocab_size", "d_model", "d_ff", "encoder_layers") for value in ("4", 4.0, True)],
+        *[
+            (name, 10**9)
+            for name in ("d_model", "d_ff", "d_k", "d_v", "num_heads", "encoder_layers", "decoder_layers")
+        ],
+        *[("vocab_size", 10**12), ("max_position_embeddings", 10**12), ("max_position_embeddings", 0), ("d_ff", None)],
+        *[("dropout", "0.1"), ("dropout", float("nan")), ("label_smoothing", True), ("layer_norm_eps", -1e-6)],
+        *[("attention_bias", "no"), ("tie_word_embeddings", 1), ("pad_token_id", "0"), ("eos_token_id", [2, "3"])],
+        ("activation_function", 3),
+    ],
+)
+def test_settings_of_the_wrong_type_or_beyond_all_sense_are_refused_before_memory_is_taken(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be [^\n]*\.$"):
+        VanillaTransformerConfig(**{name: value})
+
+
+def test_an_activation_that_does_not_exist_is_named(tiny_config):
+    tiny_config.activation_function = "rely"
+    with pytest.raises(ValueError, match="There is no activation_function 'rely'; there are .*relu"):
+        VanillaTransformerForConditionalGeneration(tiny_config)

@@ -1,11 +1,17 @@
 """Model directories that cannot be loaded, and what is said of them."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.export.conversion import convert
 from vanilla_transformer.translation.loading import (
+    ModelNotFoundError,
     UnusableModelError,
     load_config,
     load_model,
@@ -68,3 +74,107 @@ def test_nobody_is_asked_whether_to_run_code_of_a_model(directory, monkeypatch):
     set_in(directory / "config.json", model_type="other", auto_map={"AutoConfig": "other.Config"})
     with pytest.raises(UnusableModelError, match="cannot be loaded"):
         load_model(directory)
+
+
+def with_weights(directory, change):
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def as_pickle(directory, change=lambda weights: None):
+    weights = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    change(weights)
+    torch.save(weights, directory / "pytorch_model.bin")
+
+
+NORM = "model.encoder.layers.1.feed_forward_norm.weight"
+OTHER_WEIGHTS = [
+    (lambda path: with_weights(path, lambda weights: weights.pop(NORM)), f"{NORM} is missing"),
+    (lambda path: with_weights(path, lambda weights: weights.update(more=torch.ones(1))), "more is left over"),
+    (lambda path: set_in(path / "config.json", decoder_layers=9), "and 125 more are missing"),
+    (lambda path: set_in(path / "config.json", decoder_layers=1), "and 17 more are left over"),
+    (lambda path: set_in(path / "config.json", d_ff=65), r"has the shape \(64,\) and not \(65,\)"),
+    (lambda path: set_in(path / "config.json", tie_word_embeddings=False), "lm_head.weight and 1 more are missing"),
+    (lambda path: set_in(path / "config.json", pad_token_id=264), "pad_token_id 264 of its config.json is no id"),
+]
+
+
+@pytest.mark.parametrize(("harm", "words"), OTHER_WEIGHTS)
+@pytest.mark.parametrize("load", [load_model, load_config, convert])
+def test_weights_that_are_not_those_of_the_configuration_are_refused(directory, harm, words, load):
+    """None is made up in silence, and what has no place is not forgotten."""
+    harm(directory)
+    with pytest.raises(UnusableModelError, match=rf"^{directory} is no usable model.*{words}[^\n]*\.$"):
+        load(directory)
+
+
+def test_weights_in_pieces_are_compared_with_the_configuration_too(directory, tiny_model):
+    (directory / "model.safetensors").unlink()
+    tiny_model.save_pretrained(directory, max_shard_size="20KB")
+    assert len(list(directory.glob("model-*.safetensors"))) > 1
+    load_model(directory)
+    next(directory.glob("model-00002*")).unlink()
+    with pytest.raises(UnusableModelError, match=r" damaged or none: model-00002\S*: "):
+        load_model(directory)
+
+
+def test_a_pickle_is_read_with_the_same_care(directory, tmp_path_factory):
+    twin = tmp_path_factory.mktemp("twin") / "model"
+    shutil.copytree(directory, twin)
+    as_pickle(directory)
+    load_model(directory)
+    as_pickle(twin, lambda weights: weights.pop(NORM))
+    with pytest.raises(UnusableModelError, match=f"{NORM} is missing"):
+        load_model(twin)
+
+
+def test_a_pickle_with_code_is_refused_without_advice_to_run_it(directory):
+    as_pickle(directory, lambda weights: weights.update(code=Path))
+    with pytest.raises(
+        UnusableModelError, match="pytorch_model.bin is a pickle .* ask for the model as safetensors"
+    ) as e:
+        load_model(directory)
+    assert "weights_only" not in str(e.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_refused(directory, value):
+    with_weights(directory, lambda weights: weights[NORM].fill_(value))
+    with pytest.raises(UnusableModelError, match=f"{NORM} holds NaN or infinity"):
+        load_model(directory)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["{", "", "[1]", '{"d_model": 3'])
+def test_a_broken_file_is_named(directory, name, text):
+    (directory / name).write_text(text)
+    with pytest.raises(UnusableModelError, match=rf" {name} is no JSON"):
+        load_model(directory)
+
+
+def test_a_wrong_setting_is_said_to_be_in_the_configuration(directory):
+    set_in(directory / "config.json", d_model="32")
+    with pytest.raises(UnusableModelError, match=r": config.json: d_model must be a whole number, not '32'\.$"):
+        load_model(directory)
+
+
+def test_a_missing_vocabulary_is_named(directory):
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(UnusableModelError, match="has no vocabulary: it has none of tokenizer.json,"):
+        load_model(directory)
+
+
+@pytest.mark.parametrize("name", ["./nosuch", "../nosuch", "models/nosuch", "nosuch", "a/b/c", "modell/"])
+def test_a_mistyped_name_of_a_directory_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("asked the Hub"))
+    for load in (load_model, load_config, load_tokenizer):
+        monkeypatch.setattr(
+            "transformers.AutoTokenizer.from_pretrained", lambda *_, **__: pytest.fail("asked the Hub")
+        )
+        with pytest.raises(ModelNotFoundError, match=f"^There is no model directory {name}"):
+            load(name)

@@ -24,7 +24,7 @@ class Average:
     """
 
     models: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN|CHECKPOINT ...", help_behavior_hint="")]
-    """Directory of a run, or directories of checkpoints or models."""
+    """Directory of a run, or directories of checkpoints or models, or files of weights in such directories."""
     output: Path
     """Directory for the model; it must be empty or not exist."""
     last: OptionalInt = None
@@ -32,15 +32,22 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves and prints the directory."""
-        from vanilla_transformer.training.averaging import load_average
+        from vanilla_transformer.training.averaging import AveragingError, load_average
+        from vanilla_transformer.training.checkpoints import weights_damage
         from vanilla_transformer.translation import load_tokenizer
+        from vanilla_transformer.translation.loading import check_numbers
 
         if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
             raise UsageError(f"{self.output} is not empty: name another directory as --output.")
         checkpoints = self._checkpoints()
         home = _home(self.models[0])
+        for checkpoint in checkpoints:
+            damage = weights_damage(_directory(checkpoint))
+            if damage is not None:
+                raise AveragingError(f"{checkpoint} is not as it was written, {damage}: name the others.")
         model = _model(home)
         load_average(model, checkpoints)
+        check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model)
         tokenizer = load_tokenizer(home)
         model.save_pretrained(self.output)
         tokenizer.save_pretrained(self.output)
@@ -74,8 +81,14 @@ def _home(path: Path) -> Path:
     """The directory that has the tokenizer, and the sizes of the model, of a run, a checkpoint or a model."""
     if not path.exists():
         raise FileNotFoundError(2, "There is no such directory", str(path))
+    path = _directory(path)
     in_run = path.resolve().parent.parent
     return in_run if not (path / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else path
+
+
+def _directory(path: Path) -> Path:
+    """Where a file of weights has the rest beside it; a directory stays itself."""
+    return path.parent if path.is_file() else path
 
 
 def _model(home: Path) -> "VanillaTransformerForConditionalGeneration":
@@ -88,7 +101,7 @@ def _model(home: Path) -> "VanillaTransformerForConditionalGeneration":
 
     if not (home / "config.json").is_file() and (home / "recipe.yaml").is_file():
         return new_model(load_recipe(home / "recipe.yaml"))
-    model = VanillaTransformerForConditionalGeneration(load_config(home))
+    model = VanillaTransformerForConditionalGeneration(load_config(home, its_weights=False))
     if (home / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(home)
     return model

@@ -148,6 +148,8 @@ def _own_device(device: str | None) -> str | None:
 def _check_device(device: str) -> None:
     import torch
 
+    if device.partition(":")[0] == "meta":
+        raise UsageError("--device meta has shapes and no numbers: choose another.")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.fsmt import from_fsmt
@@ -15,6 +15,7 @@ from vanilla_transformer.export.weights import training_settings_lost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
+from vanilla_transformer.translation.loading import load_weights_and_config
 
 OURS = VanillaTransformerConfig.model_type
 READERS: dict[str, Callable[[Any], VanillaTransformerForConditionalGeneration]] = {
@@ -54,7 +55,7 @@ def convert(source: str | Path) -> Converted:
             f"{source} is a model of the type {model_type}; those that can be converted are "
             f"{', '.join([*READERS, OURS])}."
         )
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=torch.float32)
+    model: Any = load_weights_and_config(source, torch.float32)
     tokenizer = _tokenizer(source)
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer: the converted model has none either."]
     if model_type == OURS:

@@ -32,6 +32,21 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "table3-E": {"positional_encoding": "learned"},
 }
 
+# Beyond any model that was ever trained: what is larger is a slip, and is to be told before memory is asked for.
+_LARGEST = {
+    "vocab_size": 2**24,
+    "d_model": 2**16,
+    "d_ff": 2**20,
+    "num_heads": 2**12,
+    "d_k": 2**16,
+    "d_v": 2**16,
+    "encoder_layers": 2**10,
+    "decoder_layers": 2**10,
+    "max_position_embeddings": 2**24,
+}
+_SWITCHES = ("attention_bias", "output_bias", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
+_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
+
 
 class VanillaTransformerConfig(PreTrainedConfig):
     """Sizes and settings of the Transformer of "Attention Is All You Need"; the defaults are its base model.
@@ -99,19 +114,36 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 )
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        self._check_sizes("vocab_size", "d_ff", "d_k", "d_v", "encoder_layers", "decoder_layers")
+        self._check_sizes(*_LARGEST)
         self._check_choices()
         super().__post_init__(**kwargs)
 
     def _check_sizes(self, *names: str) -> None:
         for name in names:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if not _is_int(value):
+                raise ValueError(f"{name} must be a whole number, not {value!r}.")
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}.")
+            if value > _LARGEST[name]:
+                raise ValueError(f"{name} must be at most {_LARGEST[name]:,}, not {value:,}.")
 
     def _check_choices(self) -> None:
-        for name in ("dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
+        for name in ("dropout", "label_smoothing", "layer_norm_eps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}.")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+        for name in _TOKENS:
+            if getattr(self, name) is not None and not _is_int(getattr(self, name)):
+                raise ValueError(f"{name} must be the id of a token, not {getattr(self, name)!r}.")
+        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        if not all(end is None or _is_int(end) for end in ends):
+            raise ValueError(f"eos_token_id must be the id of a token or a list of them, not {self.eos_token_id!r}.")
+        if not isinstance(self.activation_function, str):
+            raise ValueError(f"activation_function must be a name, not {self.activation_function!r}.")
         if self.positional_encoding not in ("sinusoidal", "learned"):
             raise ValueError(
                 f"positional_encoding must be 'sinusoidal' or 'learned', not {self.positional_encoding!r}."
@@ -136,6 +168,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             meant = f", did you mean {near[0]!r}? There" if near else "; there"
             raise ValueError(f"There is no preset {name!r}{meant} are {', '.join(_PRESETS)}.")
         return cls(**{**_PRESETS[name], **overrides})
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 __all__ = ["VanillaTransformerConfig"]

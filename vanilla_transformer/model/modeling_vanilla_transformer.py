@@ -157,6 +157,10 @@ class PositionwiseFeedForward(nn.Module):
         super().__init__()
         self.w_1 = nn.Linear(config.d_model, config.d_ff)
         self.w_2 = nn.Linear(config.d_ff, config.d_model)
+        if config.activation_function not in ACT2FN:
+            raise ValueError(
+                f"There is no activation_function {config.activation_function!r}; there are {', '.join(ACT2FN)}."
+            )
         self.activation = ACT2FN[config.activation_function]
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -596,7 +600,11 @@ class VanillaTransformerForConditionalGeneration(PaperGenerationMixin, VanillaTr
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Section 3.1: the target shifted right by one place; ignored labels become padding."""
-        assert self.config.decoder_start_token_id is not None and self.config.pad_token_id is not None
+        if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
+            raise ValueError(
+                "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
+                "them, or give decoder_input_ids."
+            )
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)

@@ -7,6 +7,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from vanilla_transformer.model.saving_vanilla_transformer import rename_old_weights
+from vanilla_transformer.translation.loading import difference_from
 
 WEIGHTS = "model.safetensors"
 
@@ -46,17 +47,9 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
     Raises:
         AveragingError: They are those of another model.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    unknown = sorted(weights.keys() - parameters.keys())
-    loaded = {id(parameters[name]) for name in weights.keys() & parameters.keys()}
-    absent = sorted(name for name, parameter in parameters.items() if id(parameter) not in loaded)
-    if unknown or absent:
-        name = (unknown or absent)[0]
-        raise AveragingError(f"{path} is of another model: only one of the two has {name}.")
-    for name, weight in weights.items():
-        if weight.shape != parameters[name].shape:
-            shapes = f"{tuple(weight.shape)} in {path} and {tuple(parameters[name].shape)} in the model"
-            raise AveragingError(f"{name} has the shape {shapes}.")
+    difference = difference_from(model, {name: weight.shape for name, weight in weights.items()})
+    if difference is not None:
+        raise AveragingError(f"{path} is of another model: {difference}.")
     model.load_state_dict(weights, strict=False)
 
 

@@ -102,6 +102,16 @@ def _read_manifest(path: Path) -> Checkpoint | None:
     return Checkpoint(path, step, resumable, files) if sound else None
 
 
+def weights_damage(path: Path) -> str | None:
+    """What is wrong with the weights in a directory by the manifest beside them, None without one."""
+    if not (path / MANIFEST).is_file():
+        return None
+    checkpoint = _read_manifest(path)
+    if checkpoint is None:
+        return f"its {MANIFEST} is damaged"
+    return dataclasses.replace(checkpoint, resumable=False, files={WEIGHTS: checkpoint.files[WEIGHTS]}).damage()
+
+
 def _step_of(path: Path) -> int | None:
     """The step of a checkpoint by its name, None for the name of something else."""
     number = path.name.removeprefix("step-")

@@ -1,15 +1,12 @@
 """The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from tqdm import tqdm
-from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.evaluation.metrics import Score
@@ -31,6 +28,7 @@ from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.recipe import Recipe, settled
 from vanilla_transformer.training.summary import Summary, weights_in_words
 from vanilla_transformer.translation import translate_lines
+from vanilla_transformer.translation.loading import without_progress_bars
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -100,18 +98,6 @@ def _save_model(model: VanillaTransformerForConditionalGeneration, run: RunDirec
             f"The model cannot be written to {run.path} ({' '.join(str(error).split())}): its checkpoints are whole, "
             "and when there is room the same command goes on from the last."
         ) from error
-
-
-@contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Within it transformers shows no bars of its own."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _score(

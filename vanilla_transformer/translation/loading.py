@@ -2,12 +2,15 @@
 
 import fnmatch
 import hashlib
+import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -16,9 +19,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as transformers_logging
 
 import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.saving_vanilla_transformer import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.
@@ -48,31 +54,143 @@ def load_model(
 
     Raises:
         ModelNotFoundError: There is no model of that name.
+        UnusableModelError: Its files are damaged, or do not belong together.
     """
     with _not_found(path, "config.json"):
         if Path(path, "generation_config.json").is_file():
             GenerationConfig.from_pretrained(path)  # One that cannot be read is left out by the model without a word.
-        model = AutoModelForSeq2SeqLM.from_pretrained(path, dtype=dtype or torch.float32, trust_remote_code=False)
+    model: Any = load_weights_and_config(path, dtype or torch.float32)
     return model.to(device or best_device()).eval(), load_tokenizer(path)
 
 
-def load_config(path: str | Path) -> VanillaTransformerConfig:
-    """Loads the configuration of a model from a directory or the Hub.
+def load_weights_and_config(path: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a directory or the Hub, none of whose weights is missing, left over, or no number.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
+        UnusableModelError: Its files are damaged, or do not belong together.
+    """
+    with _not_found(path, "config.json", blame="config.json"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    ours = isinstance(config, VanillaTransformerConfig)
+    with _not_found(path, "config.json"):
+        if isinstance(config, VanillaTransformerConfig):
+            check_weights(path, config)
+        with without_progress_bars() if Path(path).is_dir() else nullcontext():
+            model, report = AutoModelForSeq2SeqLM.from_pretrained(
+                path, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
+            )
+        # Models of other types have left-overs that say nothing, such as tables of positions.
+        _refuse(path, _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ()))
+        check_numbers(path, model)
+    return model
+
+
+def check_numbers(path: str | Path, model: torch.nn.Module) -> None:
+    """Raises UnusableModelError where a weight has what is no number."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
+            raise UnusableModelError(f"{path} is no usable model: its {name} holds NaN or infinity.")
+
+
+def check_weights(path: str | Path, config: VanillaTransformerConfig) -> None:
+    """Compares the names and shapes of the weights in a directory with what its configuration asks for.
+
+    Only the files' headers are read. What is not there, or not as safetensors, is left to others.
+
+    Raises:
+        UnusableModelError: They do not belong together.
+        ValueError: A file cannot be read.
+    """
+    files = _weight_files(Path(path))
+    if not files:
+        return
+    shapes: dict[str, Any] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as reader:
+                shapes |= {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{file.name}: {error}") from error
+    rename_old_weights(shapes)
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(config)
+    difference = difference_from(model, shapes)
+    _refuse(path, difference)
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        number = getattr(config, name)
+        if number is not None and not 0 <= number < config.vocab_size:
+            raise UnusableModelError(
+                f"{path} is no usable model: {name} {number} of its config.json is no id of its vocabulary of "
+                f"{config.vocab_size:,}."
+            )
+
+
+def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
+    """What tells weights of these names and shapes from the model's, of which tied ones need to be there only once."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    there = {id(parameters[name]) for name in shapes.keys() & parameters.keys()}
+    missing = [name for name, parameter in parameters.items() if id(parameter) not in there]
+    left_over = sorted(shapes.keys() - parameters.keys())
+    if missing or left_over:
+        return _in_words(missing, left_over)
+    for name, shape in shapes.items():
+        if tuple(shape) != tuple(parameters[name].shape):
+            return f"{name} has the shape {tuple(shape)} and not {tuple(parameters[name].shape)}"
+    return None
+
+
+def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
+    parts = []
+    for names, words in ((sorted(missing), "missing"), (sorted(left_over), "left over")):
+        if names:
+            others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+            parts.append(f"{names[0]}{others} {'are' if others else 'is'} {words}")
+    return "; ".join(parts)
+
+
+def _refuse(path: str | Path, difference: str | None) -> None:
+    if difference:
+        raise UnusableModelError(
+            f"{path} is no usable model, its weights are not those of its config.json: {difference}."
+        )
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    """The files of safetensors that the library reads."""
+    whole, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole] if whole.is_file() else []
+    names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return [directory / name for name in sorted(names)]
+
+
+def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerConfig:
+    """Loads the configuration of a model from a directory or the Hub.
+
+    Args:
+        its_weights: Whether weights that lie beside it have to be those that it asks for.
+
+    Raises:
+        ModelNotFoundError: There is no model of that name.
+        UnusableModelError: It is damaged, or its weights are others.
         ValueError: The model is of another type.
     """
-    with _not_found(path, "config.json"):
+    with _not_found(path, "config.json", blame="config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     if not isinstance(config, VanillaTransformerConfig):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
+    if its_weights:
+        with _not_found(path, "config.json"):
+            check_weights(path, config)
     return config
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
     with _not_found(path, "tokenizer_config.json"):
+        if Path(path).is_dir() and not any(Path(path, name).is_file() for name in VOCABULARIES):
+            raise UnusableModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         tokenizer("a")  # Some of what may be wrong in its files shows only now.
         return tokenizer
@@ -107,16 +225,33 @@ def best_device() -> str:
 
 
 @contextmanager
-def _not_found(path: str | Path, file: str) -> Iterator[None]:
-    """Says in one sentence that there is no model, before and in place of a search of the Hub that cannot succeed."""
+def without_progress_bars() -> Iterator[None]:
+    """Within it transformers shows no bars of its own."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
+    """Says in one sentence that there is no model, before and in place of a search of the Hub that cannot succeed.
+
+    Args:
+        file: What a model's directory has.
+        blame: Where the mistake is whenever there is one.
+    """
     if Path(path).is_dir():
         if not Path(path, file).is_file():
             raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
-    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+    elif _means_a_place_here(str(path)):
         raise ModelNotFoundError(f"There is no model directory {path}.")
     try:
         yield
-    except ImportError:
+    except (ImportError, UnusableModelError):
         raise
     except BaseException as error:  # What the libraries raise for files that are damaged may be of any class.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -124,5 +259,32 @@ def _not_found(path: str | Path, file: str) -> Iterator[None]:
         if isinstance(error, OSError) and not Path(path).is_dir():
             sentence = f"There is no directory {path}, and the Hub gives no model of that name."
             raise ModelNotFoundError(sentence) from error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = _reason(Path(path), error)
+        if blame and not reason.startswith(blame):
+            reason = f"{blame}: {reason}"
         raise UnusableModelError(f"What is in {path} cannot be loaded, it is damaged or none: {reason}.") from error
+
+
+def _means_a_place_here(path: str) -> bool:
+    """Whether a name that is no directory cannot be one on the Hub, or has the look of a place on this machine."""
+    owner, _, _ = path.partition("/")
+    return not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or owner.strip(".") == "" or Path(owner).is_dir()
+
+
+def _reason(path: Path, error: BaseException) -> str:
+    """In one line, with the file's name where it can be told, and without advice to run code that nobody knows."""
+    for file in sorted(path.glob("*.json")):
+        try:
+            if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
+                return f"{file.name} is no JSON object"
+        except (ValueError, RecursionError) as broken:
+            return f"{file.name} is no JSON: {broken}".rstrip(".")
+        except OSError as broken:
+            return f"{file.name}: {broken.strerror}"
+    if "weights_only" in str(error):
+        pickles = [file.name for file in sorted(path.glob("*.bin"))]
+        return (
+            f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could run any "
+            "code: ask for the model as safetensors"
+        )
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
