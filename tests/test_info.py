@@ -192,7 +192,7 @@ def test_a_run_of_an_earlier_version_shows_what_it_wrote(model, tmp_path):
         (
             ["base", "--vocab-size", "1" + "0" * 30],
             2,
-            "give a smaller --sentence-length, --batch-tokens or --vocab-size",
+            "vocab_size must be at most 16,777,216",
         ),
     ],
 )

@@ -84,6 +84,8 @@ class Info:
         try:
             return VanillaTransformerConfig.from_preset(self.model, **sizes)
         except ValueError as error:
+            if self.model in VanillaTransformerConfig.presets():
+                raise UsageError(str(error)) from None
             raise ValueError(f"{str(error).removesuffix('.')}; and there is no directory of that name.") from None
 
     def _model_config(self) -> "VanillaTransformerConfig":
