@@ -28,7 +28,7 @@ from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-SHORT = ["--max-length-beyond-source", "3"]
+SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]
 HELP_WITHOUT_TORCH = """
 import sys
 from vanilla_transformer.cli import main

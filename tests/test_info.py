@@ -10,6 +10,7 @@ import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.model import cpu_vanilla_transformer as cpu
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.recipe import Recipe
 
@@ -171,6 +172,18 @@ def test_a_run_of_an_earlier_version_shows_what_it_wrote(model, tmp_path):
     assert page(tmp_path, *ONE_SENTENCE).endswith(
         "ITS RUN\n  steps                       1,234\n  FLOPs                       2.50e15\n"
     )
+
+
+@pytest.mark.processor
+def test_the_processor_is_shown_as_its_libraries_multiply():
+    found = report("base", *ONE_SENTENCE)["processor"]
+    assert found["instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert found["bfloat16_products"] == cpu.has_bfloat16_products()
+    assert found["translate_takes"] == ("bfloat16" if cpu.has_bfloat16_products() else "float32")
+    assert found["int8_weight_bits"] == (7 if cpu.saturates(torch.backends.quantized.engine) else 8)
+    shown = page("base", *ONE_SENTENCE).partition("THIS PROCESSOR\n")[2].splitlines()
+    assert f"weights of {found['int8_weight_bits']} bits" in shown[2]
+    assert shown[3].split() == ["translate", "takes", found["translate_takes"]]
 
 
 @pytest.mark.parametrize(

@@ -380,7 +380,7 @@ TRANSLATE = [
     _float("length_penalty", low=-math.inf, sure=2),
     _int("max_length_beyond_source", low=0, sure=100),
     _int("batch_tokens", sure=1000),
-    _choice("precision", "float32", "bfloat16", "int8", others=["auto"]),
+    _choice("precision", "auto", "float32", "bfloat16", "int8"),
     Option("device", ["cpu", "cpu", "cuda", "cuda:99", "mps", "meta", "cpu:0", "cpu:1", "xpu", *TEXTS], str),
     _int("threads", sure=1),
     _int("nbest", sure=2, values=["1", "2", "2", "3", "4"]),

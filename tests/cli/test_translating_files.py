@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.cli.translate import Decoding, _own_device
+from vanilla_transformer.cli.evaluate import Evaluate
+from vanilla_transformer.cli.translate import Decoding, Translate, _own_device
+from vanilla_transformer.model import cpu_vanilla_transformer as cpu
 from vanilla_transformer.translation import LineTranslator
 from vanilla_transformer.translation.lines import WINDOW
 
@@ -47,6 +51,7 @@ def run(capsys, monkeypatch, tmp_path, model):
 
     def run(*words, model=model, beams=2):
         settings = ["--num-beams", beams, "--max-length-beyond-source", 1]
+        settings += [] if "--precision" in words else ["--precision", "float32"]
         try:
             code = main([str(word) for word in ("translate", model, *words, *settings)])
         except SystemExit as done:
@@ -366,9 +371,11 @@ def test_each_process_of_a_machine_takes_its_own_device_and_its_share_of_the_cor
     asked = []
     monkeypatch.setattr("torch.set_num_threads", asked.append)
     monkeypatch.setattr("os.cpu_count", lambda: 6)
-    monkeypatch.setattr("vanilla_transformer.translation.load_model", lambda *arguments, **named: named["device"])
-    assert Decoding(device="cpu").load("model") == "cpu"
-    assert Decoding(device="cpu", threads=2).load("model") == "cpu"
+    loaded = []
+    monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, loaded))
+    Decoding(device="cpu").load("model")
+    Decoding(device="cpu", threads=2).load("model")
+    assert loaded == [{"device": "cpu", "dtype": torch.float32}] * 2
     assert asked == [3, 2]
 
 
@@ -385,11 +392,73 @@ def test_evaluation_shows_how_many_sources_there_are(model, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("2 of 2 sources, ")
 
 
+def load_nothing(loaded: list, path: str, *, width: int = 16, **named):
+    """In the place of `load_model`: a model without weights, and how it was asked for."""
+    loaded.append(named)
+    device = torch.device(named["device"] or "cpu")
+    model = SimpleNamespace(config=SimpleNamespace(d_model=width), device=device, dtype=named["dtype"])
+    model.to = lambda dtype: setattr(model, "dtype", dtype) or model
+    return model, None
+
+
 def test_int8_rounds_weights_that_are_read_exactly(monkeypatch):
-    monkeypatch.setattr("vanilla_transformer.translation.load_model", lambda *arguments, **named: named["dtype"])
-    decoding = Decoding(precision="int8", device="cpu")
-    assert decoding.load("model") == torch.float32
-    assert Decoding(precision="bfloat16", device="cpu").load("model") == torch.bfloat16
-    assert decoding.arguments() == {"quantization": "int8"}
-    assert Decoding(device="cpu").load("model") == torch.float32
-    assert Decoding().arguments() == {}
+    loaded = []
+    monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, loaded))
+    for precision in ("int8", "bfloat16", "float32", "auto"):
+        decoding = Decoding(precision=precision, device="cpu")
+        decoding.load("model")
+        assert decoding.arguments() == ({"quantization": "int8"} if precision == "int8" else {})
+    assert [named["dtype"] for named in loaded] == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("precision", "width", "has_products", "saturated", "taken", "why"),
+    [
+        ("auto", 512, True, False, "bfloat16", "which is faster here"),
+        ("auto", 512, False, True, "float32", "bfloat16 would not be faster here"),
+        ("auto", 64, True, False, "float32", "bfloat16 would not be faster here"),
+        ("float32", 512, True, False, "float32", None),
+        ("bfloat16", 64, True, False, "bfloat16", None),
+        ("bfloat16", 512, False, True, "bfloat16 multiplied in float32", "which is faster here"),
+        ("int8", 512, True, False, "int8", None),
+        ("int8", 512, False, True, "int8 with weights of 7 bits", "8 would be wrong on this processor"),
+    ],
+)
+def test_precision_is_what_suits_the_processor_and_said_where_it_was_not_named(
+    monkeypatch, capsys, precision: str, width: int, has_products: bool, saturated: bool, taken: str, why: str | None
+):
+    monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, [], width=width))
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: has_products)
+    monkeypatch.setattr(cpu, "saturates", lambda engine: saturated)
+    decoding = Decoding(precision=precision, device="cpu")
+    model, _ = decoding.load("model")
+    assert decoding.taken(model) == taken
+    assert decoding.settings(model) == ({} if taken == "float32" else {"precision": taken})
+    decoding.announce(model)
+    assert capsys.readouterr().err == ("" if why is None else f"Precision: {taken}, {why}.\n")
+
+
+def test_evaluation_is_in_float32_and_translation_as_it_suits():
+    assert Evaluate(model="m", data=()).decoding.precision == "float32"
+    assert Translate(model="m").decoding.precision == "auto"
+
+
+@pytest.mark.parametrize(
+    ("precision", "there", "here"),
+    [
+        ("auto", "bfloat16", "float32"),
+        ("bfloat16", "bfloat16", "bfloat16 multiplied in float32"),
+        ("int8", "int8", "int8 with weights of 7 bits"),
+    ],
+)
+def test_another_kind_of_processor_does_not_go_on(run, break_off, monkeypatch, precision, there, here):
+    monkeypatch.setattr(cpu, "BFLOAT16_FROM_WIDTH", 1)
+    words = "in", "--output", "out", "--precision", precision
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
+    monkeypatch.setattr(cpu, "saturates", lambda engine: False)
+    code, err = break_off(interrupt, *words)
+    assert code == 130 and err.startswith("Precision: bfloat16, which is faster here.\n") == (precision == "auto")
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
+    monkeypatch.setattr(cpu, "saturates", lambda engine: True)
+    code, err = run(*words, "--resume")
+    assert code == 1 and f"begun with another --precision ({there}, and now {here}): go on with the former" in err

@@ -1,6 +1,7 @@
 """The fast road of `generate` against the library's own search: same hypotheses, same scores, and who goes where."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -467,6 +468,12 @@ def test_weights_of_8_bits_are_refused_where_they_cannot_be_had():
 def test_weights_of_8_bits_are_refused_in_one_sentence_by_a_torch_without_them(monkeypatch):
     monkeypatch.setattr(torch.ops, "quantized", object())
     with pytest.raises(ValueError, match="'int8' cannot be combined with torch .*, which has no products of 8"):
+        sharp(0).generate(**INPUTS, quantization="int8")
+
+
+def test_weights_of_8_bits_are_refused_where_torch_was_built_without_them(monkeypatch):
+    monkeypatch.setattr(torch.backends, "quantized", SimpleNamespace(engine="none"))
+    with pytest.raises(ValueError, match="'int8'.* torch .*, which was built without products of 8 bits"):
         sharp(0).generate(**INPUTS, quantization="int8")
 
 

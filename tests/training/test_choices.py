@@ -2,7 +2,9 @@ import dataclasses
 import re
 
 import pytest
+import torch
 
+from vanilla_transformer.model import cpu_vanilla_transformer as cpu
 from vanilla_transformer.training.choices import (
     CPU_HOURS,
     GUIDES,
@@ -11,6 +13,7 @@ from vanilla_transformer.training.choices import (
     check_sizes,
     choose_vocab_size,
     complete,
+    device_facts,
     model_config,
 )
 from vanilla_transformer.training.recipe import Recipe
@@ -75,6 +78,14 @@ def test_every_process_has_a_batch_and_a_batch_fits_into_memory():
     assert chosen(29_000, dataclasses.replace(GPU, processes=8))[0].batches_per_step >= 8
     small = dataclasses.replace(GPU, memory=2 * 10**9)
     assert chosen(4_500_000, small)[0].batches_per_step > chosen(4_500_000, GPU)[0].batches_per_step
+
+
+@pytest.mark.processor
+def test_a_processor_trains_in_bfloat16_only_where_it_multiplies_it():
+    facts = device_facts(torch.device("cpu"), 1)
+    assert facts.bfloat16 == cpu.has_bfloat16_products()
+    precision = chosen(100_000, dataclasses.replace(facts, memory=16 * 10**9))[0].precision
+    assert precision == ("bfloat16" if facts.bfloat16 else "float32")
 
 
 def test_without_bfloat16_products_numbers_stay_float32():

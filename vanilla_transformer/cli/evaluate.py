@@ -56,7 +56,7 @@ class Evaluate:
     """Print one JSON object."""
     progress: Flag = False
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
-    decoding: Decoding = Decoding()
+    decoding: Decoding = Decoding(precision="float32")  # Scores are compared across machines.
 
     def run(self) -> None:
         """Translates the corpus, with the processes that a launcher started together, and prints the scores."""
@@ -81,16 +81,17 @@ class Evaluate:
         corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
         distinct = len(set(corpus["source"]))
         processes.start({"windows": 0})
+        self.decoding.announce(model)
         with progress_bar(self.progress, "sources", total=distinct) as bar:
             evaluation = evaluate_model(
                 model, tokenizer, corpus, metrics, progress=bar.update, processes=processes, **arguments
             )
-        print(json.dumps(self._as_json(evaluation)) if self.json else _as_text(evaluation))
+        print(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
         if self.output is not None:
             with open_output(self.output) as output:
                 print(*evaluation.predictions, sep="\n", file=output)
         if self.card:
-            add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings())
+            add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 
     def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
         """Does what the other processes do, once the main one has found nothing wrong."""
@@ -115,7 +116,7 @@ class Evaluate:
             "model": fingerprint(self.model, model),
             "corpus": sources.hexdigest(),
             **self.decoding.arguments(),
-            "precision": self.decoding.precision,
+            "precision": self.decoding.taken(model),
         }
 
     def _check_paths(self) -> None:
@@ -152,11 +153,11 @@ class Evaluate:
             target_column=self.target_column or source.target_column,
         )
 
-    def _as_json(self, evaluation: "Evaluation") -> dict[str, Any]:
+    def _as_json(self, evaluation: "Evaluation", model: "PreTrainedModel") -> dict[str, Any]:
         return {
             "model": self.model,
             "data": self.data,
-            "settings": self.decoding.settings(),
+            "settings": self.decoding.settings(model),
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
             "pairs": len(evaluation.sources),
             "distinct_sources": evaluation.decoded,

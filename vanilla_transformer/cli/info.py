@@ -74,7 +74,21 @@ class Info:
             "table_3": self._table_3(config.vocab_size) if is_preset else None,
             "training": self._training(config, is_preset),
             "memory": self._memory(config),
+            "processor": self._processor(config),
             "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
+        }
+
+    def _processor(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
+        """What multiplies fast and right on this machine, and what `translate` takes for this model."""
+        import torch
+
+        from vanilla_transformer.model.cpu_vanilla_transformer import describe, fastest_dtype
+
+        fastest = fastest_dtype(config.d_model, torch.device("cpu"))
+        return {
+            **describe(),
+            "threads": torch.get_num_threads(),
+            "translate_takes": str(fastest).removeprefix("torch."),
         }
 
     def _preset_config(self) -> "VanillaTransformerConfig":

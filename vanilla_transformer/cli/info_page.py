@@ -34,6 +34,7 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
         yield from _vocabularies(report)
     yield from _training(report["training"])
     yield from _memory(report["memory"])
+    yield from _processor(report["processor"])
     if report["run"] is not None:
         yield from _run(report["run"])
 
@@ -134,6 +135,20 @@ def _memory(memory: dict[str, Any]) -> Iterator[str]:
         "for gaps between them. From the first checkpoint on the main process keeps a copy of weights and means in "
         "main memory, which is written while training goes on."
     )
+
+
+def _processor(processor: dict[str, Any]) -> Iterator[str]:
+    bits = processor["int8_weight_bits"]
+    int8 = "none" if bits is None else f"weights of {bits} bits" + (", more would be wrong" if bits < 8 else "")
+    extras = "".join(f", {name.upper()}" for name in ("vnni", "amx") if processor[name])
+    yield from ("", "THIS PROCESSOR")
+    for label, words in (
+        ("instructions, threads", f"{processor['instructions']}{extras}; {processor['threads']}"),
+        ("bfloat16", "multiplied" if processor["bfloat16_products"] else "multiplied in float32"),
+        ("int8", int8),
+        ("translate takes", processor["translate_takes"]),
+    ):
+        yield f"  {label:<28}{words}"
 
 
 def _run(run: dict[str, Any]) -> Iterator[str]:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 # With larger exponents the scores of long translations are no numbers any more, or all the same.
 LARGEST_PENALTY = 10
+# What one processor does and not another is another precision for a translation that is gone on with.
+_INT8_OF_7_BITS = "int8 with weights of 7 bits"
+_BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ class Decoding:
     """Tokens that a translation may have more than its source (default: the model's; section 6.1: 50)."""
     batch_tokens: OptionalInt = None
     """Source tokens translated together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
-    precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Type of weights and arithmetic; int8 is for a CPU."""
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """Type of weights and arithmetic; int8 is for a CPU. auto takes bfloat16 where the CPU multiplies it faster, and
+    float32 elsewhere."""
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
     threads: OptionalInt = None
@@ -89,7 +93,18 @@ class Decoding:
         if device is not None:
             _check_device(device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-        return load_model(model, device=device, dtype=dtype)
+        loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+        if self.precision == "auto":
+            from vanilla_transformer.model.cpu_vanilla_transformer import fastest_dtype
+
+            loaded = loaded.to(fastest_dtype(loaded.config.d_model, loaded.device))
+        return loaded, tokenizer
+
+    def announce(self, model: "PreTrainedModel") -> None:
+        """Says on standard error which precision was taken, where it is not the one that was asked for by name."""
+        taken = self.taken(model)
+        if taken != self.precision:
+            print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
 
     def arguments(self) -> dict[str, Any]:
         """What `translate_lines` is told; for the rest the model's own settings hold."""
@@ -112,11 +127,33 @@ class Decoding:
                 "a translation may always be as long as its source."
             )
 
-    def settings(self) -> dict[str, Any]:
+    def taken(self, model: "PreTrainedModel") -> str:
+        """The precision in which a model that was loaded computes on this processor."""
+        import torch
+
+        from vanilla_transformer.model.cpu_vanilla_transformer import computing_dtype, saturates
+
+        if self.precision == "int8":
+            return _INT8_OF_7_BITS if saturates(torch.backends.quantized.engine) else "int8"
+        if computing_dtype(model.dtype, model.device) != model.dtype:
+            return _BFLOAT16_IN_FLOAT32
+        return str(model.dtype).removeprefix("torch.")
+
+    def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
         """What the translations depend on and the model does not say: the search, and the precision if not float32."""
         names = "num_beams", "length_penalty", "max_length_beyond_source"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return given | ({} if self.precision == "float32" else {"precision": self.precision})
+        taken = self.taken(model)
+        return given | ({} if taken == "float32" else {"precision": taken})
+
+
+def _reason(taken: str) -> str:
+    """Why another precision was taken than the one that was asked for, or this one by auto."""
+    return {
+        _INT8_OF_7_BITS: "8 would be wrong on this processor",
+        _BFLOAT16_IN_FLOAT32: "which is faster here",
+        "bfloat16": "which is faster here",
+    }.get(taken, "bfloat16 would not be faster here")
 
 
 def _processes_here() -> int:
@@ -175,8 +212,9 @@ class Translate:
     """File to write to, plain or .gz (default: standard output)."""
     resume: Flag = False
     """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
-    was made from: model, input and settings of the search must be the same. The device and --batch-tokens may differ,
-    and with them a few last digits. OUTPUT.resume stays when all is done, so that the command can be given again."""
+    was made from: model, input, settings of the search and the precision that was taken must be the same. The device
+    and --batch-tokens may differ, and with them a few last digits. OUTPUT.resume stays when all is done, so that the
+    command can be given again."""
     nbest: OptionalInt = None
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
     progress: Flag = False
@@ -227,6 +265,7 @@ class Translate:
         lines = answer_promptly(read_input(self.input), self.input)
         model, tokenizer = self.decoding.load(self.model)
         arguments = self._arguments(model)
+        self.decoding.announce(model)
         with open_output(self.output) as output, progress_bar(self.progress, "lines", total=total) as bar:
             translations = translate_lines(model, tokenizer, lines, progress=bar.update, **arguments)
             for number, translation in enumerate(translations):
@@ -256,6 +295,7 @@ class Translate:
                 processes.leave(None)
                 return
             output.begin(source.size)
+            self.decoding.announce(translator.model)
             processes.start(asdict(output.place))
             total = partial(count_lines, self.input)
             with (
@@ -300,7 +340,7 @@ class Translate:
         from vanilla_transformer import __version__
         from vanilla_transformer.translation import fingerprint
 
-        options = asdict(self.decoding) | {"nbest": self.nbest}
+        options = asdict(self.decoding) | {"nbest": self.nbest, "precision": self.decoding.taken(translator.model)}
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": fingerprint(self.model, translator.model),

@@ -12,6 +12,17 @@ from functools import cache
 
 import torch
 
+# Tokens a second in bfloat16 to those in float32, where the processor multiplies it: 1.05 to 1.10 with layers of width
+# 128, 1.16 to 1.28 of 256, 1.33 to 1.55 of 512. Elsewhere it is multiplied in float32, and only rounded for nothing.
+BFLOAT16_FROM_WIDTH = 128
+
+
+def fastest_dtype(width: int, device: torch.device) -> torch.dtype:
+    """The type in which a model decodes fastest of those that lose nothing measurable; accelerators are untested."""
+    if device.type == "cpu" and width >= BFLOAT16_FROM_WIDTH and has_bfloat16_products():
+        return torch.bfloat16
+    return torch.float32
+
 
 def computing_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The type in which products of `dtype` are computed: float32 where the processor would only emulate them."""
@@ -42,6 +53,19 @@ def saturates(engine: str) -> bool:
         return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
 
 
+def describe() -> dict[str, str | bool | int | None]:
+    """What torch's libraries make of this processor; of 8 bits that are multiplied, those of a weight."""
+    engine = torch.backends.quantized.engine
+    return {
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "vnni": torch.cpu._is_vnni_supported(),
+        "amx": torch.cpu._is_amx_tile_supported(),
+        "bfloat16_products": has_bfloat16_products(),
+        "int8_engine": engine,
+        "int8_weight_bits": None if engine == "none" else 7 if saturates(engine) else 8,
+    }
+
+
 @contextmanager
 def int8_engine(engine: str) -> Iterator[None]:
     """Weights of 8 bits that are packed in the body are multiplied by `engine`, wherever that happens."""
@@ -61,4 +85,12 @@ def without_deprecation() -> Iterator[None]:
         yield
 
 
-__all__ = ["computing_dtype", "has_bfloat16_products", "int8_engine", "saturates", "without_deprecation"]
+__all__ = [
+    "computing_dtype",
+    "describe",
+    "fastest_dtype",
+    "has_bfloat16_products",
+    "int8_engine",
+    "saturates",
+    "without_deprecation",
+]

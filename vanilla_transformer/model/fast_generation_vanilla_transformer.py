@@ -112,6 +112,8 @@ def _obstacle_in_quantization(settings: GenerationConfig, device: torch.device) 
         return f"a model on {device}: weights of 8 bits are for processors"
     if quantization is not None and not hasattr(torch.ops.quantized, "linear_dynamic"):
         return f"torch {torch.__version__}, which has no products of 8 bits any more"
+    if quantization is not None and torch.backends.quantized.engine == "none":
+        return f"torch {torch.__version__}, which was built without products of 8 bits"
     return None
 
 

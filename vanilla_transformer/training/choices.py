@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.cpu_vanilla_transformer import has_bfloat16_products
 from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training.cost import training_flops
@@ -146,14 +147,8 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
         import psutil
 
         memory = psutil.virtual_memory().total // processes
-        bfloat16 = device.type == "cpu" and _cpu_computes_in_bfloat16()
+        bfloat16 = device.type == "cpu" and has_bfloat16_products()
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
-
-
-def _cpu_computes_in_bfloat16() -> bool:
-    """Whether the CPU has products of bfloat16 matrices; emulated ones are slower than float32."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _guide(pairs: int) -> Guide:
