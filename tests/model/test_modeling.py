@@ -265,3 +265,15 @@ def test_dropout_is_found_and_switched_off_by_its_type(tiny_config, off):
 
 def test_dropout_of_all_leaves_nothing():
     assert not Dropout(1.0).train()(torch.ones(9)).any()
+
+
+@pytest.mark.parametrize("name", ["position_ids", "decoder_position_ids"])
+def test_positions_of_a_callers_own_are_refused(tiny_model, name):
+    """They were taken and had no effect."""
+    positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
+    inputs = {"input_ids": SOURCE, "attention_mask": MASK}
+    with pytest.raises(ValueError, match=f"^{name} cannot be given: "):
+        tiny_model(**inputs, decoder_input_ids=TARGET, **positions)
+    with pytest.raises(ValueError, match=name):
+        tiny_model.generate(**inputs, **positions)
+    assert tiny_model(**inputs, decoder_input_ids=TARGET, **{name: None}).logits is not None

@@ -44,6 +44,7 @@ _LARGEST = {
     "decoder_layers": 2**10,
     "max_position_embeddings": 2**24,
 }
+_STACKS = ("encoder", "decoder")
 _SWITCHES = ("attention_bias", "output_bias", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 
@@ -78,6 +79,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "num_attention_heads": "num_heads",
         "num_hidden_layers": "encoder_layers",
         "head_dim": "d_k",
+    }
+
+    # Tensor parallel: a process has some of the heads, and some of the feed-forward layers' inner units.
+    base_model_tp_plan = {
+        **{f"{stack}.layers.*.self_attention.{name}_proj": "colwise" for stack in _STACKS for name in "qkv"},
+        **{f"decoder.layers.*.cross_attention.{name}_proj": "colwise" for name in "qkv"},
+        **{f"{stack}.layers.*.self_attention.out_proj": "rowwise" for stack in _STACKS},
+        "decoder.layers.*.cross_attention.out_proj": "rowwise",
+        **{f"{stack}.layers.*.feed_forward.w_1": "colwise" for stack in _STACKS},
+        **{f"{stack}.layers.*.feed_forward.w_2": "rowwise" for stack in _STACKS},
     }
 
     vocab_size: int = 37000

@@ -337,6 +337,7 @@ class _Stack(VanillaTransformerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()
+        self._tp_plan = {}  # The configuration's plan is for the whole model, and names its stacks.
 
     @property
     def shares_embedding(self) -> bool:
@@ -396,6 +397,20 @@ class _Stack(VanillaTransformerPreTrainedModel):
         return self.dropout(embeddings_BTD + encodings.to(embeddings_BTD.dtype))
 
 
+def refuse_positions(kwargs: dict[str, Any]) -> None:
+    """Refuses positions that a caller gives, which would be of no effect.
+
+    Raises:
+        ValueError: There are some.
+    """
+    for name in ("position_ids", "decoder_position_ids"):
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"{name} cannot be given: a sentence's positions count its tokens in the attention mask, from 0. "
+                "Sentences that are packed into one row have to be rows of their own."
+            )
+
+
 class Encoder(_Stack):
     """Section 3.1: a stack of N encoder layers over the embedded source."""
 
@@ -417,6 +432,7 @@ class Encoder(_Stack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """(batch, source length) token ids to (batch, source length, d_model)."""
+        refuse_positions(kwargs)
         x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
         for layer in self.layers:
@@ -450,6 +466,7 @@ class Decoder(_Stack):
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """(batch, target length) token ids to (batch, target length, d_model)."""
+        refuse_positions(kwargs)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         own_cache = (
