@@ -2,17 +2,16 @@
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from bench_preparation import write_text
-
-TINY: dict[str, Any] = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-VOCABULARY = 2000
+from vanilla_transformer.data.cmudict import cmudict_pairs
+from vanilla_transformer.data.lines import read_lines
 
 
 def main() -> None:
@@ -21,47 +20,25 @@ def main() -> None:
     if arguments.what == "child":
         print(json.dumps(_translated(json.loads(arguments.settings))))
     elif arguments.what == "memory":
-        print(memory_table(arguments.directory, arguments.lines, arguments.options))
+        print(memory_table(arguments.model, arguments.text, arguments.lines, arguments.options))
     else:
         settings = {"model": arguments.model, "text": arguments.text, "options": arguments.options}
         print(batch_table(settings, arguments.batch_tokens, arguments.repeats))
 
 
-def memory_table(directory: Path, numbers: list[int], options: list[str]) -> str:
-    """Peak memory of the command for files of so many lines, with a tiny model that is made if it is missing."""
-    directory.mkdir(parents=True, exist_ok=True)
+def memory_table(model: str, text: str | None, numbers: list[int], options: list[str]) -> str:
+    """Peak memory of the command for files of so many lines, drawn from a text, or from the words of cmudict."""
+    lines = list(read_lines(text)) if text else [word for word, _ in cmudict_pairs("train")]
     rows = ["| lines | text | peak resident memory | seconds | lines/s |", "|---|---|---|---|---|"]
-    for number in numbers:
-        text = directory / f"{number}.txt"
-        if not text.exists():
-            write_text(text, number, seed=0)
-        model = make_model(directory / "model", text)
-        done = _in_new_process({"model": str(model), "text": str(text), "options": options})
-        size, peak = text.stat().st_size / 1e6, done["peak"] / 1e6
-        rate = number / done["seconds"]
-        rows.append(f"| {number:,} | {size:,.1f} MB | {peak:,.0f} MB | {done['seconds']:,.0f} | {rate:,.0f} |")
+    with tempfile.TemporaryDirectory() as directory:
+        for number in numbers:
+            drawn = Path(directory, f"{number}.txt")
+            drawn.write_text("".join(f"{line}\n" for line in random.Random(0).choices(lines, k=number)), "utf-8")
+            done = _in_new_process({"model": model, "text": str(drawn), "options": options})
+            size, peak = drawn.stat().st_size / 1e6, done["peak"] / 1e6
+            rate = number / done["seconds"]
+            rows.append(f"| {number:,} | {size:,.1f} MB | {peak:,.0f} MB | {done['seconds']:,.0f} | {rate:,.0f} |")
     return "\n".join(rows)
-
-
-def make_model(path: Path, text: Path) -> Path:
-    """A random model whose vocabulary is learned from the text."""
-    if path.exists():
-        return path
-    import torch
-
-    from vanilla_transformer import (
-        VanillaTransformerConfig,
-        VanillaTransformerForConditionalGeneration,
-        VanillaTransformerTokenizer,
-    )
-
-    with open(text, encoding="utf-8") as lines:
-        tokenizer = VanillaTransformerTokenizer.train(lines, vocab_size=VOCABULARY)
-    torch.manual_seed(0)
-    config = VanillaTransformerConfig(vocab_size=len(tokenizer), **TINY)
-    VanillaTransformerForConditionalGeneration(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
 
 
 def batch_table(settings: dict, sizes: list[int], repeats: int) -> str:
@@ -90,8 +67,9 @@ def _arguments() -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     memory = commands.add_parser("memory", help="peak memory by the number of lines")
-    memory.add_argument("directory", type=Path, help="for the texts and a tiny model; what is there is used again")
-    memory.add_argument("--lines", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    memory.add_argument("model")
+    memory.add_argument("--text", help="lines to draw from (default: the words of cmudict)")
+    memory.add_argument("--lines", type=int, nargs="+", default=[1_000, 100_000, 300_000])
     batches = commands.add_parser("batches", help="speed and peak memory by the size of batches")
     batches.add_argument("model")
     batches.add_argument("text")

@@ -154,7 +154,7 @@ def test_translate_lists_several_hypotheses_with_scores(run, model):
     code, out, _ = run("translate", model, "--nbest", 3, *SHORT, stdin=b"a b\n\nc\n")
     assert code == 0
     rows = [(line.split(" ||| ")[0], float(line.rpartition(" ||| ")[2])) for line in out.split("\n")[:-1]]
-    assert [number for number, _ in rows] == ["0", "0", "0", "1", "2", "2", "2"]
+    assert [number for number, _ in rows] == ["0", "0", "0", "1", "1", "1", "2", "2", "2"]
     assert [score for _, score in rows[:3]] == sorted((score for _, score in rows[:3]), reverse=True)
 
 

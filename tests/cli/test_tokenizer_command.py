@@ -45,3 +45,13 @@ def test_the_vocabulary_is_looked_up_once_for_all_lines(text, tmp_path, capsys, 
     assert main(["tokenizer", "decode", output]) == 0
     assert capsys.readouterr().out == "gras\n" * 50
     assert len(asked) - before < 10
+
+
+def test_an_output_that_cannot_be_made_is_refused_before_anything_is_learned(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(VanillaTransformerTokenizer, "train", lambda *_, **__: pytest.fail("learned"))
+    words = ["tokenizer", "train", str(text), "--vocab-size", "300", "--output"]
+    assert main([*words, str(text / "tokenizer")]) == 2
+    assert f"cannot be made: {text} is a file" in capsys.readouterr().err
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    assert main([*words, str(tmp_path / "new" / "tokenizer")]) == 2
+    assert f"cannot be written: {tmp_path} is read-only" in capsys.readouterr().err

@@ -194,6 +194,32 @@ def test_nothing_is_written_over_or_among_the_files_of_the_model(run, model, tmp
     assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("data", "output", "message"),
+    [
+        (["pairs.tsv"], "pairs.tsv", "cannot be both input and output"),
+        (["corpus:train"], "corpus/new.tsv", "lies in the directory of the corpus corpus"),
+        (["in", "in"], "corpus", "corpus is a directory: name a file"),
+        (["in", "in"], "link", "link is a link to nowhere/out, which cannot be made"),
+        (["in", "in"], None, "Standard output is closed"),
+    ],
+)
+def test_evaluation_refuses_an_output_before_it_loads_a_model(
+    run, tmp_path, monkeypatch, capsys, data, output, message
+):
+    monkeypatch.setattr(Decoding, "load", lambda *_: pytest.fail("loaded"))
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "link").symlink_to("nowhere/out")
+    for path in ("pairs.tsv", "corpus/train.tsv"):
+        (tmp_path / path).write_text("a b\tx\n")
+    if output is None:
+        monkeypatch.setattr("sys.stdout", None)
+    code = main(["evaluate", "model", "--data", *data, *([] if output is None else ["--output", output])])
+    err = capsys.readouterr().err
+    assert code in (1, 2) and message in err and err.count("\n") == 1
+    assert (tmp_path / "pairs.tsv").read_text() == "a b\tx\n"
+
+
 def test_weights_that_a_model_is_linked_to_are_not_written_over(run, model, tmp_path):
     mine, weights = tmp_path / "mine", tmp_path / "weights"
     shutil.copytree(model, mine)

@@ -1,35 +1,53 @@
 """The measurements of translating files, on small ones."""
 
-import bench_preparation
 import bench_translate
 import pytest
+import torch
 
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
 from vanilla_transformer.translation import LineTranslator
+
+SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+OPTIONS = ["--num-beams", "1", "--max-length-beyond-source", "1"]
 
 
 @pytest.fixture
 def here(monkeypatch):
     """Measures in this process."""
-    monkeypatch.setattr(bench_preparation, "WORDS", 300)
-    monkeypatch.setattr(bench_translate, "VOCABULARY", 300)
     monkeypatch.setattr(bench_translate, "_in_new_process", bench_translate._translated)
     monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     # What is measured is put back.
     monkeypatch.setattr(LineTranslator, "_generate", LineTranslator._generate)
 
 
-def test_memory_is_listed_by_lines_and_leaves_no_translations(here, tmp_path):
-    options = ["--num-beams", "1", "--max-length-beyond-source", "1"]
-    table = bench_translate.memory_table(tmp_path, [10, 20], options).splitlines()
+@pytest.fixture
+def model(tmp_path):
+    torch.manual_seed(0)
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES))
+    model.save_pretrained(tmp_path / "model")
+    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "text").write_text("".join(f"{'a b ' * number}\n" for number in range(1, 13)))
+    return str(tmp_path / "text")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_memory_is_listed_by_lines_of_a_text_or_of_cmudict(here, model, text, own):
+    table = bench_translate.memory_table(model, text if own else None, [10, 20], OPTIONS).splitlines()
     assert [row.split("|")[1].strip() for row in table[2:]] == ["10", "20"]
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "10.txt", "20.txt"}
+    assert all(float(row.split("|")[3].strip(" MB").replace(",", "")) > 10 for row in table[2:])
 
 
-def test_batches_are_listed_by_size_with_their_padding(here, tmp_path):
-    bench_preparation.write_text(tmp_path / "text", 12, 0)
-    model = bench_translate.make_model(tmp_path / "model", tmp_path / "text")
-    settings = {"model": str(model), "text": str(tmp_path / "text")}
-    settings["options"] = ["--num-beams", "1", "--max-length-beyond-source", "1"]
+def test_batches_are_listed_by_size_with_their_padding(here, model, text):
+    settings = {"model": model, "text": text, "options": OPTIONS}
     table = bench_translate.batch_table(settings, [1, 100_000], repeats=1).splitlines()
     padding = {row.split("|")[1].strip(): float(row.split("|")[4].strip(" %")) for row in table[2:]}
     # One line in each batch needs no padding; all in one are padded to the longest.

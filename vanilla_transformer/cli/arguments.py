@@ -1,5 +1,6 @@
 """What the options of several commands have in common."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,11 @@ def at_least_one(**options: int | None) -> None:
 
 
 def refuse_full_directory(output: Path) -> None:
-    """Raises UsageError where something would be overwritten."""
+    """Raises UsageError where something would be overwritten, or nothing can be written."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} is not empty: name another directory.")
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UsageError(f"{output} cannot be made: {there} is a file.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{output} cannot be written: {there} is read-only.")

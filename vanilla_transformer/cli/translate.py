@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.resuming import ResumableFile
 
 
+# Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
+# for each number of rows: with oneDNN's own 1,024 a process grows for tens of thousands of lines.
+PRIMITIVES = 128
 # With larger exponents the scores of long translations are no numbers any more, or all the same.
 LARGEST_PENALTY = 10
 # What one processor does and not another is another precision for a translation that is gone on with.
@@ -82,6 +85,8 @@ class Decoding:
         from vanilla_transformer.translation import load_model
 
         keep_freed_memory()
+        # To be said before the first product is asked for.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
         if Path(model).is_dir():
             # Reading is a matter of a moment; only a download is worth a bar.
             disable_progress_bar()
