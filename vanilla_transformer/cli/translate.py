@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 from tyro.conf import Positional, arg
 
@@ -102,7 +102,8 @@ class Decoding:
         if self.precision == "auto":
             from vanilla_transformer.model.cpu_vanilla_transformer import fastest_dtype
 
-            loaded = loaded.to(fastest_dtype(loaded.config.d_model, loaded.device))
+            dtype = fastest_dtype(loaded.config.d_model, loaded.device)
+            loaded = cast(Any, loaded).to(dtype)
         return loaded, tokenizer
 
     def announce(self, model: "PreTrainedModel") -> None:
