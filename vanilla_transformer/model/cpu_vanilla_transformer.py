@@ -40,6 +40,14 @@ def has_bfloat16_products() -> bool:
     return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def multiplies_few_rows_unpacked() -> bool:
+    """Whether a few rows of float32 are multiplied faster with a large weight as it is than with one packed by oneDNN.
+
+    So it is without AVX-512, by MKL.
+    """
+    return torch.backends.cpu.get_cpu_capability() == "AVX2" and torch.backends.mkl.is_available()
+
+
 @cache
 def saturates(engine: str) -> bool:
     """Whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
@@ -91,6 +99,7 @@ __all__ = [
     "fastest_dtype",
     "has_bfloat16_products",
     "int8_engine",
+    "multiplies_few_rows_unpacked",
     "saturates",
     "without_deprecation",
 ]

@@ -39,7 +39,7 @@ class StepDecoder:
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
         config, decoder = model.config, model.model.decoder
-        lay_out = Layout(dtype, quantization)
+        lay_out = Layout(dtype, quantization, few_rows=True)
         self.dtype = lay_out.activations
         # Processors multiply small matrices of float32 as fast as of bfloat16, and their softmax needs no detour.
         on_cpu = model.lm_head.weight.device.type == "cpu"
@@ -49,7 +49,8 @@ class StepDecoder:
         self.decoder = decoder
         self.layers = [_Layer(layer, lay_out) for layer in decoder.layers]
         self.source_products = [
-            lay_out.joined(layer.cross_attention.k_proj, layer.cross_attention.v_proj) for layer in decoder.layers
+            Layout(dtype, quantization).joined(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
+            for layer in decoder.layers
         ]
         self.project_to_vocabulary = lay_out.product(model.lm_head.weight, model.lm_head.bias)
 
@@ -65,7 +66,7 @@ class StepDecoder:
         sources = []
         for product in self.source_products:
             keys, values = product(rows_D).split((self.num_heads * self.d_k, self.num_heads * self.d_v), dim=-1)
-            sources.append((self.heads(keys, len(encoded_NSD)), self.heads(values, len(encoded_NSD))))
+            sources.append((self._kept(keys, len(encoded_NSD)), self._kept(values, len(encoded_NSD))))
         mask = None
         if source_mask_NS is not None and not source_mask_NS.all():
             mask = _additive(source_mask_NS[:, None, None, :].bool(), self.past_dtype)
@@ -91,9 +92,13 @@ class StepDecoder:
         return self.project_to_vocabulary(x)
 
     def heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
-        """(N·L, H·K) to (N, H, L, K), in the type of the past."""
+        """(N·L, H·K) to (N, H, L, K), a view."""
         split = projected_RD.view(sentences, -1, self.num_heads, projected_RD.shape[1] // self.num_heads)
-        return split.transpose(1, 2).to(self.past_dtype, memory_format=torch.contiguous_format).contiguous()
+        return split.transpose(1, 2)
+
+    def _kept(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
+        """The same as a tensor of its own, in the type of the past."""
+        return self.heads(projected_RD, sentences).to(self.past_dtype).contiguous()
 
     def _attend(
         self,
@@ -104,7 +109,7 @@ class StepDecoder:
     ) -> torch.Tensor:
         """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; 1 / √d_k is in their weights."""
         sentences, heads = keys_NHLK.shape[:2]
-        q_NHWK = self.heads(q_RD, sentences)
+        q_NHWK = self.heads(q_RD, sentences).to(self.past_dtype)
         scores = torch.bmm(q_NHWK.flatten(0, 1), keys_NHLK.flatten(0, 1).mT)
         if mask is not None:
             scores.view(sentences, heads, q_NHWK.shape[2], -1).add_(mask)

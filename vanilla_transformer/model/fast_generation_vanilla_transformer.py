@@ -171,6 +171,7 @@ def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
     if model.config._attn_implementation not in ATTENTIONS:
         return f"attn_implementation={model.config._attn_implementation!r}"
     layers = [(f"model.{stack}.{name}", module) for name, module in getattr(model.model, stack).named_modules()]
+    device = model.device
     ends = [("model.shared", model.model.shared), ("lm_head", model.lm_head)]
     for name, module in [("", model), ("model", model.model), *ends, *layers]:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
@@ -178,10 +179,11 @@ def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
         origin = type(module).__module__
         if not origin.startswith(OF_A_PLAIN_MODEL) and not origin.endswith("_vanilla_transformer"):
             return f"{name}, which is a {type(module).__name__}"
-    device = model.device
-    for name, weight in model.named_parameters():
-        if type(weight) is not torch.nn.Parameter or weight.device != device or not weight.is_floating_point():
-            return f"{name}, which is not a plain tensor on {device}"
+        for key, weight in module._parameters.items():
+            if weight is None:
+                continue
+            if type(weight) is not torch.nn.Parameter or weight.device != device or not weight.is_floating_point():
+                return f"{name}.{key}, which is not a plain tensor on {device}"
     return None
 
 

@@ -7,13 +7,25 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .cpu_vanilla_transformer import has_bfloat16_products, int8_engine, saturates, without_deprecation
+from .cpu_vanilla_transformer import (
+    has_bfloat16_products,
+    int8_engine,
+    multiplies_few_rows_unpacked,
+    saturates,
+    without_deprecation,
+)
 
 # With 8 bits oneDNN is faster than torch's own choice from so many rows and outputs, a vocabulary's, on.
 MANY_ROWS = 32
 MANY_OUTPUTS = 4096
-# Numbers of 64 bits that are summed along both dimensions while they are near the processor: 4 MiB.
-SUMMED_AT_ONCE = 1 << 19
+# In float32 oneDNN's packed products are faster than `F.linear` from so many multiplications on, or so large a weight:
+# below, what it does before it multiplies takes longer than the product.
+PACKED_FROM = 1 << 20
+LARGE_WEIGHT = 1 << 18
+# What MKL multiplies faster with a large weight as it is, where `multiplies_few_rows_unpacked`.
+FEW_ROWS, FEW_INPUTS = 4, 1024
+# Numbers of 64 bits in a row for checksums, and rows that are summed both ways while they are near the processor.
+ROW, ROWS = 128, 1024
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -25,10 +37,12 @@ class Layout(NamedTuple):
         dtype: Type of the activations, and of the weights unless they are quantized.
         quantization: None, or "int8" for weights of 8 bits and activations that are rounded to 8 bits for each
             product; what lies between the products is computed in float32 then.
+        few_rows: Whether there will be products of a few rows, as in a step of one sentence's search.
     """
 
     dtype: torch.dtype
     quantization: str | None
+    few_rows: bool = False
 
     @property
     def activations(self) -> torch.dtype:
@@ -50,14 +64,12 @@ class Layout(NamedTuple):
         relu = isinstance(activation, nn.ReLU)
         if self.quantization == "int8":
             product = _int8_product(weight, bias, relu)
-        elif weight.device.type == "cpu" and _has_packed_products(self.dtype):
-            product = _packed_product(weight.to(self.dtype), None if bias is None else bias.to(self.dtype), relu)
         else:
-            weight = weight.to(self.dtype)
-            bias = None if bias is None else bias.to(self.dtype)
-            if relu:
-                return lambda x: F.linear(x, weight, bias).relu_()
-            product = lambda x: F.linear(x, weight, bias)  # noqa: E731
+            weight, bias = weight.detach().to(self.dtype), None if bias is None else bias.detach().to(self.dtype)
+            if weight.device.type == "cpu" and _has_packed_products(self.dtype):
+                product = _packed_product(weight, bias, relu, self.few_rows)
+            else:
+                product = _plain_product(weight, bias, relu)
         if activation is None or relu:
             return product
         return lambda x: activation(product(x))
@@ -71,8 +83,8 @@ class Layout(NamedTuple):
 def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
     """Integers that differ once a weight differs, however it was changed: through `.data`, NumPy or shared memory.
 
-    Sums of the bits along both dimensions, exact: each number, and each exchange of two, of rows or of columns
-    changes some. It costs one reading of the weights from memory.
+    Exact sums of the bits along the rows and the columns of a table: any change of one number, and any exchange of
+    two, of rows or of columns changes some. It costs one reading of the weights from memory.
     """
     sums: list[torch.Tensor] = []
     for weight in weights:
@@ -80,7 +92,8 @@ def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
         if bits.dim() < 2:
             sums.append(bits.flatten())
             continue
-        for part in bits.flatten(0, -2).split(max(1, SUMMED_AT_ONCE // bits.shape[-1])):
+        table = bits.view(-1, bits.shape[-1] if bits.numel() % ROW else ROW)
+        for part in table.split(ROWS):
             sums += [part.sum(0), part.sum(1)]
     return torch.cat([part.to(torch.long) for part in sums])
 
@@ -99,11 +112,40 @@ def _has_packed_products(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products())
 
 
-def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, few_rows: bool) -> Product:
     """By oneDNN, with the weight in its order: `F.linear` puts it there each time, or takes a slower library."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     then = "relu" if relu else "none"
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, then, [], "")
+
+    def by_onednn(x: torch.Tensor, weight: torch.Tensor = packed) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
+
+    if weight.dtype != torch.float32:
+        return by_onednn
+    if weight.numel() < LARGE_WEIGHT:
+        plain = _plain_product(weight, bias, relu)
+        enough = -(-PACKED_FROM // weight.numel())
+        return lambda x: plain(x) if len(x) < enough else by_onednn(x)
+    if not few_rows or not multiplies_few_rows_unpacked():
+        return by_onednn
+    few = FEW_ROWS if weight.shape[1] <= FEW_INPUTS else 1
+
+    def by_rows(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > few:
+            return by_onednn(x)
+        if len(x) == 1:
+            return by_onednn(x, weight)
+        product = torch.mm(weight, x.mT).mT.contiguous()
+        product = product if bias is None else product.add_(bias)
+        return product.relu_() if relu else product
+
+    return by_rows
+
+
+def _plain_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+    if relu:
+        return lambda x: F.linear(x, weight, bias).relu_()
+    return lambda x: F.linear(x, weight, bias)
 
 
 def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:

@@ -71,9 +71,10 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
         return Candidates(values, places // types, places % types)
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
     best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
-    numbers = torch.arange(types, device=log_p_NWV.device)
-    members = (best_blocks // blocks * types + best_blocks % blocks * BLOCK)[..., None] + numbers[:BLOCK]
-    rest = numbers[blocks * BLOCK :] + types * numbers[:width, None]
+    device = log_p_NWV.device
+    first = best_blocks // blocks * types + best_blocks % blocks * BLOCK
+    members = first[..., None] + torch.arange(BLOCK, device=device)
+    rest = torch.arange(blocks * BLOCK, types, device=device) + types * torch.arange(width, device=device)[:, None]
     places = torch.cat((members.flatten(1), rest.flatten().expand(sentences, -1)), dim=1)
     values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // types)
     best = values.topk(count)
