@@ -464,7 +464,7 @@ def ground(name: str, make: Callable[[Path], object]) -> Path:
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SIZES = "--preset tiny --d-model 16 --d-ff 32 --num-heads 2 --encoder-layers 1 --decoder-layers 2 --vocab-size 280"
-STEPS = "--batch-tokens 300 --batches-per-step 2 --log-steps 2 --warmup-steps 40 --learning-rate-scale 1"
+STEPS = "--batch-tokens 300 --batches-per-step 2 --log-steps 10 --warmup-steps 40 --learning-rate-scale 1"
 
 
 def sentences(draw: random.Random, number: int) -> list[list[str]]:
@@ -504,12 +504,10 @@ def succeed(command: Command, directory: Path) -> Outcome:
 
 
 def _make_model(place: Path) -> None:
-    """A run of 160 steps with its checkpoints and corpora, and beside it another one."""
+    """A run of 80 steps with its checkpoints and corpora, and beside it another one."""
     for seed, name in ((0, "model"), (1, "other")):
         write_corpora(place, seed=seed, train=200)
-        steps = (
-            f"{SIZES} {STEPS} --max-steps 160 --save-steps 40 --eval-steps 80 --seed {seed} --average-checkpoints 3"
-        )
+        steps = f"{SIZES} {STEPS} --max-steps 80 --save-steps 20 --eval-steps 40 --seed {seed} --average-checkpoints 3"
         words = ["train", *corpora(), *steps.split(), "--dropout", "0", "--output", name]
         succeed(Command(words), place)
     write_corpora(place, seed=0, train=200)

@@ -242,6 +242,8 @@ def judge_train(
         Fault: It did neither.
     """
     verdicts = {name: TRAIN_BY_NAME[name].verdict(value) for name, value in given.items()}
+    if _is_too_much(outcome, given):
+        return TOO_MUCH
     names = [*given, "preset", "vocabulary", "d_model", "loss", "d_k and d_v", "recipe", "columns"]
     check_manners(outcome, names=names)
     if outcome.code != 0:
@@ -419,9 +421,11 @@ TOO_MUCH = "more than a case has time or memory for, as it was asked to"
 
 
 def _is_too_much(outcome: Outcome, given: dict[str, str]) -> bool:
-    """Whether thousands of hypotheses or tokens took the time or memory that they do take."""
-    asked = max((value for value in _search(given).values() if isinstance(value, int)), default=0)
-    return asked > 1000 and (outcome.memory > MOST_MEMORY or outcome.seconds > LONGEST_WAIT)
+    """Whether thousands of hypotheses, tokens, layers or numbers took the time or memory that they do take."""
+    sizes = {"d_model", "d_ff", "d_k", "d_v", "num_heads", "encoder_layers", "decoder_layers", "num_beams"}
+    numbers = [given[name] for name in sizes | {"max_length_beyond_source"} if name in given]
+    asked = max((int(number) for number in numbers if re.fullmatch(r"\d[\d_]*", number)), default=0)
+    return asked >= 1000 and (outcome.memory > MOST_MEMORY or outcome.seconds > LONGEST_WAIT)
 
 
 def _search(given: dict[str, str]) -> dict[str, Any]:
@@ -678,6 +682,8 @@ def average_case(directory: Path, draw: random.Random) -> str:
         if option.verdict(value) is False:
             raise Fault("taken without a word")
         paths = sorted((place / "model" / "checkpoints").glob("step-*"))
+        if value == "None":
+            return "done as said"
         if int(value) > len(paths) and "warning" not in outcome.err and str(len(paths)) not in outcome.err:
             told = outcome.err.count("step-")
             if told != len(paths):
