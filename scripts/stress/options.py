@@ -101,7 +101,7 @@ class Option:
             return None
         if not self.low <= parsed <= self.high or (self.open and parsed == self.high) or not math.isfinite(parsed):
             return False
-        plain = re.fullmatch(r"\d+|\d+\.\d+|1e-\d", value) is not None
+        plain = re.fullmatch(r"[0-9]+|[0-9]+\.[0-9]+|1e-[0-9]", value) is not None
         return True if plain and parsed <= self.sure else None
 
 
@@ -422,10 +422,20 @@ TOO_MUCH = "more than a case has time or memory for, as it was asked to"
 
 def _is_too_much(outcome: Outcome, given: dict[str, str]) -> bool:
     """Whether thousands of hypotheses, tokens, layers or numbers took the time or memory that they do take."""
-    sizes = {"d_model", "d_ff", "d_k", "d_v", "num_heads", "encoder_layers", "decoder_layers", "num_beams"}
+    sizes = {
+        "max_steps",
+        "d_model",
+        "d_ff",
+        "d_k",
+        "d_v",
+        "num_heads",
+        "encoder_layers",
+        "decoder_layers",
+        "num_beams",
+    }
     numbers = [given[name] for name in sizes | {"max_length_beyond_source"} if name in given]
-    asked = max((int(number) for number in numbers if re.fullmatch(r"\d[\d_]*", number)), default=0)
-    return asked >= 1000 and (outcome.memory > MOST_MEMORY or outcome.seconds > LONGEST_WAIT)
+    asked = max((int(number) for number in numbers if re.fullmatch(r"[0-9][0-9_]*", number)), default=0)
+    return asked >= 250 and (outcome.memory > MOST_MEMORY or outcome.seconds > LONGEST_WAIT)
 
 
 def _search(given: dict[str, str]) -> dict[str, Any]:

@@ -128,6 +128,8 @@ def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_pa
     [
         (["--threads", 9999], "--threads must be at most"),
         (["--length-penalty", "nan"], "--length-penalty must be between -10 and 10, not nan"),
+        (["--num-beams", "1" + "0" * 30], "--num-beams must be at most 10,000, not 1000"),
+        (["--max-length-beyond-source", str(2**63)], "--max-length-beyond-source must be at most 1,000,000, not 922"),
         (["--length-penalty", "1e9"], "--length-penalty must be between -10 and 10, not 1000000000.0"),
         (["--length-penalty", "-inf"], "--length-penalty must be between -10 and 10"),
         (["--max-length-beyond-source", -1], "--max-length-beyond-source must be 0 or more, not -1"),

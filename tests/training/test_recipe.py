@@ -78,6 +78,7 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
         ("max_steps: 1.5", "max_steps must be a whole number, not 1.5"),
         ("max_steps: 0", "max_steps must be at least 1, not 0"),
         ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
+        ("num_beams: 2147483648", "num_beams must be at least 1 and below 10001, not 2147483648"),
         ("length_penalty: .nan", "length_penalty must be at least 0 and below 10, not nan"),
         ("length_penalty: 1e9", "length_penalty must be at least 0 and below 10, not 1000000000.0"),
         ("dropout: .nan", "dropout must be at least 0 and below 1, not nan"),

@@ -178,3 +178,25 @@ def test_a_mistyped_name_of_a_directory_is_not_looked_for_on_the_hub(tmp_path, m
         )
         with pytest.raises(ModelNotFoundError, match=f"^There is no model directory {name}"):
             load(name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"eos_token_id": None}, "eos_token_id in its generation_config.json must be an id below"),
+        ({"eos_token_id": 10**6}, "eos_token_id in its generation_config.json must be an id below"),
+        ({"decoder_start_token_id": 0.0}, "decoder_start_token_id in its generation_config.json must be an id below"),
+        ({"max_length_beyond_source": None}, "generation_config.json gives no limit of length"),
+    ],
+)
+def test_a_search_that_cannot_begin_or_end_is_refused(directory, settings, words):
+    set_in(directory / "generation_config.json", **settings)
+    with pytest.raises(UnusableModelError, match=f"^{directory} is no usable model: .*{words}"):
+        load_model(directory)
+
+
+def test_a_tokenizer_with_more_entries_than_the_model_is_refused(directory):
+    larger = VanillaTransformerTokenizer.train(["one two three four five six"] * 9, vocab_size=270)
+    larger.save_pretrained(directory)
+    with pytest.raises(UnusableModelError, match="its tokenizer has 270 entries and its embedding"):
+        load_model(directory)

@@ -54,6 +54,8 @@ LARGEST_PENALTY = 10
 # What one processor does and not another is another precision for a translation that is gone on with.
 _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
+# More than fit into any memory.
+LARGEST_SEARCH = {"num_beams": 10_000, "max_length_beyond_source": 1_000_000}
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,9 @@ class Decoding:
         cores = os.cpu_count()
         if self.threads is not None and cores is not None and self.threads > cores:
             raise UsageError(f"--threads must be at most {cores}, the cores of this machine, not {self.threads}.")
+        for name, largest in LARGEST_SEARCH.items():
+            if (getattr(self, name) or 0) > largest:
+                raise UsageError(f"--{name.replace('_', '-')} must be at most {largest:,}, not {getattr(self, name)}.")
         if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
             bounds = f"between -{LARGEST_PENALTY} and {LARGEST_PENALTY}"
             raise UsageError(f"--length-penalty must be {bounds}, not {self.length_penalty}.")

@@ -60,7 +60,28 @@ def load_model(
         if Path(path, "generation_config.json").is_file():
             GenerationConfig.from_pretrained(path)  # One that cannot be read is left out by the model without a word.
     model: Any = load_weights_and_config(path, dtype or torch.float32)
-    return model.to(device or best_device()).eval(), load_tokenizer(path)
+    tokenizer = load_tokenizer(path)
+    if isinstance(model.config, VanillaTransformerConfig):
+        obstacle = _obstacle_to_search(model.generation_config, model.config.vocab_size, len(tokenizer))
+        if obstacle is not None:
+            raise UnusableModelError(f"{path} is no usable model: {obstacle}.")
+    return model.to(device or best_device()).eval(), tokenizer
+
+
+def _obstacle_to_search(settings: GenerationConfig, vocabulary: int, tokens: int) -> str | None:
+    """Why a search by these settings would not begin, not end or not be understood, or None."""
+    if tokens > vocabulary:
+        return f"its tokenizer has {tokens:,} entries and its embedding {vocabulary:,}"
+    for name in ("decoder_start_token_id", "eos_token_id"):
+        value = getattr(settings, name)
+        ids = value if isinstance(value, list) else [value]
+        if not ids or any(type(one) is not int or not 0 <= one < vocabulary for one in ids):
+            return f"{name} in its generation_config.json must be an id below {vocabulary:,}, not {value!r}"
+    limits = [getattr(settings, name, None) for name in ("max_length_beyond_source", "max_new_tokens", "max_length")]
+    given = [limit for limit in limits if limit is not None]
+    if not given or any(type(limit) is not int for limit in given):
+        return "its generation_config.json gives no limit of length as a whole number: max_length_beyond_source"
+    return None
 
 
 def load_weights_and_config(path: str | Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -188,7 +209,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransfo
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a model, or one on its own, from a directory or the Hub."""
-    with _not_found(path, "tokenizer_config.json"):
+    with _not_found(path, "tokenizer_config.json", blame="its tokenizer"):
         if Path(path).is_dir() and not any(Path(path, name).is_file() for name in VOCABULARIES):
             raise UnusableModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
