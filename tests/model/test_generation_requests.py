@@ -278,6 +278,14 @@ def test_a_prompt_that_begins_with_the_start_token_asked_for_is_given_no_other(m
     assert (sequences != PAD).sum(1).tolist() == [2 + 5 + 2, 2 + 3 + 2, 2 + 2 + 2]
 
 
+@pytest.mark.parametrize("asked", [{"num_beams": 1}, {"num_beams": 4}, {"do_sample": True}], ids=str)
+def test_rows_of_a_model_without_an_end_stop_at_their_own_limit(asked: dict):
+    model = sharp(0)
+    model.generation_config.eos_token_id = None
+    found = model.generate(**INPUTS, **asked, max_length_beyond_source=2, suppress_tokens=[PAD])
+    assert (found != PAD).sum(1).tolist() == [1 + 5 + 2, 1 + 3 + 2, 1 + 2 + 2]
+
+
 def test_criteria_may_stand_in_their_place(model):
     criteria = StoppingCriteriaList([MaxLengthCriteria(5)])
     by_name = model.generate(**INPUTS, stopping_criteria=criteria)

@@ -109,23 +109,23 @@ class _Asked:
     def beyond_source(self) -> int | None:
         """The tokens allowed beyond the source's length, or None where another limit was asked for.
 
-        A `max_length` beside a `max_length_beyond_source` is one, unless it is the library's own 20: `Seq2SeqTrainer`
-        writes that into `model.generation_config` by itself.
+        A call that says both a length and this means the length, as in the library `max_new_tokens` comes before
+        `max_length`.
         """
         if self.kwargs.get("max_new_tokens") is not None or self.kwargs.get("max_length") is not None:
             return None
-        if "max_length_beyond_source" in self.kwargs:
-            return self.kwargs["max_length_beyond_source"]
+        said = "max_length_beyond_source" in self.kwargs
         for settings in (self.given, self.own):
-            if settings is None:
+            if settings is None or (said and settings is self.own):
                 continue
             beyond = getattr(settings, "max_length_beyond_source", None)
+            # `Seq2SeqTrainer` writes the library's own length into `model.generation_config` by itself.
             written = settings.max_length == _LIBRARY_MAX_LENGTH and beyond is not None
             if settings.max_new_tokens is not None or (settings.max_length is not None and not written):
                 return None
-            if beyond is not None:
+            if beyond is not None and not said:
                 return beyond
-        return None
+        return self.kwargs.get("max_length_beyond_source")
 
 
 def _savable(settings: GenerationConfig) -> GenerationConfig:
@@ -333,9 +333,16 @@ class PaperGenerationMixin(GenerationMixin):
     ) -> ModelOutput | torch.LongTensor:
         if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
             return fast_greedy_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        return super()._sample(  # type: ignore[misc]
+        outputs: Any = super()._sample(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
+        # Without an end the library goes on with rows that have ended, until all have.
+        padding = padding_of(self, generation_config)
+        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        for criterion in stopping_criteria:
+            if isinstance(criterion, SourceLengthLimit) and padding is not None:
+                sequences.masked_fill_(criterion.beyond(sequences), padding)
+        return outputs
 
     def _takes_fast_road(
         self,

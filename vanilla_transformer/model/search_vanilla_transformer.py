@@ -35,9 +35,16 @@ class SourceLengthLimit(StoppingCriteria):
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         """Whether each row is as long as its sentence allows; rows of one sentence stand together."""
+        return input_ids.shape[1] - self.prompt_length >= self._of_rows(input_ids)
+
+    def beyond(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Which tokens stand beyond the limit of their row, in the shape of the sequences."""
+        places = torch.arange(sequences.shape[1], device=sequences.device) - self.prompt_length
+        return places >= self._of_rows(sequences)[:, None].clamp(min=1)
+
+    def _of_rows(self, input_ids: torch.Tensor) -> torch.Tensor:
         limits = self.limits.to(input_ids.device)
-        rows = limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
-        return input_ids.shape[1] - self.prompt_length >= rows
+        return limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
 
 
 class Candidates(NamedTuple):

@@ -1,0 +1,542 @@
+"""`generate` beside the library's own, on the same model, over random settings: same sequences, scores and refusals.
+
+`python -m scripts.stress.differential --settings 1000`. What a call of ours means is written down here once more, from
+the documentation, as a call of `GenerationMixin.generate` with every setting said: beam and penalty, limits, criteria.
+The library's class of the model has none of our search. Weights are edited between two calls; a static cache is held
+against the dynamic one.
+"""
+
+import argparse
+import copy
+import functools
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    StopStringCriteria,
+    TopKLogitsWarper,
+)
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
+
+PAD, START, END, WORDS = 0, 1, 2, 150
+TOLERANCE = 1e-5
+# A hypothesis of this score is none: the library fills up with them.
+RULED_OUT = -1e8
+# Settings that the library wants in one configuration.
+TOGETHER = {"num_beams", "num_return_sequences", "do_sample", "length_penalty_type", "max_new_tokens", "pad_token_id"}
+
+
+class LibraryModel(VanillaTransformerForConditionalGeneration):
+    """Our model, with nothing of our `generate`."""
+
+    generate = GenerationMixin.generate
+    prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
+    _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
+    _beam_search = GenerationMixin._beam_search
+    _sample = GenerationMixin._sample
+
+
+class Google(float):
+    """A power that makes the library's search divide by ((5 + length) / 6)^α."""
+
+    def __rpow__(self, length: float, modulo: None = None) -> float:
+        return ((5.0 + length) / 6.0) ** float(self)
+
+
+class AtMost(StoppingCriteria):
+    """Ends each row at its own number of new tokens."""
+
+    def __init__(self, limits: list[int], prompt_length: int) -> None:
+        self.limits, self.prompt_length = torch.tensor(limits), prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Whether each row is that long; the rows of a sentence stand together."""
+        rows = self.limits.repeat_interleave(len(input_ids) // len(self.limits))
+        return input_ids.shape[1] >= self.prompt_length + rows
+
+
+class EvenSum(StoppingCriteria):
+    """A criterion of a caller's own: ends rows of four tokens or more whose sum is a multiple of three."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Whether each row ends."""
+        return (input_ids.sum(1) % 3 == 0) & (input_ids.shape[1] > 3)
+
+
+class Without(LogitsProcessor):
+    """A processor of a caller's own: forbids a token."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The scores without it."""
+        return scores.index_fill(1, torch.tensor([self.token]), -float("inf"))
+
+
+@dataclass
+class Setting:
+    """One call, as a user makes it.
+
+    Attributes:
+        fields: Of the model's configuration.
+        own: Which settings the model has itself.
+        source: Tokens of the sources, padded.
+        form: How the source is handed over.
+        masked: Whether its mask is, too.
+        request: Settings of `generate`.
+        by: How they are handed over.
+        criteria: Makes the caller's stopping criteria.
+        edit: What is done to the weights between a first call and the one that counts.
+    """
+
+    seed: int
+    fields: dict[str, Any]
+    implementation: str
+    own: str
+    source: list[list[int]]
+    form: str
+    masked: bool
+    request: dict[str, Any]
+    by: str
+    criteria: list[tuple[str, Any]] = field(default_factory=list)
+    processors: list[tuple[str, Any]] = field(default_factory=list)
+    allowed: bool = False
+    prompts: list[list[int]] | None = None
+    prompt_mask: bool = False
+    static: bool = False
+    edit: str | None = None
+
+
+def draw_setting(seed: int) -> Setting:
+    """A setting that is drawn from a number, and the same for the same."""
+    draw = random.Random(seed)
+
+    def perhaps(share: float) -> bool:
+        return draw.random() < share
+
+    fields = draw.choice(
+        [
+            {},
+            {},
+            {"d_k": 5, "d_v": 11},
+            {"positional_encoding": "learned", "max_position_embeddings": 64},
+            {"attention_bias": True, "output_bias": True, "activation_function": "gelu"},
+            {"tie_word_embeddings": False, "num_heads": 1},
+            {"vocab_size": 192},
+        ]
+    )
+    lengths = [draw.randint(1, 9) for _ in range(draw.randint(1, 5))]
+    if len(lengths) > 1 and perhaps(0.1):
+        lengths[draw.randrange(len(lengths))] = 0
+    left = perhaps(0.4)
+    source = []
+    for length in lengths:
+        row = [*(draw.randrange(3, WORDS) for _ in range(length - 1)), END][:length]
+        padding = [PAD] * (max(lengths) - length)
+        source.append(padding + row if left else row + padding)
+    setting = Setting(
+        seed=seed,
+        fields=fields,
+        implementation=draw.choice(["sdpa", "sdpa", "eager"]),
+        own=draw.choice(["paper", "paper", "paper", "greedy", "library", "length", "trainer"]),
+        source=source,
+        form=draw.choice(["input_ids", "input_ids", "inputs", "inputs_embeds", "encoder_outputs"]),
+        masked=perhaps(0.9),
+        request=_draw_request(draw),
+        by=draw.choice(["keyword", "keyword", "object", "both"]),
+    )
+    if setting.request.get("num_return_sequences", 1) > 1 and not {"num_beams", "do_sample"} & setting.request.keys():
+        setting.by = "keyword"  # The library makes no such configuration.
+    setting.criteria = [
+        criterion
+        for share, criterion in (
+            (0.12, ("length", draw.randint(1, 12))),
+            (0.05, ("length", draw.randint(1, 12))),
+            (0.12, ("ends", draw.sample(range(3, WORDS), draw.choice([1, 5, 30])))),
+            (0.06, ("string", draw.choice(["c", "M", "am"]))),
+            (0.05, ("time", draw.choice([0.0, 1e12]))),
+            (0.06, ("own", None)),
+        )
+        if perhaps(share)
+    ]
+    setting.processors = [
+        processor
+        for share, processor in (
+            (0.05, ("without", draw.randrange(3, WORDS))),
+            (0.04, ("repetition", 1.4)),
+            (0.03, ("top k", 9)),
+        )
+        if perhaps(share)
+    ]
+    setting.allowed = perhaps(0.03)
+    if perhaps(0.25):
+        setting.prompts, setting.prompt_mask = _draw_prompts(draw, len(lengths), setting.request)
+        setting.static = setting.prompt_mask and perhaps(0.5)
+    setting.static |= perhaps(0.04)
+    setting.edit = draw.choice(["a row", "a number", "all but a row", "in place", "another tensor", *[None] * 7])
+    return setting
+
+
+def _draw_request(draw: random.Random) -> dict[str, Any]:
+    beams = draw.randint(1, 5)
+    choices: dict[str, tuple[float, Any]] = {
+        "num_beams": (0.7, beams),
+        "length_penalty": (0.3, draw.choice([-0.5, 0.0, 0.6, 1.0, 1.7])),
+        "length_penalty_type": (0.2, draw.choice(["google", "huggingface"])),
+        "early_stopping": (0.3, draw.choice([True, False, "never"])),
+        "num_return_sequences": (0.25, draw.randint(1, beams)),
+        "do_sample": (0.15, draw.choice([True, True, False])),
+        "max_length_beyond_source": (0.35, draw.randint(0, 12)),
+        "max_new_tokens": (0.25, draw.randint(1, 12)),
+        "max_length": (0.12, draw.choice([2, 7, 20])),
+        "min_new_tokens": (0.15, draw.randint(1, 5)),
+        "min_length": (0.06, draw.randint(1, 6)),
+        "no_repeat_ngram_size": (0.12, draw.choice([1, 2, 3])),
+        "repetition_penalty": (0.1, draw.choice([0.8, 1.3])),
+        "bad_words_ids": (0.1, draw.choice([[[5], [9]], [[5], [3, 7]]])),
+        "sequence_bias": (0.05, [[[9], 2.0], [[4, 5], -3.0]]),
+        "suppress_tokens": (0.15, draw.choice([[PAD], [END], [PAD, 17]])),
+        "begin_suppress_tokens": (0.05, [END, 21]),
+        "forced_bos_token_id": (0.04, 9),
+        "forced_eos_token_id": (0.08, END),
+        "exponential_decay_length_penalty": (0.05, (2, 1.5)),
+        "renormalize_logits": (0.08, True),
+        "remove_invalid_values": (0.04, True),
+        "eos_token_id": (0.12, draw.choice([[END, 7], [7, 8, 9, 10], 21])),
+        "pad_token_id": (0.12, draw.choice([77, END])),
+        "decoder_start_token_id": (0.08, draw.choice([9, START])),
+        "use_cache": (0.05, False),
+        "return_dict_in_generate": (0.5, True),
+    }
+    request = {name: value for name, (share, value) in choices.items() if draw.random() < share}
+    if request.get("do_sample"):
+        request |= draw.choice([{}, {"top_k": 5}, {"top_p": 0.7, "temperature": 0.6}])
+    if request.get("return_dict_in_generate") and draw.random() < 0.2:
+        request["output_scores"] = True
+    return request
+
+
+def _draw_prompts(draw: random.Random, rows: int, request: dict[str, Any]) -> tuple[list[list[int]], bool]:
+    start, length = request.get("decoder_start_token_id", START), draw.randint(1, 4)
+    words = [[draw.randrange(3, WORDS) for _ in range(length)] for _ in range(rows)]
+    kind = draw.choice(["without start", "with start", "padded", "padded"])
+    if kind == "without start":
+        return words, False
+    if kind == "with start":
+        return [[start, *row] for row in words], False
+    kept = [draw.randint(0, length) for _ in range(rows)]
+    kept[draw.randrange(rows)] = length
+    padded = [[PAD] * (length - count) + [start, *row[:count]] for row, count in zip(words, kept, strict=True)]
+    return padded, True
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a call came to: sequences and what else it returned, or the kind of its refusal."""
+
+    sequences: list[list[int]] | None = None
+    scores: torch.Tensor | None = None
+    steps: tuple[torch.Tensor, ...] | None = None
+    lengths: list[int] | None = None
+    refusal: str | None = None
+    where: str = ""
+
+
+def difference(setting: Setting) -> str | None:
+    """How the two come to different ends, in words; None where they do not."""
+    ours, theirs = _ours(setting), _theirs(setting)
+    if ours.refusal or theirs.refusal:
+        if ours.refusal == theirs.refusal:
+            return None
+        return f"ours: {ours.refusal or 'no refusal'}; the library's: {theirs.refusal or 'no refusal'}\n{ours.where}"
+    assert ours.sequences is not None and theirs.sequences is not None
+    padding = setting.request.get("pad_token_id", PAD)
+    if len(ours.sequences) != len(theirs.sequences):
+        return f"{len(ours.sequences)} rows in the place of {len(theirs.sequences)}"
+    both = None if ours.scores is None or theirs.scores is None else (ours.scores, theirs.scores)
+    if both is not None and not torch.allclose(*both, atol=TOLERANCE, rtol=TOLERANCE):
+        return f"scores {both[0].tolist()} in the place of {both[1].tolist()}"
+    for row, (own, expected) in enumerate(zip(ours.sequences, theirs.sequences, strict=True)):
+        length = len(expected)
+        if theirs.lengths is not None:  # A beam search of the library does not pad.
+            assert theirs.scores is not None
+            if theirs.scores[row] < RULED_OUT:
+                continue
+            length = theirs.lengths[row]
+        if own[:length] != expected[:length] or set(own[length:]) - {padding}:
+            return f"row {row}: {own} in the place of {expected[:length]}"
+    for number, (step, expected_step) in enumerate(zip(ours.steps or (), theirs.steps or (), strict=False)):
+        if number == 0 and not torch.allclose(step, expected_step, atol=1e-4, rtol=1e-4):
+            return f"scores of step {number} differ by {(step - expected_step).abs().max()}"
+    return None
+
+
+def took_fast_path(setting: Setting) -> bool:
+    """Whether our own search did it."""
+    from vanilla_transformer.model import generation_vanilla_transformer as generation
+
+    taken = []
+    searches = {name: getattr(generation, name) for name in ("fast_beam_search", "fast_greedy_search")}
+    for name, search in searches.items():
+        setattr(generation, name, lambda *args, search=search: taken.append(1) or search(*args))
+    try:
+        _ours(setting)
+    finally:
+        for name, search in searches.items():
+            setattr(generation, name, search)
+    return bool(taken)
+
+
+def build(setting: Setting, cls: type = VanillaTransformerForConditionalGeneration) -> Any:
+    """A random model that is sure of itself, so that sentences end and hypotheses differ."""
+    torch.manual_seed(setting.seed)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = cls(VanillaTransformerConfig(**{"vocab_size": WORDS, **sizes, **setting.fields})).eval()
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2.5)
+        model.get_input_embeddings().weight[END] *= 1.5
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(std=0.3)
+    model.set_attn_implementation(setting.implementation)
+    return model
+
+
+def own_settings(setting: Setting, config: VanillaTransformerConfig) -> GenerationConfig:
+    """The settings that our model has itself."""
+    if setting.own == "greedy":
+        return paper_generation_config(config, num_beams=1)
+    settings = paper_generation_config(config)
+    if setting.own == "library":
+        settings.update(num_beams=3, length_penalty=1.2, length_penalty_type="huggingface", early_stopping=False)
+    elif setting.own == "length":
+        settings.max_new_tokens = 6
+    elif setting.own == "trainer":
+        settings.update(**settings._get_default_generation_params(), defaults_only=True)
+    return settings
+
+
+def inputs_of(setting: Setting, model: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The source as it is handed over: in its place, and by name."""
+    source = torch.tensor(setting.source)
+    mask = source.ne(PAD).long()
+    named: dict[str, Any] = {"attention_mask": mask} if setting.masked else {}
+    if setting.form == "inputs":
+        return [source], named
+    if setting.form == "inputs_embeds":
+        embeddings = model.get_input_embeddings()
+        named["inputs_embeds"] = torch.nn.functional.embedding(source, embeddings.weight).detach()
+    elif setting.form == "encoder_outputs":
+        with torch.no_grad():
+            states = model.get_encoder()(input_ids=source, attention_mask=mask if setting.masked else None)
+        named["encoder_outputs"] = BaseModelOutput(last_hidden_state=states.last_hidden_state)
+    else:
+        named["input_ids"] = source
+    return [], named
+
+
+def _edited(model: Any, edit: str) -> None:
+    """Changes weights as users do."""
+    weight = model.get_input_embeddings().weight
+    if edit == "a row":
+        weight.data[21] = weight.data[9] * 1.1
+    elif edit == "a number":
+        model.model.decoder.layers[1].feed_forward.w_1.weight.data[3, 7] += 4.0
+    elif edit == "all but a row":
+        weight.data[:-1] *= 1.2
+    elif edit == "in place":
+        with torch.no_grad():
+            model.model.encoder.layers[0].self_attention.v_proj.weight.mul_(-1.0)
+    else:
+        projection = model.model.decoder.layers[0].cross_attention.q_proj
+        projection.weight.data = projection.weight.data.flip(0).clone()
+
+
+def _caller(setting: Setting) -> dict[str, Any]:
+    """What a caller hands over that is no setting: criteria, processors, prompts."""
+    made: dict[str, Any] = {}
+    criteria: list[Any] = []
+    for kind, value in setting.criteria:
+        if kind == "length":
+            criteria.append(MaxLengthCriteria(value))
+        elif kind == "ends":
+            criteria.append(EosTokenCriteria(value))
+        elif kind == "string":
+            criteria.append(StopStringCriteria(_tokenizer(), value))
+        elif kind == "time":
+            criteria.append(MaxTimeCriteria(value, initial_timestamp=0.0))
+        else:
+            criteria.append(EvenSum())
+    if criteria:
+        made["stopping_criteria"] = StoppingCriteriaList(criteria)
+    processors: list[Any] = []
+    for kind, value in setting.processors:
+        if kind == "without":
+            processors.append(Without(value))
+        else:
+            processors.append(
+                RepetitionPenaltyLogitsProcessor(value) if kind == "repetition" else TopKLogitsWarper(value)
+            )
+    if processors:
+        made["logits_processor"] = LogitsProcessorList(processors)
+    if setting.allowed:
+        made["prefix_allowed_tokens_fn"] = lambda row, ids: [*range(3 + row, 60 + row), END]
+    if setting.prompts is not None:
+        prompts = torch.tensor(setting.prompts)
+        made["decoder_input_ids"] = prompts
+        if setting.prompt_mask:
+            made["decoder_attention_mask"] = prompts.ne(PAD).long()
+    return made
+
+
+def _ours(setting: Setting) -> Found:
+    model = build(setting)
+    model.generation_config = own_settings(setting, model.config)
+    if setting.edit is not None:
+        model.generate(torch.tensor([[5, END]]), max_new_tokens=2)
+        _edited(model, setting.edit)
+    request = dict(setting.request)
+    if setting.static:
+        request["cache_implementation"] = "static"
+    placed, named = inputs_of(setting, model)
+    named |= _caller(setting)
+    if setting.by == "keyword":
+        named |= request
+        if placed and "stopping_criteria" in named:  # In their place, too.
+            placed += [None, named.pop("logits_processor", None), named.pop("stopping_criteria")]
+    else:
+        by_name = {name: value for name, value in request.items() if setting.by == "both" and name not in TOGETHER}
+        given = {name: value for name, value in request.items() if name not in by_name}
+        named |= {**by_name, "generation_config": GenerationConfig(**given)}
+    return _found(setting, model, placed, named)
+
+
+def _theirs(setting: Setting) -> Found:
+    """The same call in the library's words alone."""
+    model = build(setting, LibraryModel)
+    if setting.edit is not None:
+        _edited(model, setting.edit)
+    request, own = dict(setting.request), own_settings(setting, model.config).to_dict()
+    model.generation_config = GenerationConfig(pad_token_id=PAD, bos_token_id=START, eos_token_id=END)
+    model.generation_config.decoder_start_token_id = START
+    placed, named = inputs_of(setting, model)
+    named |= _caller(setting)
+    asked_type = request.pop("length_penalty_type", own["length_penalty_type"])
+    if request.get("do_sample") and "num_beams" not in request:
+        request["num_beams"] = 1
+    request.setdefault("num_beams", own["num_beams"])
+    if request["num_beams"] > 1:
+        google = asked_type == "google"
+        for name, paper in (("length_penalty", 0.6), ("early_stopping", "never")):
+            of_model = own[name] if own[name] is not None else (paper if google else None)
+            if of_model is not None:
+                request.setdefault(name, of_model)
+        if google:
+            request["length_penalty"] = Google(request["length_penalty"])
+    else:
+        request.pop("length_penalty", None)
+        request.pop("early_stopping", None)
+    _limited(setting, request, own, named)
+    if request["num_beams"] > 1 and request.get("pad_token_id", PAD) == PAD:
+        request["pad_token_id"] = PAD
+    return _found(setting, model, placed, {**named, **request, "return_dict_in_generate": True, "output_scores": True})
+
+
+def _limited(setting: Setting, request: dict[str, Any], own: dict[str, Any], named: dict[str, Any]) -> None:
+    """Says in the library's words how long a hypothesis may be."""
+    beyond = request.pop("max_length_beyond_source", None)
+    if "max_new_tokens" in request or "max_length" in request:
+        if own["max_new_tokens"] is not None:  # Of the two the library follows this one, wherever it is from.
+            request.setdefault("max_new_tokens", own["max_new_tokens"])
+        return
+    if beyond is None and own["max_new_tokens"] is not None:
+        request["max_new_tokens"] = own["max_new_tokens"]
+        return
+    beyond = own["max_length_beyond_source"] if beyond is None else beyond
+    source = torch.tensor(setting.source)
+    if setting.masked or setting.form in ("inputs", "input_ids"):
+        limits = (source.ne(PAD).sum(1) + beyond).tolist()
+    else:
+        limits = [source.shape[1] + beyond] * len(source)
+    prompt_length = 1
+    if setting.prompts is not None:
+        start = request.get("decoder_start_token_id", START)
+        prompt_length = len(setting.prompts[0]) + all(row[0] != start for row in setting.prompts)
+    if "max_position_embeddings" in setting.fields:
+        limits = [min(limit, 64 - prompt_length + 1) for limit in limits]
+    request["max_length"] = max(limits) + prompt_length
+    criteria = [*named.get("stopping_criteria", ()), AtMost(limits, prompt_length)]
+    named["stopping_criteria"] = StoppingCriteriaList(criteria)
+
+
+def _found(setting: Setting, model: Any, placed: list[Any], named: dict[str, Any]) -> Found:
+    torch.manual_seed(setting.seed)
+    try:
+        found = model.generate(*placed, **named)
+    except Exception as error:
+        return Found(refusal=type(error).__name__, where=traceback.format_exc(limit=-3))
+    if isinstance(found, torch.Tensor):
+        return Found(found.tolist())
+    beams = found.get("beam_indices")
+    written = None
+    if beams is not None:
+        prompt_length = found.sequences.shape[1] - beams.shape[1]
+        written = (prompt_length + beams.ge(0).sum(1)).tolist()
+    return Found(found.sequences.tolist(), found.get("sequences_scores"), found.get("scores"), written)
+
+
+@functools.cache
+def _tokenizer() -> VanillaTransformerTokenizer:
+    """One of bytes, for strings that end a sentence."""
+    return VanillaTransformerTokenizer.train(["a b c"], vocab_size=260, algorithm="character")
+
+
+def main() -> int:
+    """Compares so many settings; 1 where any differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", type=int, default=1000, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first (%(default)s)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    kinds: Counter[str] = Counter()
+    begun, different = time.perf_counter(), 0
+    for seed in range(arguments.seed, arguments.seed + arguments.settings):
+        setting = draw_setting(seed)
+        told = difference(copy.deepcopy(setting))
+        kinds["fast path" if took_fast_path(setting) else "library's search or refused"] += 1
+        if told is not None:
+            different += 1
+            print(f"--seed {seed} --settings 1: {told}\n  {setting}", flush=True)
+    seconds = time.perf_counter() - begun
+    print(f"{arguments.settings} settings in {seconds:.0f} s, {different} different; {dict(kinds)}")
+    return int(different > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
