@@ -100,6 +100,8 @@ REQUESTS = [
     {"num_beams": 4, "max_new_tokens": 4},
     {"num_beams": 4, "max_length": 7},
     {"num_beams": 4, "max_length": 20},
+    {"max_length": 20, "max_length_beyond_source": 4},
+    {"max_new_tokens": 5, "max_length_beyond_source": 4},
     {"num_beams": 4, "length_penalty_type": "huggingface"},
     {"num_beams": 4, "length_penalty_type": "huggingface", "length_penalty": 1.0, "early_stopping": False},
     {"length_penalty": 0.0},
@@ -139,7 +141,8 @@ def test_a_generation_config_that_says_which_penalty_keeps_it(model, tmp_path):
 
 def test_settings_that_a_trainer_wrote_a_length_into_mean_the_paper_s_limit(model):
     polluted = copy.deepcopy(model.generation_config)
-    polluted.max_length = 20
+    polluted.update(**polluted._get_default_generation_params(), defaults_only=True)
+    assert polluted.max_length == 20
     never_ends = {"suppress_tokens": [END, PAD]}
     assert model.generate(**INPUTS, generation_config=polluted, **never_ends).shape[1] == 1 + 5 + 50
     assert model.generate(**INPUTS, generation_config=GenerationConfig(max_length=20), **never_ends).shape[1] == 20

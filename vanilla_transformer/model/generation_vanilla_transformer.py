@@ -119,8 +119,9 @@ class _Asked:
             if settings is None or (said and settings is self.own):
                 continue
             beyond = getattr(settings, "max_length_beyond_source", None)
-            # `Seq2SeqTrainer` writes the library's own length into `model.generation_config` by itself.
+            # `Seq2SeqTrainer` writes all of the library's own settings into `model.generation_config` by itself.
             written = settings.max_length == _LIBRARY_MAX_LENGTH and beyond is not None
+            written &= settings is self.own or settings.min_length is not None
             if settings.max_new_tokens is not None or (settings.max_length is not None and not written):
                 return None
             if beyond is not None and not said:

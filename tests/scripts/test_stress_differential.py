@@ -1,0 +1,71 @@
+"""`generate` is the library's own on settings drawn at random; `python -m scripts.stress.differential` draws 1,000."""
+
+from collections import Counter
+
+import pytest
+from transformers import MaxLengthCriteria
+
+from scripts.stress.differential import compared, draw_setting
+from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
+from vanilla_transformer.model import generation_vanilla_transformer as generation
+
+TOGETHER = 10
+
+
+@pytest.mark.parametrize("first", range(0, 80, TOGETHER))
+def test_generate_is_the_librarys_own(first: int):
+    ways: Counter[str] = Counter()
+    for seed in range(first, first + TOGETHER):
+        way, told = compared(draw_setting(seed))
+        assert told is None, f"python -m scripts.stress.differential --seed {seed} --settings 1: {told}"
+        ways[way] += 1
+    assert ways["fast path"]
+
+
+def test_what_is_drawn_is_of_every_kind_and_the_same_for_the_same_number():
+    drawn = [draw_setting(seed) for seed in range(400)]
+    assert drawn[7] == draw_setting(7)
+    for name in ("implementation", "own", "form", "masked", "by", "allowed", "prompt_mask", "static", "edit"):
+        kinds = Counter(getattr(setting, name) for setting in drawn)
+        assert len(kinds) > 1 and min(kinds.values()) > 3, kinds
+    assert {kind for setting in drawn for kind, _ in setting.criteria} == {"length", "ends", "string", "time", "own"}
+    assert {kind for setting in drawn for kind, _ in setting.processors} == {"without", "repetition", "top k"}
+    assert any([0] * len(row) == row for setting in drawn for row in setting.source)
+
+
+def ignored_criteria(monkeypatch) -> None:
+    limits = fast_generation._limits
+
+    def without(prompts, criteria, settings, processors):
+        kept = [
+            MaxLengthCriteria(settings.max_length) if type(part) is MaxLengthCriteria else part for part in criteria
+        ]
+        return limits(prompts, kept, settings, processors)
+
+    monkeypatch.setattr(fast_generation, "_limits", without)
+
+
+def penalty_of_the_library_in_objects(monkeypatch) -> None:
+    search = generation._Asked.search
+
+    def without(asked):
+        return {**search(asked), **({"length_penalty_type": "huggingface"} if asked.given is not None else {})}
+
+    monkeypatch.setattr(generation._Asked, "search", without)
+
+
+def stale_weights(monkeypatch) -> None:
+    kept: dict = {}
+    laid_out = fast_generation._laid_out
+
+    def stale(model, part, *args):
+        # A model of these tests is asked twice at most.
+        return kept.setdefault((id(model), part), (model, laid_out(model, part, *args)))[1]
+
+    monkeypatch.setattr(fast_generation, "_laid_out", stale)
+
+
+@pytest.mark.parametrize("fault", [ignored_criteria, penalty_of_the_library_in_objects, stale_weights])
+def test_a_fault_is_found(monkeypatch, fault):
+    fault(monkeypatch)
+    assert any(compared(draw_setting(seed))[1] for seed in range(100))
