@@ -141,7 +141,7 @@ def draw_setting(seed: int) -> Setting:
     def perhaps(share: float) -> bool:
         return draw.random() < share
 
-    fields = draw.choice(
+    fields: dict[str, Any] = draw.choice(
         [
             {},
             {},
