@@ -186,6 +186,8 @@ def test_a_mistyped_name_of_a_directory_is_not_looked_for_on_the_hub(tmp_path, m
         ({"eos_token_id": None}, "eos_token_id in its generation_config.json must be an id below"),
         ({"eos_token_id": 10**6}, "eos_token_id in its generation_config.json must be an id below"),
         ({"decoder_start_token_id": 0.0}, "decoder_start_token_id in its generation_config.json must be an id below"),
+        ({"num_beams": "no-such"}, "num_beams in its generation_config.json must be at least 1, not 'no-such'"),
+        ({"length_penalty": float("nan")}, "length_penalty in its generation_config.json must be a number, not nan"),
         ({"max_length_beyond_source": None}, "generation_config.json gives no limit of length"),
     ],
 )

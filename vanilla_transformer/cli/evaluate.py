@@ -17,6 +17,7 @@ from vanilla_transformer.cli.streams import (
     open_output,
     refuse_model_file,
     refuse_same_file,
+    warn,
 )
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.lines import CorpusError
@@ -79,6 +80,8 @@ class Evaluate:
         arguments = self.decoding.arguments()
         self._check_paths()
         corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
+        if len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+            warn("source and target of the corpus are the same text, so there is nothing but copying to measure.")
         distinct = len(set(corpus["source"]))
         processes.start({"windows": 0})
         self.decoding.announce(model)

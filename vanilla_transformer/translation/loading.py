@@ -3,6 +3,7 @@
 import fnmatch
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -81,6 +82,11 @@ def _obstacle_to_search(settings: GenerationConfig, vocabulary: int, tokens: int
     given = [limit for limit in limits if limit is not None]
     if not given or any(type(limit) is not int for limit in given):
         return "its generation_config.json gives no limit of length as a whole number: max_length_beyond_source"
+    beams, penalty = settings.num_beams, settings.length_penalty
+    if beams is not None and (type(beams) is not int or beams < 1):
+        return f"num_beams in its generation_config.json must be at least 1, not {beams!r}"
+    if penalty is not None and (type(penalty) not in (int, float) or not math.isfinite(penalty)):
+        return f"length_penalty in its generation_config.json must be a number, not {penalty!r}"
     return None
 
 
