@@ -151,7 +151,7 @@ def test_a_process_that_fails_says_why_to_all(recipe, tmp_path):
     launch = Launch(3, command(recipe, tmp_path / "model"), tmp_path, deed=partial(out_of_memory, victim=1))
     assert launch.codes() == [1, 1, 1], launch.printed_by_all()
     assert_others_say(launch, 1, "failed: no memory is left")
-    assert "error: " in launch.printed(1) and "no memory is left" in launch.printed(1)
+    assert "error: " in launch.printed(1) and "too little memory" in launch.printed(1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -607,27 +606,6 @@ def test_a_run_of_an_earlier_version_goes_on_and_ends_the_same(recipe, undisturb
         (path / "manifest.json").write_text(json.dumps(manifest))
     longer = train(into(recipe, tmp_path / "model"))
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
-
-
-def test_with_two_threads_a_run_that_was_stopped_ends_as_if_it_had_not_been(recipe, tmp_path):
-    torch.set_num_threads(2)
-    train(into(recipe, tmp_path / "stopped", max_steps=6))
-    stopped = train(into(recipe, tmp_path / "stopped", max_steps=15))
-    whole = train(into(recipe, tmp_path / "whole", max_steps=15))
-    assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-
-
-def test_the_batches_of_a_step_are_computed_at_the_same_time(recipe, tmp_path, monkeypatch):
-    torch.set_num_threads(2)
-    both, original = threading.Barrier(2, timeout=10), loop.TrainingLoop._loss
-
-    def meeting(self, model, batch, target_tokens):
-        if model.training:
-            both.wait()  # One after another they would wait in vain.
-        return original(self, model, batch, target_tokens)
-
-    monkeypatch.setattr(loop.TrainingLoop, "_loss", meeting)
-    train(into(recipe, tmp_path / "model", max_steps=2))
 
 
 def test_what_is_left_open_is_chosen_once_and_kept(recipe, tmp_path):

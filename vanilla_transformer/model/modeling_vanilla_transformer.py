@@ -209,10 +209,8 @@ class Dropout(nn.Dropout):
     """Section 5.4: each value is zero with probability P_drop in training, the others grow by 1 / (1 - P_drop).
 
     On the CPU torch draws one number at a time for each value, a fifth of a small model's step. Here a value takes
-    16 bits of a 64-bit number, so P_drop is met to the nearest 1/65536. They are `generator`'s, or torch's own.
+    16 bits of a 64-bit number, so P_drop is met to the nearest 1/65536.
     """
-
-    generator: torch.Generator | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Any shape to the same shape."""
@@ -221,8 +219,7 @@ class Dropout(nn.Dropout):
         dropped_of_65536 = round(self.p * 65536)
         if input.device.type != "cpu" or torch.compiler.is_compiling() or dropped_of_65536 == 65536:
             return super().forward(input)
-        bits = torch.empty((input.numel() + 3) // 4, dtype=torch.int64)
-        bits.random_(-(2**63), None, generator=self.generator)
+        bits = torch.empty((input.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         kept = bits.view(torch.int16)[: input.numel()].view(input.shape) >= dropped_of_65536 - 32768
         return input * kept.to(input.dtype).mul_(65536 / (65536 - dropped_of_65536))
 

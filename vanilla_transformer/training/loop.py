@@ -37,7 +37,6 @@ from vanilla_transformer.training.journal import Journal
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.processes import main_decides
 from vanilla_transformer.training.recipe import Recipe, RecipeError, settled
-from vanilla_transformer.training.replicas import WIDEST_REPLICA, Replicas
 from vanilla_transformer.training.sharding import is_sharded, load_whole, shard
 from vanilla_transformer.training.trackers import PROJECT, final_scores
 
@@ -139,10 +138,6 @@ class TrainingLoop:
             optimizer, self.config.d_model, settled(recipe.warmup_steps), recipe.learning_rate_scale
         )
         self.plain_model = model
-        # Several processes have their exchange of gradients in the backward pass.
-        on_cpu_alone = accelerator.device.type == "cpu" and accelerator.num_processes == 1
-        at_once = settled(recipe.batches_per_step) if self.config.d_model <= WIDEST_REPLICA else 1
-        self.replicas = Replicas(model, at_once) if on_cpu_alone else None
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
         self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, journal.say)
         self.learning_rate = 0.0
@@ -211,7 +206,7 @@ class TrainingLoop:
         self.journal.start_bar(total=self.max_steps, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
-        with closing(self._remaining_steps()) as steps, closing(self.replicas) if self.replicas else nullcontext():
+        with closing(self._remaining_steps()) as steps:
             for step in steps:
                 self._update(step)
                 self._count(step)
@@ -254,19 +249,6 @@ class TrainingLoop:
 
     def _update(self, step: FedStep) -> None:
         """Section 5.3: one update of the weights, from the mean loss over the target tokens of the whole step."""
-        if self.replicas is not None:
-            for loss in self.replicas.backward(partial(self._loss, target_tokens=step.target_tokens), step.batches):
-                self.unread_loss += loss * step.target_tokens
-        else:
-            self._backward(step)
-        if self.recipe.max_grad_norm is not None:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
-        self.learning_rate = self.schedule.get_last_lr()[0]
-        self.optimizer.step()
-        self.schedule.step()
-        self.optimizer.zero_grad()
-
-    def _backward(self, step: FedStep) -> None:
         processes = self.accelerator.num_processes
         for number, batch in enumerate(step.batches, start=1):
             # Processes exchange their gradients once a step, after its last batch.
@@ -275,15 +257,19 @@ class TrainingLoop:
                 # The exchange takes the mean over processes, and the step wants their sum.
                 self.accelerator.backward(loss * processes)
             self.unread_loss += loss.detach() * step.target_tokens
+        if self.recipe.max_grad_norm is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
+        self.learning_rate = self.schedule.get_last_lr()[0]
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
 
     def _loss(self, model: torch.nn.Module, batch: Batch, target_tokens: int) -> torch.Tensor:
         """The summed cross-entropy of a batch over `target_tokens`; without rows, zero with a zero gradient."""
         device = self.accelerator.device
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        # Not accelerate's own mixed precision: that copies the logits, the largest tensor, to float32. And no cache:
-        # each weight is used once, and threads that share one would share parts of their graphs.
-        in_bfloat16 = self.recipe.precision == "bfloat16"
-        with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16, cache_enabled=device.type != "cpu"):
+        # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
             return model(**inputs, num_items_in_batch=target_tokens, skip_logits=True).loss
 
     def _count(self, step: FedStep) -> None:

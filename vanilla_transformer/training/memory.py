@@ -38,9 +38,8 @@ def training_memory(
 ) -> TrainingMemory:
     """What a batch takes on a CPU, where attention is written out: a step on tensors that have shapes and no data.
 
-    The process takes some more: libraries, the gaps that an allocator leaves, and what the second of two `Replicas`
-    holds of a small model. On an accelerator fused attention keeps no attention weights, which saves most where
-    sentences are long.
+    The process takes some more: libraries, and the gaps that an allocator leaves. On an accelerator fused attention
+    keeps no attention weights, which saves most where sentences are long.
     """
     with FakeTensorMode():
         model = VanillaTransformerForConditionalGeneration(config).train()
