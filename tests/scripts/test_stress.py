@@ -24,7 +24,10 @@ def spread(groups, number):
 
 @pytest.mark.parametrize(("name", "seed"), spread(options.GROUPS, 12))
 def test_random_values_of_options_are_refused_or_done(name, seed):
-    cases.case(options.GROUPS, name, seed)
+    try:
+        cases.case(options.GROUPS, name, seed)
+    except cases.TooLong as case:
+        pytest.skip(f"too long for the reference: {case}")
 
 
 @pytest.mark.parametrize(("name", "seed"), spread(models.GROUPS, 12))
