@@ -16,7 +16,7 @@ test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2
 
 test-versions: $(VENV)/.installed-dev
-	$(BIN)/python -m scripts.transformers_versions
+	$(BIN)/python -m scripts.stress.transformers_versions
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -21,9 +21,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
     __version__,
 )
+from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.checkpoints import Progress, commit_checkpoint, partial_path
-from vanilla_transformer.training.recipe import load_recipe
+from vanilla_transformer.recipe.schema import load_recipe
 from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]

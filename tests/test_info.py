@@ -10,9 +10,9 @@ import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.model import cpu_vanilla_transformer as cpu
+from vanilla_transformer.model import cpu
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.recipe import Recipe
 
 # The memory of a batch is counted step by step, and a small one is done sooner.
 ONE_SENTENCE = "--batches-per-step", 1000

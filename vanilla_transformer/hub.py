@@ -20,8 +20,10 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import ModelInfo
 
+import vanilla_transformer.model
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.training.card import (
+from vanilla_transformer.recipe.schema import RecipeError, load_recipe
+from vanilla_transformer.reporting.model_card import (
     CARD,
     is_as_written,
     name_on_hub,
@@ -29,8 +31,7 @@ from vanilla_transformer.training.card import (
     without_places,
     write_plain_card,
 )
-from vanilla_transformer.training.directory import RECIPE
-from vanilla_transformer.training.recipe import RecipeError, load_recipe
+from vanilla_transformer.training.run_directory import RECIPE
 from vanilla_transformer.translation.loading import (
     TOKENIZER_FILES,
     VOCABULARIES,
@@ -38,6 +39,11 @@ from vanilla_transformer.translation.loading import (
     load_weights_and_config,
 )
 
+# The code of a model's classes; models of earlier versions carry helpers under a longer name.
+_CODE = (
+    *sorted(path.name for folder in map(Path, vanilla_transformer.model.__path__) for path in folder.glob("[!_]*.py")),
+    "*_vanilla_transformer.py",
+)
 # Of a directory nothing else leaves the machine: no checkpoint, no log, no corpus.
 SENT = (
     "config.json",
@@ -45,13 +51,13 @@ SENT = (
     "model*.safetensors",
     "model.safetensors.index.json",
     *TOKENIZER_FILES,
-    "*_vanilla_transformer.py",
+    *_CODE,
     CARD,
     RECIPE,
     "learning_curves.png",
 )
 # What an earlier push may have left that this one has no more: weights in other pieces, code of another version.
-_REPLACED = ["model*.safetensors", "model.safetensors.index.json", "*_vanilla_transformer.py"]
+_REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
 
 
 class PushError(OSError):

@@ -41,8 +41,8 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.model import generation_vanilla_transformer as generation
-from vanilla_transformer.model.generation_vanilla_transformer import paper_generation_config
+from vanilla_transformer.model import generation
+from vanilla_transformer.model.generation import paper_generation_config
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 TOLERANCE = 1e-5

@@ -28,11 +28,8 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.data.corpus import open_corpus
-from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.streams import PairStream, pair_tables
-from vanilla_transformer.training.averaging import WEIGHTS, load_average
-from vanilla_transformer.training.checkpoints import (
+from vanilla_transformer.checkpointing.averaging import WEIGHTS, load_average
+from vanilla_transformer.checkpointing.store import (
     MANIFEST,
     PROGRESS,
     Progress,
@@ -40,8 +37,11 @@ from vanilla_transformer.training.checkpoints import (
     newest_whole_checkpoint,
     partial_path,
 )
-from vanilla_transformer.training.journal import Journal
-from vanilla_transformer.training.recipe import RecipeError, load_recipe, shipped_recipes
+from vanilla_transformer.data.corpus import open_corpus
+from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.data.streams import PairStream, pair_tables
+from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
+from vanilla_transformer.reporting.run_logger import Journal
 from vanilla_transformer.translation import load_model
 
 LONGEST_WAIT = 20

@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from vanilla_transformer.training.checkpoints import list_checkpoints
+from vanilla_transformer.checkpointing.store import list_checkpoints
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SIZES = "--preset tiny --d-model 32 --d-ff 64 --num-heads 2 --encoder-layers 1 --decoder-layers 1 --vocab-size 280"

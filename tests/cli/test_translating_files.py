@@ -22,7 +22,7 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.translate import Decoding, Translate, _own_device
-from vanilla_transformer.model import cpu_vanilla_transformer as cpu
+from vanilla_transformer.model import cpu
 from vanilla_transformer.translation import LineTranslator
 from vanilla_transformer.translation.lines import WINDOW
 

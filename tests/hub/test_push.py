@@ -10,27 +10,12 @@ import sacrebleu
 from hub_server import HubServer, Repository, card_head, card_problems
 from huggingface_hub import ModelCard, constants
 
+import vanilla_transformer.model
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.recipe import Recipe, load_recipe
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
-CODE = {
-    f"{name}_vanilla_transformer.py"
-    for name in (
-        "configuration",
-        "cpu",
-        "decoding",
-        "encoding",
-        "fast_generation",
-        "generation",
-        "layout",
-        "loss",
-        "modeling",
-        "pipeline",
-        "saving",
-        "search",
-    )
-}
+CODE = {path.name for path in Path(vanilla_transformer.model.__path__[0]).glob("[!_]*.py")}
 MODEL = {
     "config.json",
     "generation_config.json",

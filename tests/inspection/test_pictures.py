@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.inspection import (
     InspectionError,
     attention,
@@ -22,7 +23,6 @@ from vanilla_transformer.inspection import (
     plot_position_similarity,
     plot_positions,
 )
-from vanilla_transformer.training.optimisation import paper_learning_rate
 
 
 @pytest.fixture(scope="module")

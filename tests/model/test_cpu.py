@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import cpu_vanilla_transformer as cpu
-from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
-from vanilla_transformer.model.decoding_vanilla_transformer import StepDecoder
-from vanilla_transformer.model.layout_vanilla_transformer import Layout
+from vanilla_transformer.model import cpu, fast_generation
+from vanilla_transformer.model.packed_decoder import StepDecoder
+from vanilla_transformer.model.packed_weights import Layout
 
 TESTS = Path(__file__).parents[1]
 # What makes each library do as on a processor with AVX2 alone. ONNX Runtime has no such variable.

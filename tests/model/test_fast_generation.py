@@ -20,8 +20,8 @@ from transformers import (
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
-from vanilla_transformer.model.encoding_vanilla_transformer import LaidOutEncoder
+from vanilla_transformer.model import fast_generation
+from vanilla_transformer.model.packed_encoder import LaidOutEncoder
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanilla_transformer.model import loss_vanilla_transformer as loss_module
-from vanilla_transformer.model.loss_vanilla_transformer import (
+from vanilla_transformer.model import loss as loss_module
+from vanilla_transformer.model.loss import (
     IGNORED_LABEL,
     label_smoothed_loss,
     summed_cross_entropy,

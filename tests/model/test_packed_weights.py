@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.decoding_vanilla_transformer import StepDecoder
-from vanilla_transformer.model.encoding_vanilla_transformer import LaidOutEncoder
+from vanilla_transformer.model.packed_decoder import StepDecoder
+from vanilla_transformer.model.packed_encoder import LaidOutEncoder
 
 SOURCE = torch.tensor([[5, 9, 30, 31, 2], [7, 7, 12, 2, 0]])
 

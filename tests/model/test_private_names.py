@@ -17,8 +17,7 @@ from transformers.generation import utils as generation_utils
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer import VanillaTransformerTokenizer, VanillaTransformerTranslationPipeline, registration
-from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
-from vanilla_transformer.model import generation_vanilla_transformer as generation
+from vanilla_transformer.model import fast_generation, generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
 TENSORS = ["_eos_token_tensor", "_pad_token_tensor"]

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import decoding_vanilla_transformer as decoding
-from vanilla_transformer.model.decoding_vanilla_transformer import StepDecoder
-from vanilla_transformer.model.search_vanilla_transformer import (
+from vanilla_transformer.model import packed_decoder as decoding
+from vanilla_transformer.model.packed_decoder import StepDecoder
+from vanilla_transformer.model.search import (
     IMPOSSIBLE,
     Candidates,
     Hypotheses,

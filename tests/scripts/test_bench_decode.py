@@ -1,27 +1,15 @@
 """The comparison of decoders: every contestant decodes the same, and the table says how they stand."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+from scripts.benchmarks import decode as bench
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-
-PATH = Path(__file__).parents[2] / "scripts" / "bench_decode.py"
-
-
-@pytest.fixture(scope="module")
-def bench():
-    specification = importlib.util.spec_from_file_location("bench_decode", PATH)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["bench_decode"] = module
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +28,12 @@ def turn(seconds: float, tokens: int = 100) -> dict:
     return {"seconds": seconds, "tokens": tokens, "call": seconds}
 
 
-def test_ratios_are_those_within_a_turn(bench):
+def test_ratios_are_those_within_a_turn():
     theirs, ours = [turn(4.0), turn(9.0), turn(2.0)], [turn(2.0), turn(3.0), turn(2.0)]
     assert bench.ratio(theirs, ours) == "2.00 (1.00 to 3.00)"
 
 
-def test_table_has_a_row_for_each_contestant_and_compares_with_others_alone(bench):
+def test_table_has_a_row_for_each_contestant_and_compares_with_others_alone():
     turns = {"ours-int8": [turn(1.0)], "ours-float32": [turn(2.0)], "marian-float32": [turn(8.0)]}
     memory = {name: {"peak": 2_000_000_000, "versions": "some"} for name in turns}
     lines = bench.table({"a case": turns}, memory).splitlines()
@@ -68,7 +56,7 @@ class Engine:
         return 3 * len(lines)
 
 
-def test_a_case_is_decoded_in_so_many_calls_of_so_many_sentences(bench):
+def test_a_case_is_decoded_in_so_many_calls_of_so_many_sentences():
     worker = object.__new__(bench.Worker)
     worker.engine, worker.rows, worker.lines = Engine(), [[5]] * 9, ["a"] * 9
     assert worker._measure(bench.Case("four", 4, 4, 30, calls=2))["tokens"] == 16
@@ -76,7 +64,7 @@ def test_a_case_is_decoded_in_so_many_calls_of_so_many_sentences(bench):
     assert worker._measure(bench.Case("file", 0, 4))["tokens"] == 27
 
 
-def test_too_short_a_file_is_refused(bench, tmp_path):
+def test_too_short_a_file_is_refused(tmp_path):
     (tmp_path / "text").write_text("one\n\ntwo\n")
     assert bench.read_lines(str(tmp_path / "text"), 2) == ["one", "two"]
     with pytest.raises(SystemExit, match="2 lines of text and not 3"):
@@ -84,9 +72,9 @@ def test_too_short_a_file_is_refused(bench, tmp_path):
 
 
 @pytest.mark.parametrize("contestant", ["OurEngine", "MarianEngine", "CTranslate2Engine"])
-def test_every_contestant_decodes_to_the_length_asked_for(bench, saved, tmp_path, contestant):
+def test_every_contestant_decodes_to_the_length_asked_for(saved, tmp_path, contestant):
     bench.export(str(saved), tmp_path)
-    engine = getattr(bench, contestant)(str(saved), tmp_path, "float32", "cpu", 1)
+    engine = getattr(contestant)(str(saved), tmp_path, "float32", "cpu", 1)
     rows = engine.tokenizer(["a b", "b"])["input_ids"]
     assert engine.decode(rows, 4, 6) == engine.decode(rows, 1, 6) == 2 * 6
     assert 2 <= engine.translate(["a b", "b"]) <= 2 * (max(map(len, rows)) + 50)

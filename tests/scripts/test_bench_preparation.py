@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 
-import bench_preparation
 import pytest
+
+from scripts.benchmarks import preparation as bench_preparation
 
 
 @pytest.fixture

@@ -3,15 +3,15 @@
 import dataclasses
 import json
 
-import bench_train
 import pytest
-import training_contestants
 from accelerate.state import AcceleratorState
-from bench_train import Results, measure, plan, prepared, summarise, table
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from training_contestants import CONTESTANTS, OURS, PEAK, Turns
 
-from vanilla_transformer.training.devices import Peak
+from scripts.benchmarks import train as bench_train
+from scripts.benchmarks import training_contestants
+from scripts.benchmarks.train import Results, measure, plan, prepared, summarise, table
+from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, Turns
+from vanilla_transformer.analysis.devices import Peak
 
 
 def turn(tokens, seconds, **figures):

@@ -1,9 +1,9 @@
 """The measurements of translating files, on small ones."""
 
-import bench_translate
 import pytest
 import torch
 
+from scripts.benchmarks import translate as bench_translate
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import quality
-from experiment import ExperimentError, command
+
+from scripts.experiments import quality
+from scripts.experiments.runs import ExperimentError, command
 
 SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 

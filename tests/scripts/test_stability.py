@@ -4,8 +4,9 @@ import json
 import math
 
 import pytest
-import stability
 import torch
+
+from scripts.experiments import stability
 
 SETTING = stability.Setting("base", 4000, 2.0)
 

@@ -6,8 +6,7 @@ import pytest
 from transformers import MaxLengthCriteria
 
 from scripts.stress.differential import compared, draw_setting
-from vanilla_transformer.model import fast_generation_vanilla_transformer as fast_generation
-from vanilla_transformer.model import generation_vanilla_transformer as generation
+from vanilla_transformer.model import fast_generation, generation
 
 TOGETHER = 10
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from scripts.stress import kill_training
-from vanilla_transformer.training import checkpoints
+from vanilla_transformer.checkpointing import store as checkpoints
 
 
 def harness(directory, seed):

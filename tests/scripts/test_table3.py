@@ -5,12 +5,12 @@ import json
 import math
 
 import pytest
-import table3
-from experiment import ExperimentError, command
 
+from scripts.experiments import table3
+from scripts.experiments.runs import ExperimentError, command
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.training.choices import MODEL_FIELDS, model_config
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS, model_config
+from vanilla_transformer.recipe.schema import Recipe
 
 SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
 SMALL = Recipe(

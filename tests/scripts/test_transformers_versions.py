@@ -4,7 +4,7 @@ import pytest
 import transformers
 from packaging.specifiers import SpecifierSet
 
-from scripts.transformers_versions import allowed, oldest_and_newest
+from scripts.stress.transformers_versions import allowed, oldest_and_newest
 
 PUBLISHED = ["4.57.1", "5.22.2", "5.23.0", "5.23.1", "5.100.0", "6.0.0", "6.1.0"]
 

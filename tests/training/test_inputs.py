@@ -8,11 +8,11 @@ from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.training import inputs
-from vanilla_transformer.training.directory import OutputError, RunDirectory
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 NEWS = [(f"news {number}", f"Neues {number}") for number in range(12)]
 LAW = [(f"law {number}", f"Recht {number}") for number in range(4)]

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from vanilla_transformer.training.optimisation import make_optimizer, make_schedule, paper_learning_rate
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 
 
 def test_the_rate_rises_in_a_line_and_falls_with_the_root_of_the_step():

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from vanilla_transformer import atomic_files
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import allocation, devices, interruption
-from vanilla_transformer.training.directory import LOCK, OutputError, RunDirectory
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.run_directory import LOCK, OutputError, RunDirectory
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError
 
 

@@ -22,15 +22,15 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.checkpointing.store import CheckpointError
 from vanilla_transformer.data.batching import collate
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.training import checkpoints, loop
-from vanilla_transformer.training.checkpoints import CheckpointError
-from vanilla_transformer.training.directory import OutputError, RunDirectory
+from vanilla_transformer.training.dry_run import rehearse
 from vanilla_transformer.training.loop import DivergenceError, train
-from vanilla_transformer.training.recipe import Recipe, RecipeError, load_recipe
-from vanilla_transformer.training.rehearsal import rehearse
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 # Runs that are killed are processes of their own. A server that has everything imported makes each in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
 from vanilla_transformer.cli.streams import warn
-from vanilla_transformer.training.recipe import load_recipe
+from vanilla_transformer.recipe.schema import load_recipe
 
 if TYPE_CHECKING:
     from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -32,8 +32,8 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves and prints the directory."""
-        from vanilla_transformer.training.averaging import AveragingError, load_average
-        from vanilla_transformer.training.checkpoints import weights_damage
+        from vanilla_transformer.checkpointing.averaging import AveragingError, load_average
+        from vanilla_transformer.checkpointing.store import weights_damage
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
 
@@ -55,9 +55,9 @@ class Average:
         print(self.output)
 
     def _checkpoints(self) -> list[Path]:
-        from vanilla_transformer.training.checkpoints import averaged_checkpoints
-        from vanilla_transformer.training.directory import RunDirectory
-        from vanilla_transformer.training.summary import read_summary
+        from vanilla_transformer.checkpointing.store import averaged_checkpoints
+        from vanilla_transformer.reporting.summary import read_summary
+        from vanilla_transformer.training.run_directory import RunDirectory
 
         at_least_one(last=self.last)
         if not self.models:
@@ -96,7 +96,7 @@ def _model(home: Path) -> "VanillaTransformerForConditionalGeneration":
     from transformers import GenerationConfig
 
     from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-    from vanilla_transformer.training.choices import new_model
+    from vanilla_transformer.recipe.defaults import new_model
     from vanilla_transformer.translation import load_config
 
     if not (home / "config.json").is_file() and (home / "recipe.yaml").is_file():

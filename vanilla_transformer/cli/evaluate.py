@@ -23,7 +23,7 @@ from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.places import locate
 from vanilla_transformer.data.sources import CorpusSource, parse_source
-from vanilla_transformer.training.recipe import Recipe, load_recipe
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -72,7 +72,7 @@ class Evaluate:
         if self.card:
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card is for a model in a directory here, and {self.model} is none.")
-            from vanilla_transformer.training.card import add_scores, check_card
+            from vanilla_transformer.reporting.model_card import add_scores, check_card
 
             check_card(Path(self.model))
         metrics = self.metrics or _metrics_of(self.model)

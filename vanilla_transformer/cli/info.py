@@ -64,8 +64,8 @@ class Info:
                 f"{config.vocab_size:,} types are too much to work out: give a smaller --sentence-length, "
                 "--batch-tokens or --vocab-size, or a larger --batches-per-step."
             )
-        from vanilla_transformer.training.cost import count_parameters
-        from vanilla_transformer.training.summary import read_summary
+        from vanilla_transformer.analysis.cost import count_parameters
+        from vanilla_transformer.reporting.summary import read_summary
 
         return {
             "model": self.model,
@@ -82,7 +82,7 @@ class Info:
         """What multiplies fast and right on this machine, and what `translate` takes for this model."""
         import torch
 
-        from vanilla_transformer.model.cpu_vanilla_transformer import describe, fastest_dtype
+        from vanilla_transformer.model.cpu import describe, fastest_dtype
 
         fastest = fastest_dtype(config.d_model, torch.device("cpu"))
         return {
@@ -111,7 +111,7 @@ class Info:
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
         """The paper's number of parameters, and the vocabularies that lead to it, for the paper's models."""
-        from vanilla_transformer.training import paper
+        from vanilla_transformer.analysis import paper_tables as paper
 
         if not paper.is_in_paper(self.model):
             return None
@@ -128,8 +128,8 @@ class Info:
         """FLOPs of a target token and of the paper's schedule, and those of Table 2."""
         import numpy as np
 
-        from vanilla_transformer.training import paper
-        from vanilla_transformer.training.cost import training_flops
+        from vanilla_transformer.analysis import paper_tables as paper
+        from vanilla_transformer.analysis.cost import training_flops
 
         length = np.array([self.sentence_length])
         per_token = training_flops(config, length, length) / self.sentence_length
@@ -158,7 +158,7 @@ class Info:
 
     def _memory(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
         """Bytes of one process in training, with products in float32 and in bfloat16."""
-        from vanilla_transformer.training.memory import training_memory
+        from vanilla_transformer.analysis.memory import training_memory
 
         estimates = {
             precision: training_memory(

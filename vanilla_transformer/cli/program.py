@@ -25,7 +25,7 @@ from vanilla_transformer.cli.streams import named_in_errors, occupy_closed_strea
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
-from vanilla_transformer.training.recipe import RecipeError
+from vanilla_transformer.recipe.schema import RecipeError
 
 # torch, transformers and datasets take seconds to load: a command imports what it needs once it runs, so that help
 # and mistakes in the options are there at once.

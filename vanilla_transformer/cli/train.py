@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.cli.arguments import Flag, UsageError
 from vanilla_transformer.data.places import may_have_columns
 from vanilla_transformer.data.sources import parse_sources
-from vanilla_transformer.training.recipe import Recipe, load_recipe, shipped_recipes
+from vanilla_transformer.recipe.schema import Recipe, load_recipe, shipped_recipes
 
 
 def _recipe_help() -> str:
@@ -47,8 +47,8 @@ class Train:
             )
         from accelerate import PartialState
 
+        from vanilla_transformer.training.dry_run import rehearse
         from vanilla_transformer.training.loop import train
-        from vanilla_transformer.training.rehearsal import rehearse
 
         recipe = self._for_what_is_given()
         if self.dry_run:

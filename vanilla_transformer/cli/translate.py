@@ -83,7 +83,7 @@ class Decoding:
         import torch
         from transformers.utils.logging import disable_progress_bar
 
-        from vanilla_transformer.training.allocation import keep_freed_memory
+        from vanilla_transformer.malloc import keep_freed_memory
         from vanilla_transformer.translation import load_model
 
         keep_freed_memory()
@@ -102,7 +102,7 @@ class Decoding:
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         loaded, tokenizer = load_model(model, device=device, dtype=dtype)
         if self.precision == "auto":
-            from vanilla_transformer.model.cpu_vanilla_transformer import fastest_dtype
+            from vanilla_transformer.model.cpu import fastest_dtype
 
             dtype = fastest_dtype(loaded.config.d_model, loaded.device)
             loaded = cast(Any, loaded).to(dtype)
@@ -142,7 +142,7 @@ class Decoding:
         """The precision in which a model that was loaded computes on this processor."""
         import torch
 
-        from vanilla_transformer.model.cpu_vanilla_transformer import computing_dtype, saturates
+        from vanilla_transformer.model.cpu import computing_dtype, saturates
 
         if self.precision == "int8":
             return _INT8_OF_7_BITS if saturates(torch.backends.quantized.engine) else "int8"

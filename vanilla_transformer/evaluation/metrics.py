@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
 from vanilla_transformer import __version__
-from vanilla_transformer.evaluation.splitting import LANGUAGES, PublishedSplitting
+from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, PublishedSplitting
 
 
 class MetricError(ValueError):

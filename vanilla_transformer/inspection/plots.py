@@ -110,7 +110,7 @@ def plot_learning_rate(
     d_model: int = 512, warmup_steps: int = 4000, steps: int = 100_000, scale: float = 1.0, axes: "Axes | None" = None
 ) -> "Axes":
     """Section 5.3, Eq. 3: a linear rise over the warm-up, then a fall with the root of the step."""
-    from vanilla_transformer.training.optimisation import paper_learning_rate
+    from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 
     axes = axes or _new_axes(6, 3)
     at = np.unique(np.linspace(1, steps, num=min(steps, 1000)).round().astype(int))

@@ -29,15 +29,15 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
-from .loss_vanilla_transformer import (
+from .generation import PaperGenerationMixin, paper_generation_config
+from .loss import (
     IGNORED_LABEL,
     check_labels,
     label_smoothed_loss,
     number_of_items,
     summed_cross_entropy,
 )
-from .saving_vanilla_transformer import SavedWithItsCode, rename_old_weights
+from .saving import SavedWithItsCode, rename_old_weights
 
 
 def scaled_dot_product_attention(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from vanilla_transformer.atomic_files import PARTIAL, replace_text
+from vanilla_transformer.checkpointing.store import has_checkpoints, remove_leftovers
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
@@ -29,10 +30,9 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
     count_long_words,
 )
-from vanilla_transformer.training.checkpoints import has_checkpoints, remove_leftovers
-from vanilla_transformer.training.choices import choose_vocab_size
-from vanilla_transformer.training.directory import OutputError, RunDirectory
-from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.recipe.defaults import choose_vocab_size
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 if TYPE_CHECKING:

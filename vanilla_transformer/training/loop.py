@@ -14,31 +14,31 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
-from vanilla_transformer.data.batching import StepPlan, collate, share
-from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.training.allocation import keep_freed_memory
-from vanilla_transformer.training.averaging import load_weights, read_weights
-from vanilla_transformer.training.beginning import Begun, begun, length_fingerprint, prepare
-from vanilla_transformer.training.checkpoint_writer import CheckpointWriter
-from vanilla_transformer.training.checkpoints import (
+from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
+from vanilla_transformer.checkpointing.sharded import is_sharded, load_whole, shard
+from vanilla_transformer.checkpointing.store import (
     Checkpoint,
     Progress,
     discard_after,
     newest_whole_checkpoint,
     prune_checkpoints,
 )
-from vanilla_transformer.training.choices import duration, new_model
-from vanilla_transformer.training.directory import AlreadyFinished, OutputError
-from vanilla_transformer.training.feed import Batch, FedStep, Place, feed, in_background
-from vanilla_transformer.training.finish import finish_run
-from vanilla_transformer.training.interruption import StopRequest, stop_on_signals
-from vanilla_transformer.training.journal import Journal
+from vanilla_transformer.checkpointing.writer import CheckpointWriter
+from vanilla_transformer.data.batching import StepPlan, collate, share
+from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.distributed.processes import main_decides
+from vanilla_transformer.malloc import keep_freed_memory
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.recipe.defaults import duration, new_model
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, settled
+from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.trackers import PROJECT, final_scores
+from vanilla_transformer.training.finalize import finish_run
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.processes import main_decides
-from vanilla_transformer.training.recipe import Recipe, RecipeError, settled
-from vanilla_transformer.training.sharding import is_sharded, load_whole, shard
-from vanilla_transformer.training.trackers import PROJECT, final_scores
+from vanilla_transformer.training.prefetch import Batch, FedStep, Place, feed, in_background
+from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError
+from vanilla_transformer.training.setup import Begun, begun, length_fingerprint, prepare
+from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
 # On an accelerator reading a number waits for all work before it; this many steps share one wait.
 STEPS_PER_READING = 10
@@ -87,7 +87,7 @@ def _follow(beginning: Begun) -> None:
             raise SystemExit(128 + (stop.signal or signal.SIGTERM))
         if accelerator.is_main_process:
             finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, journal)
-            accelerator.log(final_scores(run), step=loop.progress.step)
+            accelerator.log(final_scores(run.summary), step=loop.progress.step)
     except (OSError, ValueError, RuntimeError, RecipeError) as error:
         with suppress(OSError):
             journal.note(f"Ended by an error: {error}")

@@ -5,12 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from vanilla_transformer.training.recipe import Recipe
-
-
-def paper_learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
-    """Section 5.3, Eq. 3: d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5); the first step is step 1."""
-    return scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer.recipe.schema import Recipe
 
 
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, device: torch.device) -> torch.optim.Adam:

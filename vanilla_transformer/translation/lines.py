@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.model.generation_vanilla_transformer import PaperGenerationMixin
+from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.translation.long_lines import beginning
-from vanilla_transformer.translation.side_by_side import side_by_side
+from vanilla_transformer.translation.threads import side_by_side
 
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
 # padding, but the more is begun again after an interruption and waited for where several processes share a file.

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.saving_vanilla_transformer import rename_old_weights
+from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 # What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.

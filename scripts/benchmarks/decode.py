@@ -1,0 +1,378 @@
+"""Decodes the same sentences with the same weights through this package, Hugging Face's Marian and CTranslate2.
+
+    python -m scripts.benchmarks.decode MODEL SOURCE
+
+MODEL is a directory that `vanilla-transformer train` made, SOURCE a file of sentences. Each contestant is a process of
+its own that stays loaded; they take turns, so that what else the machine does meets all of them, and the ratios are
+those within a turn. Prints a table, and with `--json` every single measurement.
+"""
+
+import argparse
+import gzip
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# The command line's own default on a CPU, for all three alike.
+FILE_BATCH_TOKENS = 2048
+OURS = ("ours-float32", "ours-bfloat16", "ours-int8")
+CONTESTANTS = (*OURS, "marian-float32", "marian-bfloat16", "ctranslate2-float32", "ctranslate2-int8")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to decode: so many sentences at a time, with a beam, to a fixed length or until each ends."""
+
+    name: str
+    sentences: int
+    beam: int
+    forced: int | None = None
+    calls: int = 1
+
+
+def cases(arguments: argparse.Namespace) -> list[Case]:
+    """The cases of the table; a single sentence is measured over several."""
+    found = []
+    for forced, how in ((arguments.forced, f"{arguments.forced} tokens each"), (None, "real stopping")):
+        many = arguments.sentences
+        found += [
+            Case(f"{many} sentences, beam 4, {how}", many, 4, forced),
+            Case(f"1 sentence, beam 4, {how}", 1, 4, forced, arguments.singles),
+            Case(f"1 sentence, greedy, {how}", 1, 1, forced, arguments.singles),
+        ]
+    return [*found, Case(f"file of {arguments.lines:,} lines, beam 4, from text to text", 0, 4)]
+
+
+def main() -> None:
+    """Writes the exports, starts the contestants, lets them take turns, prints the table."""
+    arguments = _arguments()
+    if arguments.worker is not None:
+        Worker(arguments).serve()
+        return
+    with tempfile.TemporaryDirectory() as work:
+        export(arguments.model, Path(work))
+        chosen = [case for case in cases(arguments) if arguments.case is None or arguments.case in case.name]
+        command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
+        command += ["--threads", str(arguments.threads), "--device", arguments.device]
+        command += ["--early-stopping"] * arguments.early_stopping
+        contestants = {
+            name: Contestant(name, [*command, "--work", work, "--worker", name]) for name in arguments.contestants
+        }
+        measured = take_turns(contestants, chosen, arguments.repeats)
+        memory = {name: contestant.leave() for name, contestant in contestants.items()}
+    print(table(measured, memory))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps({"measured": measured, "memory": memory}), encoding="utf-8")
+
+
+def export(model_directory: str, work: Path) -> None:
+    """The same weights for the other two; what Marian cannot express is not what is measured."""
+    from vanilla_transformer.export.conversion import as_marian
+    from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
+    from vanilla_transformer.translation import load_model
+
+    model, tokenizer = load_model(model_directory, device="cpu")
+    as_marian(model, tokenizer).save(work / "marian")
+    export_ctranslate2(model, tokenizer, work / "ctranslate2")
+
+
+class Contestant:
+    """A process that decodes when it is asked to, and waits otherwise."""
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        self.name = name
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer()
+
+    def decode(self, case: Case) -> dict[str, Any]:
+        """One measurement: seconds, target tokens, and the median seconds of a call."""
+        return self._ask(asdict(case))
+
+    def leave(self) -> dict[str, Any]:
+        """Ends the process; returns its peak memory and its versions."""
+        answer = self._ask({})
+        self.process.wait()
+        return answer
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"{self.name} ended before its turn was over: what it said stands above.")
+
+
+def take_turns(
+    contestants: dict[str, Contestant], chosen: list[Case], repeats: int
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """For each case and contestant the measurements of all turns; a first turn that warms up is thrown away."""
+    measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for case in chosen:
+        turns = {name: [] for name in contestants}  # type: dict[str, list[dict[str, Any]]]
+        for turn in range(repeats + 1):
+            for name, contestant in contestants.items():
+                found = contestant.decode(case)
+                if turn or not repeats:
+                    turns[name].append(found)
+            print(f"{case.name}: turn {turn} of {repeats}", file=sys.stderr)
+        measured[case.name] = turns
+    return measured
+
+
+def table(measured: dict[str, dict[str, list[dict[str, Any]]]], memory: dict[str, dict[str, Any]]) -> str:
+    """Medians over the turns, and how many times faster each of ours is: the median of the ratios, least and most."""
+    lines = []
+    for case, turns in measured.items():
+        lines += [f"\n### {case}\n"]
+        theirs = [name for name in turns if name not in OURS]
+        ours = [name for name in turns if name in OURS]
+        lines += ["| | tokens/s | seconds a call | " + " | ".join(f"{name} is faster by" for name in ours) + " |"]
+        lines += ["|---" * (3 + len(ours)) + "|"]
+        for name in [*ours, *theirs]:
+            rate = statistics.median(turn["tokens"] / turn["seconds"] for turn in turns[name])
+            call = statistics.median(turn["call"] for turn in turns[name])
+            ratios = [ratio(turns[name], turns[one]) if name in theirs else "" for one in ours]
+            lines.append(f"| {name} | {rate:,.0f} | {call:.3f} | {' | '.join(ratios)} |")
+    lines += ["\n### Memory\n", "| | peak, all cases | versions |", "|---|---|---|"]
+    lines += [f"| {name} | {one['peak'] / 1e9:.2f} GB | {one['versions']} |" for name, one in memory.items()]
+    return "\n".join(lines)
+
+
+def ratio(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
+    """Their seconds over ours for the same sentences, turn by turn."""
+    ratios = sorted(one["seconds"] / other["seconds"] for one, other in zip(theirs, ours, strict=True))
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
+class Worker:
+    """One contestant, in its own process."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+        name, self.precision = arguments.worker.split("-")
+        self.device = arguments.device
+        self.lines = read_lines(arguments.source, arguments.lines)
+        work = Path(arguments.work)
+        engines: dict[str, Any] = {"ours": OurEngine, "marian": MarianEngine, "ctranslate2": CTranslate2Engine}
+        self.engine = engines[name](arguments.model, work, self.precision, arguments.device, arguments.threads)
+        self.rows = [self.engine.tokenizer(line)["input_ids"] for line in self.lines]
+        if arguments.early_stopping and name != "ctranslate2":
+            self.engine.settings["early_stopping"] = True
+
+    def serve(self) -> None:
+        """Answers each line on standard input with one on standard output."""
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            question = json.loads(line)
+            if not question:
+                print(json.dumps({"peak": self._peak(), "versions": self.engine.versions()}), flush=True)
+                return
+            print(json.dumps(self._measure(Case(**question))), flush=True)
+
+    def _measure(self, case: Case) -> dict[str, Any]:
+        if not case.sentences:
+            start = time.perf_counter()
+            tokens = self.engine.translate(self.lines)
+            seconds = time.perf_counter() - start
+            return {"seconds": seconds, "tokens": tokens, "call": seconds}
+        calls, tokens = [], 0
+        for call in range(case.calls):
+            rows = self.rows[call * case.sentences : (call + 1) * case.sentences]
+            start = time.perf_counter()
+            tokens += self.engine.decode(rows, case.beam, case.forced)
+            calls.append(time.perf_counter() - start)
+        return {"seconds": sum(calls), "tokens": tokens, "call": statistics.median(calls)}
+
+    def _peak(self) -> int:
+        import torch
+
+        if self.device.startswith("cuda"):
+            return torch.cuda.max_memory_allocated()
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return int(status["VmHWM"].split()[0]) * 1024
+
+
+class _TorchEngine:
+    """What both models with a `generate` share."""
+
+    model: Any
+    tokenizer: Any
+    settings: dict[str, Any]
+
+    def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
+        """Decodes one batch; returns the new tokens."""
+        import torch
+
+        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
+        settings = {**self.settings, "num_beams": beam}
+        if forced is not None:
+            settings |= {"min_new_tokens": forced, "max_new_tokens": forced}
+        elif "max_new_tokens" in self.settings:
+            settings["max_new_tokens"] = inputs.input_ids.shape[1] + 50
+        output = self.model.generate(**inputs, **settings)
+        if output.is_cuda:
+            torch.cuda.synchronize()
+        return self.new_tokens(output)
+
+    def new_tokens(self, sequences: Any) -> int:
+        """Tokens after the first, up to `</s>`: Marian's search fills up with more of those."""
+        ended = (sequences[:, 1:] == self.tokenizer.eos_token_id).long().cumsum(1)
+        alive = (ended == 0) & (sequences[:, 1:] != self.tokenizer.pad_token_id)
+        return int(alive.sum() + (ended > 0).any(1).sum())
+
+    def versions(self) -> str:
+        """What computed."""
+        import torch
+        import transformers
+
+        return f"torch {torch.__version__}, transformers {transformers.__version__}"
+
+
+class OurEngine(_TorchEngine):
+    """This package."""
+
+    def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
+        import torch
+
+        from vanilla_transformer.translation import load_model
+
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
+        self.settings = {"quantization": "int8"} if precision == "int8" else {}
+
+    def translate(self, lines: list[str]) -> int:
+        """Translates all lines; returns the tokens of the translations."""
+        from vanilla_transformer.translation import translate_lines
+
+        found = translate_lines(self.model, self.tokenizer, lines, batch_tokens=FILE_BATCH_TOKENS, **self.settings)
+        return sum(translation.hypotheses[0].tokens for translation in found)
+
+
+class MarianEngine(_TorchEngine):
+    """Hugging Face's own `MarianMTModel`, with its own search and penalty."""
+
+    def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
+        import torch
+        from transformers import AutoTokenizer, MarianMTModel
+
+        dtype = torch.float32 if precision == "float32" else torch.bfloat16
+        self.model = MarianMTModel.from_pretrained(work / "marian", dtype=dtype).eval()
+        self.model.to(torch.device(device))
+        self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
+        self.settings = {"early_stopping": False, "max_new_tokens": 1}
+
+    def translate(self, lines: list[str]) -> int:
+        """As a careful user would: sorted by length, in batches of so many tokens."""
+        rows = sorted(self.tokenizer(lines)["input_ids"], key=len, reverse=True)
+        tokens, batch = 0, []  # type: tuple[int, list[list[int]]]
+        for row in rows:
+            if batch and (len(batch) + 1) * len(batch[0]) > FILE_BATCH_TOKENS:
+                tokens += self._translate(batch)
+                batch = []
+            batch.append(row)
+        return tokens + self._translate(batch)
+
+    def _translate(self, rows: list[list[int]]) -> int:
+        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
+        settings = {**self.settings, "num_beams": 4, "max_new_tokens": len(rows[0]) + 50}
+        output = self.model.generate(**inputs, **settings)
+        self.tokenizer.batch_decode(output, skip_special_tokens=True)
+        return self.new_tokens(output)
+
+
+class CTranslate2Engine:
+    """CTranslate2, with its own search and penalty."""
+
+    tokenizer: Any
+
+    def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
+        import ctranslate2
+        from transformers import AutoTokenizer
+
+        self.translator = ctranslate2.Translator(
+            str(work / "ctranslate2"),
+            device=device.partition(":")[0],
+            compute_type=precision,
+            inter_threads=1,
+            intra_threads=threads,
+        )
+        self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
+
+    def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
+        """Decodes one batch; returns the new tokens."""
+        limit = max(map(len, rows)) + 50
+        return self._run(rows, beam_size=beam, min_decoding_length=forced or 1, max_decoding_length=forced or limit)
+
+    def translate(self, lines: list[str]) -> int:
+        """Translates all lines; CTranslate2 sorts them and makes the batches."""
+        rows = self.tokenizer(lines)["input_ids"]
+        limit = max(map(len, rows)) + 50
+        return self._run(
+            rows, beam_size=4, max_decoding_length=limit, max_batch_size=FILE_BATCH_TOKENS, batch_type="tokens"
+        )
+
+    def _run(self, rows: list[list[int]], **settings: Any) -> int:
+        texts = [self.tokenizer.convert_ids_to_tokens(row) for row in rows]
+        penalty = 0.6 if settings["beam_size"] > 1 else 1.0
+        results = self.translator.translate_batch(texts, length_penalty=penalty, return_end_token=True, **settings)
+        found = [self.tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+        self.tokenizer.batch_decode(found, skip_special_tokens=True)
+        return sum(map(len, found))
+
+    def versions(self) -> str:
+        """What computed."""
+        import ctranslate2
+
+        return f"ctranslate2 {ctranslate2.__version__}"
+
+
+def read_lines(path: str, count: int) -> list[str]:
+    """The first lines of a file that hold text."""
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    if len(lines) < count:
+        raise SystemExit(f"{path} has {len(lines):,} lines of text and not {count:,}: give fewer as --lines.")
+    return lines[:count]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="directory that `vanilla-transformer train` made")
+    parser.add_argument("source", help="file of sentences, plain or .gz")
+    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="NAME")
+    parser.add_argument("--case", help="only the cases whose name has this in it")
+    parser.add_argument("--sentences", type=int, default=32, help="in a batch")
+    parser.add_argument("--singles", type=int, default=8, help="sentences that are decoded one by one")
+    parser.add_argument("--lines", type=int, default=1000, help="of the file")
+    parser.add_argument("--forced", type=int, default=30, help="tokens, where the length is fixed")
+    parser.add_argument(
+        "--early-stopping",
+        action="store_true",
+        help="let ours and Marian end a search by CTranslate2's rule: once as many hypotheses have ended as run",
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="turns after one that warms up; with 0 that one counts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", help="file for all measurements")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Measures training beside what a user would take instead: same model, same text, in turns on the same machine.
+
+    python -m scripts.benchmarks.train train.en train.de --preset base --vocab-size 10000 --threads 2
+
+Each contestant has a process of its own and takes some steps when it is its turn, several times over, the others
+standing still meanwhile. What counts are tokens of the target that are not padding, and ratios within a round.
+"""
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, WITHOUT_END, Job, take_part
+from scripts.experiments.runs import cells, command, say
+from vanilla_transformer.analysis.devices import peak_memory
+from vanilla_transformer.data.batching import StepPlan
+from vanilla_transformer.recipe.defaults import device_facts
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.reporting.summary import rate_in_words
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.run_directory import RunDirectory
+
+SIZES = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
+Turn = dict[str, Any]
+SECONDS_TO_LEAVE = 5
+# Processes that begin with nothing, so that each one's memory is its own.
+PROCESSES = multiprocessing.get_context("spawn")
+
+
+class BenchmarkError(ValueError):
+    """A measurement that cannot be made, said in one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The turns of each contestant, in rounds, and why some have none."""
+
+    turns: dict[str, list[Turn]]
+    failures: dict[str, str]
+
+
+class Contest:
+    """One process that trains when it is told to."""
+
+    def __init__(self, name: str, job: Job, longest_wait: float) -> None:
+        self.name, self.longest_wait = name, longest_wait
+        self.connection: Connection
+        self.connection, theirs = PROCESSES.Pipe()
+        self.process: SpawnProcess = PROCESSES.Process(target=take_part, args=(name, job, theirs))
+        self.process.start()
+        theirs.close()
+
+    def answer(self) -> Turn:
+        """What the process says next; where it says nothing any more, that it failed."""
+        if not self.connection.poll(self.longest_wait):
+            self.end()
+            return {"failed": f"no answer in {self.longest_wait:,.0f} seconds"}
+        try:
+            answer: Turn = self.connection.recv()
+            return answer
+        except EOFError:
+            self.process.join()
+            return {"failed": f"ended with the code {self.process.exitcode}"}
+
+    def take_turn(self, steps: int) -> Turn:
+        """Has it take some steps, and returns what was measured."""
+        with suppress(BrokenPipeError):  # The answer says why.
+            self.connection.send(steps)
+        return self.answer()
+
+    def end(self) -> None:
+        """Ends the process, in order where it waits for a turn, and else at once."""
+        with suppress(OSError):
+            self.connection.send(0)
+        self.process.join(SECONDS_TO_LEAVE)
+        self.process.kill()
+        self.process.join()
+
+
+def measure(
+    names: Sequence[str],
+    job: Job,
+    *,
+    steps: int,
+    warmup_steps: int,
+    repeats: int,
+    longest_wait: float,
+    tell: Callable[[str], None],
+) -> Results:
+    """Lets the contestants take turns, each round beginning with another one."""
+    failures: dict[str, str] = {}
+    turns: dict[str, list[Turn]] = {name: [] for name in (PEAK, *names)}
+
+    def asked(contest: Contest, answer: Turn) -> Turn | None:
+        if "failed" not in answer:
+            return answer
+        failures[contest.name] = answer["failed"]
+        turns[contest.name] = []
+        tell(f"{contest.name} failed: {answer['failed']}")
+        return None
+
+    with ExitStack() as stack:
+        contests = []
+        for name in (PEAK, *names):
+            contests.append(Contest(name, job, longest_wait))
+            stack.callback(contests[-1].end)
+        for number in range(-1, repeats):
+            for contest in [*contests[number % len(contests) :], *contests[: number % len(contests)]]:
+                if contest.name in failures:
+                    continue
+                if number < 0:
+                    # One after another here too: what a compiler does is no load for the others.
+                    if asked(contest, contest.answer()) is not None:
+                        asked(contest, contest.take_turn(warmup_steps))
+                    continue
+                turn = asked(contest, contest.take_turn(steps))
+                if turn is not None:
+                    turns[contest.name].append(turn)
+                    if contest.name != PEAK:
+                        rate = turn["target_tokens"] / turn["seconds"]
+                        tell(f"round {number + 1} of {repeats}, {contest.name}: {rate:,.0f} target tokens/s")
+    return Results(turns, failures)
+
+
+def summarise(results: Results) -> dict[str, dict[str, Any]]:
+    """The figures of each contestant over all its turns; spreads are the least and the most of a round."""
+    peak = max((turn["peak"] for turn in results.turns[PEAK]), default=float("nan"))
+    ours = [_rate(turn) for turn in results.turns.get(OURS, [])]
+    summary = {}
+    for name, turns in results.turns.items():
+        if name == PEAK or not turns:
+            continue
+        seconds = sum(turn["seconds"] for turn in turns)
+        rates = [_rate(turn) for turn in turns]
+        summary[name] = {
+            "tokens_per_second": _spread(rates),
+            "ours_against_it": _spread([mine / rate for mine, rate in zip(ours, rates, strict=True)])
+            if ours
+            else None,
+            "padding": statistics.fmean(turn["padding"] for turn in turns),
+            "between_steps": sum(turn["between"] * turn["seconds"] for turn in turns) / seconds,
+            "share_of_peak": sum(turn["flops"] for turn in turns) / seconds / peak,
+            "memory": max(turn["memory"] for turn in turns),
+        }
+    return summary
+
+
+def _rate(turn: Turn) -> float:
+    return float(turn["target_tokens"] / turn["seconds"])
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def table(results: Results) -> str:
+    """The summary as Markdown."""
+    head = ("", "target tokens/s", "ours against it", "padding", "between steps", "share of peak", "peak memory")
+    lines = [cells(head), f"|{'---|' * len(head)}"]
+    for name, figures in summarise(results).items():
+        rate, ratio = figures["tokens_per_second"], figures["ours_against_it"]
+        against = f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f})" if ratio else ""
+        lines.append(
+            cells(
+                (
+                    CONTESTANTS[name].words,
+                    f"{rate['median']:,.0f} ({rate['least']:,.0f} to {rate['most']:,.0f})",
+                    "" if name == OURS else against,
+                    f"{figures['padding']:.1%}",
+                    f"{figures['between_steps']:.1%}",
+                    f"{figures['share_of_peak']:.1%}",
+                    f"{figures['memory'] / 1e9:.2f} GB",
+                )
+            )
+        )
+    lines += [
+        f"\n{CONTESTANTS[name].words if name in CONTESTANTS else name}: {why}"
+        for name, why in results.failures.items()
+    ]
+    return "\n".join(lines)
+
+
+def plan(pairs: int, epochs: int = 2) -> dict[str, float]:
+    """Plans epochs of invented lengths, as the paper's batches: the seconds of the slowest, and the memory they take.
+
+    Lengths are about those of WMT 2014: 27 tokens a side on average, the two sides alike.
+    """
+    random, block = np.random.default_rng(0), 1 << 20
+    sources, targets = np.empty(pairs, dtype=np.int32), np.empty(pairs, dtype=np.int32)
+    for start in range(0, pairs, block):
+        part = slice(start, min(start + block, pairs))
+        source = np.exp(random.normal(3.1, 0.6, part.stop - start)).clip(1, 256)
+        sources[part] = source
+        targets[part] = (source * np.exp(random.normal(0.03, 0.2, len(source)))).clip(1, 256)
+    step_plan = StepPlan(sources, targets, batch_tokens=25_000, batches_per_step=4, seed=1)
+    before, seconds = peak_memory(torch.device("cpu")), []
+    for epoch in range(epochs):
+        start_time = time.perf_counter()
+        steps = step_plan.epoch(epoch)
+        seconds.append(time.perf_counter() - start_time)
+        some = steps[:: len(steps) // 1000 + 1]
+        padded = sum(len(batch) * int(targets[batch].max()) for step in some for batch in step.batches)
+        real_share = sum(step.target_tokens for step in some) / padded
+        del steps, some
+    after = peak_memory(torch.device("cpu"))
+    return {
+        "pairs": pairs,
+        "seconds": max(seconds),
+        "real_target_tokens": real_share,
+        "bytes_of_the_lengths": sources.nbytes + targets.nbytes,
+        "bytes_of_planning": after - before,
+        "peak_memory": after,
+    }
+
+
+def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
+    """Makes tokens of the text, and settles the recipe."""
+    run = RunDirectory(directory)
+    run.path.mkdir(parents=True, exist_ok=True)
+    sizes = {name: getattr(arguments, name) for name in SIZES}
+    recipe = Recipe(
+        train=tuple(map(str, arguments.text)),
+        vocab_size=arguments.vocab_size,
+        preset=arguments.preset,
+        dropout=arguments.dropout,
+        label_smoothing=arguments.label_smoothing,
+        batch_tokens=arguments.batch_tokens,
+        batches_per_step=arguments.batches_per_step,
+        max_steps=WITHOUT_END,
+        warmup_steps=4000,
+        save_steps=WITHOUT_END,
+        eval_steps=WITHOUT_END,
+        output=str(directory),
+        **sizes,
+    )
+    inputs = gather_inputs(recipe, run, say)
+    precision = arguments.precision
+    if precision == "auto":
+        device = torch.accelerator.current_accelerator() or torch.device("cpu")
+        precision = "bfloat16" if device_facts(device, 1).bfloat16 else "float32"
+    return Job(dataclasses.replace(inputs.recipe, precision=precision), directory, arguments.threads)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path, nargs="*", help="two files, line by line source and target")
+    parser.add_argument("--directory", type=Path, help="keeps the tokens for the next time")
+    parser.add_argument("--preset", default="base")
+    for name in SIZES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="instead of the preset's")
+    parser.add_argument("--vocab-size", type=int, default=10_000)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--label-smoothing", type=float, default=0.1)
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="most tokens of a side in a step")
+    parser.add_argument("--batches-per-step", type=int, default=2)
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help="ours")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--steps", type=int, default=5, help="in a turn")
+    parser.add_argument("--warmup-steps", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--longest-wait", type=float, default=1800, help="seconds until a contestant has failed")
+    parser.add_argument("--contestants", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS))
+    parser.add_argument(
+        "--plan", type=int, metavar="PAIRS", help="measures only how epochs of so many pairs are planned"
+    )
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(words)
+    if arguments.plan is None and len(arguments.text) != 2:
+        parser.error("name two files of text, the source and the target")
+    for name in ("threads", "steps", "warmup_steps", "repeats"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures what the command line asks for, and prints a table or JSON."""
+    arguments = _arguments(words)
+    with command("scripts.benchmarks.train"):
+        if arguments.plan is not None:
+            figures = plan(arguments.plan)
+            rows = [f"{name}: {value:,.4g}" for name, value in figures.items()]
+            print(json.dumps(figures) if arguments.json else "\n".join(rows))
+            return
+        with ExitStack() as stack:
+            directory = arguments.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            job = prepared(arguments, directory.absolute())
+            results = measure(
+                arguments.contestants,
+                job,
+                steps=arguments.steps,
+                warmup_steps=arguments.warmup_steps,
+                repeats=arguments.repeats,
+                longest_wait=arguments.longest_wait,
+                tell=say,
+            )
+        if not any(results.turns[name] for name in arguments.contestants):
+            raise BenchmarkError(f"nothing was measured: {'; '.join(results.failures.values())}")
+        print(json.dumps(_as_json(results, job, arguments), indent=1) if arguments.json else _page(results, job))
+
+
+def _page(results: Results, job: Job) -> str:
+    turns = results.turns[PEAK]
+    peak = max((turn["peak"] for turn in turns), default=float("nan"))
+    how = f"{rate_in_words(peak)} in {job.recipe.precision}"
+    on = f"{turns[0]['device']}, peak {how} ({turns[0]['source']})" if turns else "?"
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads"
+    return f"{on}, {versions}\n\n{table(results)}"
+
+
+def _as_json(results: Results, job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
+    settings = {name: value for name, value in vars(job.recipe).items() if value is not None}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
+    return {
+        "recipe": settings,
+        "threads": job.threads,
+        "steps": arguments.steps,
+        "versions": versions,
+        "summary": summarise(results),
+        "turns": results.turns,
+        "failures": results.failures,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""The trainings that `train.py` compares, each in a process that takes its steps when it is told to."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import nn
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
+from vanilla_transformer.analysis.cost import training_flops
+from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
+from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
+from vanilla_transformer.recipe.defaults import model_config
+from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.training.loop import TrainingLoop, make_plan
+from vanilla_transformer.training.prefetch import Batch, FedStep, Place, feed
+from vanilla_transformer.training.signals import StopRequest
+
+# More steps than any measurement takes.
+WITHOUT_END = 10**8
+IGNORED_LABEL = -100
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained: a recipe with nothing left open, its text in tokens, and a folder for what is written."""
+
+    recipe: Recipe
+    directory: Path
+    threads: int
+
+    @property
+    def device(self) -> torch.device:
+        """The accelerator, if there is one."""
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+
+    def corpus(self) -> StoredCorpus:
+        """The pairs to learn from, in tokens."""
+        return StoredCorpus(self.directory / "prepared" / "train")
+
+    def tokenizer(self) -> VanillaTransformerTokenizer:
+        """What made the tokens."""
+        return VanillaTransformerTokenizer.from_pretrained(self.directory)
+
+
+class Turns:
+    """Lets a training take some steps at a time, measures them, and sends what was measured.
+
+    On an accelerator the time between steps is the processor's, which runs ahead of it.
+    """
+
+    def __init__(self, job: Job, connection: Connection) -> None:
+        self.job, self.connection = job, connection
+        self.config = model_config(job.recipe)
+        self.left: int | None = None
+        self.start = self.end_of_step = self.between = 0.0
+        self.lengths: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.all_tokens = 0
+
+    def before_step(self) -> None:
+        """Ends the turn after its last step, and waits for the next."""
+        if self.left == 0 or self.left is None:
+            self.between += time.perf_counter() - self.end_of_step
+            self.connection.send(self._figures() if self.left == 0 else {})
+            self.left = self.connection.recv()
+            if self.left == 0:
+                raise SystemExit
+            self.lengths, self.all_tokens, self.between = [], 0, 0.0
+            self.start = self.end_of_step = time.perf_counter()
+        self.between += time.perf_counter() - self.end_of_step
+
+    def batch(self, attention_mask: torch.Tensor, labels: torch.Tensor) -> None:
+        """Counts the tokens of a batch, without waiting for the device that holds it."""
+        self.lengths.append((attention_mask.sum(1), (labels != IGNORED_LABEL).sum(1)))
+        self.all_tokens += attention_mask.numel() + labels.numel()
+
+    def after_step(self) -> None:
+        """One step less to do."""
+        assert self.left is not None
+        self.left -= 1
+        self.end_of_step = time.perf_counter()
+
+    def _figures(self) -> dict[str, float]:
+        device = self.job.device
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        seconds = time.perf_counter() - self.start
+        sources, targets = (torch.cat(side).cpu().numpy() for side in zip(*self.lengths, strict=True))
+        memory = peak_memory(device)
+        return {
+            "seconds": seconds,
+            "pairs": len(targets),
+            "target_tokens": int(targets.sum()),
+            "padding": 1 - int(sources.sum() + targets.sum()) / self.all_tokens,
+            "between": self.between / seconds,
+            "memory": memory,
+            "flops": training_flops(self.config, sources, targets),
+        }
+
+
+def take_part(name: str, job: Job, connection: Connection) -> None:
+    """What a process does: trains until it is told to stop, or says in one sentence why it cannot."""
+    # A compiler that starts processes of its own from here may wait for them for ever.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    torch.set_num_threads(job.threads)
+    torch.manual_seed(job.recipe.seed)
+    try:
+        if name == PEAK:
+            measure_peak(job, connection)
+        CONTESTANTS[name].train(job, Turns(job, connection))
+    except Exception as error:
+        connection.send({"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"})
+
+
+def measure_peak(job: Job, connection: Connection) -> None:
+    """Answers each turn with the most that the device computes in our precision, and its name."""
+    connection.send({})
+    while connection.recv():
+        peak = device_peak(job.device, settled(job.recipe.precision))
+        connection.send(
+            {"peak": peak.flops_per_second, "source": peak.source, "device": describe_device(job.device, 1)}
+        )
+    raise SystemExit
+
+
+def train_ours(job: Job, turns: Turns) -> None:
+    """The loop of this package, from its planned batches to its optimizer."""
+
+    class InTurns(TrainingLoop):
+        def _update(self, step: FedStep) -> None:
+            turns.before_step()
+            super()._update(step)
+            turns.after_step()
+
+        def _loss(self, model: nn.Module, batch: Batch, target_tokens: int) -> torch.Tensor:
+            turns.batch(batch["attention_mask"], batch["labels"])
+            return super()._loss(model, batch, target_tokens)
+
+    accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
+    journal = Journal(job.directory / "metrics.jsonl", job.directory / "train.log", speaks=False)
+    loop = InTurns(job.recipe, accelerator, job.corpus(), None, job.directory / "checkpoints", journal)
+    loop.run(StopRequest())
+
+
+def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) -> None:
+    """`MarianMTModel` of the same sizes with `Seq2SeqTrainer`, on random batches of as many pairs as ours have."""
+
+    class InTurns(Seq2SeqTrainer):
+        def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+            turns.batch(inputs["attention_mask"], inputs["labels"])
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    class Callback(TrainerCallback):
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            turns.before_step()
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            turns.after_step()
+
+    corpus, recipe, tokenizer = job.corpus(), job.recipe, job.tokenizer()
+    model = MarianMTModel(
+        _marian_config(turns.config, int(max(corpus.source_lengths.max(), corpus.target_lengths.max())))
+    )
+    if best:
+        settings |= {"train_sampling_strategy": "group_by_length", "bf16": True}
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(job.directory / "trainer"),
+        max_steps=WITHOUT_END,
+        per_device_train_batch_size=round(len(corpus) / len(make_plan(corpus, recipe).epoch(0))),
+        label_smoothing_factor=turns.config.label_smoothing,
+        use_cpu=job.device.type == "cpu",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        **settings,
+    )
+    InTurns(
+        model=model,
+        args=arguments,
+        train_dataset=_as_dataset(corpus),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        callbacks=[Callback()],
+    ).train()
+
+
+def _marian_config(config: VanillaTransformerConfig, longest: int) -> MarianConfig:
+    assert config.decoder_start_token_id is not None
+    return MarianConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_ffn_dim=config.d_ff,
+        decoder_ffn_dim=config.d_ff,
+        encoder_attention_heads=config.num_heads,
+        decoder_attention_heads=config.num_heads,
+        dropout=config.dropout,
+        activation_function="relu",
+        scale_embedding=True,
+        max_position_embeddings=longest + 1,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def _as_dataset(corpus: PreparedCorpus) -> Dataset:
+    rows = corpus.rows(np.arange(len(corpus)))
+    return Dataset.from_dict(
+        {
+            "input_ids": [source.tolist() for source, _ in rows],
+            "labels": [target.tolist() for _, target in rows],
+            "length": [max(len(source), len(target)) for source, target in rows],
+        }
+    )
+
+
+class TorchTransformer(nn.Module):
+    """`torch.nn.Transformer` between one embedding for both sides, sinusoidal positions and the tied output."""
+
+    def __init__(self, config: VanillaTransformerConfig, longest: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
+        self.transformer = nn.Transformer(
+            config.d_model,
+            config.num_heads,
+            config.encoder_layers,
+            config.decoder_layers,
+            config.d_ff,
+            config.dropout,
+            batch_first=True,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        angles = torch.arange(longest + 1)[:, None] * 10000.0 ** (-torch.arange(0, config.d_model, 2) / config.d_model)
+        self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The summed loss of a batch."""
+        assert self.config.pad_token_id is not None and self.config.decoder_start_token_id is not None
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        shifted = shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
+        length = shifted.shape[1]
+        padding = attention_mask == 0
+        states = self.transformer(
+            self._embedded(input_ids),
+            self._embedded(shifted),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool, device=labels.device).triu(1),
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return nn.functional.cross_entropy(
+            nn.functional.linear(states, self.embedding.weight).flatten(0, 1),
+            labels.flatten(),
+            label_smoothing=self.config.label_smoothing,
+            reduction="sum",
+        )
+
+    def _embedded(self, ids: torch.Tensor) -> torch.Tensor:
+        positions = self.get_buffer("positions")[: ids.shape[1]]
+        return self.dropout(self.embedding(ids) * self.config.d_model**0.5 + positions)
+
+
+def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
+    """A plain loop around `torch.nn.Transformer`, with the batches and the optimizer of this package."""
+    corpus, device = job.corpus(), job.device
+    longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
+    model = TorchTransformer(turns.config, longest).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
+    pad_id = settled(turns.config.pad_token_id)
+    steps: Iterator[FedStep] = feed(make_plan(corpus, job.recipe), corpus, pad_id, Place(0, 0), pin=False)
+    for step in steps:
+        turns.before_step()
+        for batch in step.batches:
+            turns.batch(batch["attention_mask"], batch["labels"])
+            with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+                loss = model(**{name: tensor.to(device) for name, tensor in batch.items()})
+            (loss / step.target_tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        turns.after_step()
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to train, and its name in a table."""
+
+    words: str
+    train: Callable[[Job, Turns], None]
+
+
+PEAK, OURS = "peak", "ours"
+CONTESTANTS = {
+    OURS: Contestant("this package", train_ours),
+    "marian": Contestant("MarianMTModel, Seq2SeqTrainer's defaults", train_marian),
+    "marian-best": Contestant(
+        "MarianMTModel, Seq2SeqTrainer, bfloat16, grouped by length", partial(train_marian, best=True)
+    ),
+    "marian-compiled": Contestant("the same with torch.compile", partial(train_marian, best=True, torch_compile=True)),
+    "torch-float32": Contestant("torch.nn.Transformer, our batches, float32", partial(train_torch, bfloat16=False)),
+    "torch-bfloat16": Contestant(
+        "torch.nn.Transformer, our batches, bfloat16 autocast", partial(train_torch, bfloat16=True)
+    ),
+}

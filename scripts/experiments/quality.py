@@ -1,0 +1,184 @@
+"""Whether what makes training fast costs quality: a recipe with it and without it, each with several seeds."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
+from scripts.experiments.table3 import Spread
+from vanilla_transformer.data.batching import Step, StepPlan
+from vanilla_transformer.recipe.schema import Recipe, load_recipe, settled
+from vanilla_transformer.training import loop
+
+
+class PlanAtRandom(StepPlan):
+    """Batches of pairs in random order, whatever their lengths: as many as ours, with equally many tokens each.
+
+    So an epoch has as many steps as ours, and a step learns from as many tokens, padding not counted.
+    """
+
+    def epoch(self, epoch: int) -> list[Step]:
+        """The steps of an epoch, every pair in one of them."""
+        ours = sum(len(step.batches) for step in super().epoch(epoch))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.source_lengths))
+        longer = np.maximum(self.source_lengths[order], self.target_lengths[order]).astype(np.int64)
+        numbers = (longer.cumsum() - longer) * ours // longer.sum()
+        batches = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
+        groups = [
+            batches[start : start + self.batches_per_step] for start in range(0, len(batches), self.batches_per_step)
+        ]
+        return [
+            Step(tuple(group), sum(int(self.target_lengths[batch].sum(dtype=np.int64)) for batch in group))
+            for group in groups
+        ]
+
+
+def batch_at_random() -> None:
+    """Makes the trainer of this process take its batches at random."""
+    loop.StepPlan = PlanAtRandom  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a row of the table changes: choices of the recipe, or the trainer itself; `batches` multiplies a step's."""
+
+    words: str
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    before: Callable[[], object] | None = None
+    batches: int = 1
+
+
+VARIANTS = {
+    "as-it-is": Variant("bfloat16, batches of about equal length"),
+    "float32": Variant("float32", precision="float32"),
+    "random-batches": Variant("batches at random", before=batch_at_random),
+    "smaller-batches": Variant("twice as many batches a step, of half the size", batches=2),
+    "smallest-batches": Variant("four times as many batches a step, of a quarter of the size", batches=4),
+}
+FIRST = "as-it-is"
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Train a recipe in bfloat16 and in float32, with our batches, smaller ones and random ones, and write the scores.
+
+    A run that is finished is not made again: the same command goes on where it was stopped, and with more --runs it
+    adds to the table.
+    """
+
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    """A recipe of the package or a YAML file, which comes before all options."""
+    variants: tuple[str, ...] = tuple(VARIANTS)
+    """Rows of the table, beside the first, which is always there."""
+    runs: int = 3
+    """Runs of each row, with seeds from --seed on."""
+    jobs: int = 1
+    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
+    recipe: Recipe = Recipe()
+
+
+def main(words: Sequence[str]) -> None:
+    """Trains what is not there yet, and writes quality.md and quality.json into the output directory."""
+    default = Quality()
+    if words and not words[0].startswith("-"):
+        recipe = dataclasses.replace(load_recipe(words[0]), test=(), examples=())
+        default = Quality(words[0], recipe=recipe)
+    options = tyro.cli(
+        Quality,
+        prog="scripts.experiments.quality",
+        args=words,
+        default=default,
+        config=(OmitArgPrefixes,),
+        description=None,
+    )
+    base = _checked(options)
+    experiment = Experiment(Path(settled(base.output)).resolve(), options.jobs)
+    base = dataclasses.replace(base, output=None)
+    seeds = range(base.seed, base.seed + options.runs)
+    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    first = Run(f"{FIRST}-{base.seed}", dataclasses.replace(base, precision=VARIANTS[FIRST].precision))
+    experiment.train([first])
+    if experiment.has_diverged(first):
+        raise ExperimentError("The first run diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
+    chosen = load_recipe(experiment.model(first) / "recipe.yaml")
+    tokenizer = base.tokenizer or str(experiment.model(first))
+    base = dataclasses.replace(chosen, tokenizer=tokenizer, output=None)
+    runs = {
+        name: [
+            first
+            if f"{name}-{seed}" == first.name
+            else Run(f"{name}-{seed}", _recipe(base, name, seed), VARIANTS[name].before)
+            for seed in seeds
+        ]
+        for name in dict.fromkeys((FIRST, *options.variants))
+    }
+    in_order = [runs[name][number] for number in range(options.runs) for name in runs]
+    experiment.train(in_order, done=lambda run: _write_table(experiment, runs, base))
+    print(_write_table(experiment, runs, base))
+
+
+def _checked(options: Quality) -> Recipe:
+    recipe = options.recipe
+    if recipe.output is None:
+        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
+    if not recipe.dev:
+        raise ExperimentError("Quality is measured on dev: give the pairs of text as --dev.")
+    if options.runs < 1 or options.jobs < 1:
+        raise ExperimentError("--runs and --jobs must be at least 1.")
+    for name in options.variants:
+        if name not in VARIANTS:
+            raise ExperimentError(f"There is no variant {name!r}; there are {', '.join(VARIANTS)}.")
+    return recipe
+
+
+def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
+    changes = VARIANTS[variant]
+    batches = settled(base.batches_per_step) * changes.batches
+    return dataclasses.replace(base, precision=changes.precision, batches_per_step=batches, seed=seed)
+
+
+def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
+    """Writes what is known by now, as a table to read and one to compute with, and returns the first."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, all_runs in runs.items():
+        over = [run for run in all_runs if experiment.is_over(run)]
+        rows[name] = [_figures(experiment, run) for run in over]
+    names = list(dict.fromkeys(figure for seeds in rows.values() for seed in seeds for figure in seed))
+    shown = [name for name in names if name not in ("seed", "diverged")]
+    lines = [cells(["training", "seeds", *shown]), cells(["---"] * (2 + len(shown)))]
+    for name, seeds in rows.items():
+        spreads = [Spread.of([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
+        ended = ", ".join(str(seed["seed"]) + (" diverged" if seed["diverged"] else "") for seed in seeds)
+        lines.append(cells([VARIANTS[name].words, ended, *("" if spread is None else spread for spread in spreads)]))
+    steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"
+    lines += [
+        "",
+        f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}.",
+        "",
+    ]
+    text = "\n".join(lines)
+    write(experiment.directory / "quality.md", text)
+    write(experiment.directory / "quality.json", json.dumps(rows, indent=1) + "\n")
+    return text
+
+
+def _figures(experiment: Experiment, run: Run) -> dict[str, Any]:
+    if experiment.has_diverged(run):
+        return {"seed": run.recipe.seed, "diverged": True}
+    summary = experiment.summary(run)
+    scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
+    return {"seed": run.recipe.seed, "diverged": False, "perplexity": math.exp(summary["last_dev_nll"]), **scores}
+
+
+if __name__ == "__main__":
+    with command("scripts.experiments.quality"):
+        main(sys.argv[1:])

@@ -1,0 +1,356 @@
+"""Rows of the paper's Table 3 around a small base, each with several seeds, as a table beside the paper's figures."""
+
+import dataclasses
+import json
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe, settled
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of Table 3: perplexity and BLEU on newstest2013, and millions of parameters where they are given."""
+
+    perplexity: float
+    bleu: float
+    parameters: int | None = None
+
+
+TABLE = {
+    "base": Published(4.92, 25.8, 65),
+    "A-h1": Published(5.29, 24.9),
+    "A-h4": Published(5.00, 25.5),
+    "A-h16": Published(4.91, 25.8),
+    "A-h32": Published(5.01, 25.4),
+    "B-dk16": Published(5.16, 25.1, 58),
+    "B-dk32": Published(5.01, 25.4, 60),
+    "C-n2": Published(6.11, 23.7, 36),
+    "C-n4": Published(5.19, 25.3, 50),
+    "C-n8": Published(4.88, 25.5, 80),
+    "C-d256": Published(5.75, 24.5, 28),
+    "C-d1024": Published(4.66, 26.0, 168),
+    "C-dff1024": Published(5.12, 25.4, 53),
+    "C-dff4096": Published(4.75, 26.2, 90),
+    "D-dropout0.0": Published(5.77, 24.6),
+    "D-dropout0.2": Published(4.95, 25.5),
+    "D-smoothing0.0": Published(4.67, 25.3),
+    "D-smoothing0.2": Published(5.47, 25.7),
+    "E": Published(4.92, 25.7),
+}
+FIELDS = {
+    "encoder_layers": "encoder layers",
+    "decoder_layers": "decoder layers",
+    "d_model": "d_model",
+    "d_ff": "d_ff",
+    "num_heads": "h",
+    "d_k": "d_k",
+    "d_v": "d_v",
+    "dropout": "dropout",
+    "label_smoothing": "smoothing",
+    "positional_encoding": "positions",
+}
+LOWER_IS_BETTER = {"perplexity", "ter", "wer", "per"}
+
+
+@dataclass(frozen=True)
+class Table3:
+    """Train rows of Table 3 around a small base, with several seeds, and write the table.
+
+    What a row changes is changed by the paper's factor: half the heads are half of the base's own. As in the paper,
+    the scores are those of `dev` and of the last checkpoint. A run that is finished is not made again: the same
+    command goes on where it was stopped, and with more --rows or --runs it adds to the table.
+    """
+
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    """A recipe of the package or a YAML file, which comes before all options: the base of the table."""
+    rows: tuple[str, ...] = ("A", "B", "D", "E")
+    """Letters of the table, or single rows such as A-h1 or C-dff1024 by their size in the paper."""
+    runs: int = 3
+    """Runs of each row, with seeds from --seed on."""
+    jobs: int = 1
+    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
+    recipe: Recipe = Recipe(average_checkpoints=1)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over the seeds, and standard deviation where there are several."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """None where no seed has a value."""
+        if not values:
+            return None
+        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + ("" if self.deviation is None else f" ± {self.deviation:.3f}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a row came to: each figure over the seeds, and how many seeds diverged."""
+
+    row: str
+    here: str
+    parameters: int | None
+    figures: dict[str, Spread | None]
+    seeds: list[dict[str, Any]]
+
+    @property
+    def diverged(self) -> int:
+        """Seeds whose loss was no number any more."""
+        return sum(seed["diverged"] for seed in self.seeds)
+
+
+def main(words: Sequence[str]) -> None:
+    """Trains what is not there yet, and writes table.md and table.json into the output directory."""
+    options = tyro.cli(
+        Table3,
+        prog="scripts.experiments.table3",
+        args=words,
+        default=_defaults(words),
+        config=(OmitArgPrefixes,),
+        description=None,
+    )
+    rows = chosen_rows(options.rows)
+    base = _checked(options)
+    experiment = Experiment(Path(settled(base.output)).resolve(), options.jobs)
+    base = dataclasses.replace(base, output=None)
+    seeds = range(base.seed, base.seed + options.runs)
+    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    first = Run(f"base-{base.seed}", base)
+    experiment.train([first])
+    if experiment.has_diverged(first):
+        raise ExperimentError("The base itself diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
+    chosen = load_recipe(experiment.model(first) / "recipe.yaml")
+    tokenizer = base.tokenizer or str(experiment.model(first))
+    around = dataclasses.replace(chosen, tokenizer=tokenizer, output=None)
+    recipes = {"base": around, **_scaled(rows, around)}
+    runs = {
+        row: [first if (row, seed) == ("base", base.seed) else _run(row, recipe, seed) for seed in seeds]
+        for row, recipe in recipes.items()
+    }
+    # Seed by seed, so that a table is there early and its spread comes later.
+    in_order = [runs[row][number] for number in range(options.runs) for row in runs]
+    experiment.train(in_order, done=lambda run: _write_table(experiment, runs, around))
+    print(_write_table(experiment, runs, around))
+
+
+def _defaults(words: Sequence[str]) -> Table3:
+    """Section 6.2: no mean of checkpoints; nothing but `dev` is scored."""
+    if not words or words[0].startswith("-"):
+        return Table3()
+    recipe = dataclasses.replace(load_recipe(words[0]), average_checkpoints=1, test=(), examples=())
+    return Table3(words[0], recipe=recipe)
+
+
+def _checked(options: Table3) -> Recipe:
+    recipe = options.recipe
+    if recipe.output is None:
+        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
+    if not recipe.dev:
+        raise ExperimentError("Table 3 is measured on dev: give the pairs of text as --dev.")
+    if options.runs < 1 or options.jobs < 1:
+        raise ExperimentError("--runs and --jobs must be at least 1.")
+    return recipe
+
+
+def chosen_rows(names: Sequence[str]) -> list[str]:
+    """The rows of these letters and names, in the paper's order."""
+    for name in names:
+        if name not in TABLE and name not in {row[0] for row in TABLE if row != "base"}:
+            raise ExperimentError(f"There is no row {name!r} in Table 3; there are {', '.join(TABLE)}, and A to E.")
+    return [row for row in TABLE if row != "base" and (row in names or row[0] in names)]
+
+
+def scaled(row: str, base: Recipe) -> dict[str, Any]:
+    """What the row changes in the base: what it changes in the paper's base, by the same factor.
+
+    One head stays one head, and h·d_k and h·d_v stay what they are where the row changes h.
+
+    Raises:
+        ExperimentError: The base is too small to be changed so.
+    """
+    published = _published_changes(row)
+    changes: dict[str, Any] = {}
+    for field, (ours, theirs) in published.items():
+        value = getattr(base, field)
+        if field == "positional_encoding":
+            changes[field] = theirs
+        elif field in ("dropout", "label_smoothing"):
+            changes[field] = value * theirs / ours
+        elif not (field in ("d_k", "d_v") and "num_heads" in published):
+            changes[field] = 1 if (field, theirs) == ("num_heads", 1) else round(value * theirs / ours)
+    if "num_heads" in changes:
+        heads = settled(base.num_heads)
+        for field in ("d_k", "d_v"):
+            changes[field], rest = divmod(heads * getattr(base, field), max(1, changes["num_heads"]))
+            if rest:
+                raise ExperimentError(f"{changes['num_heads']} heads do not share {field} of {heads} heads evenly")
+    for field, value in changes.items():
+        if value in (0, None) and field not in ("dropout", "label_smoothing"):
+            raise ExperimentError(f"{field} {getattr(base, field)} is too small to be scaled")
+    if all(value == getattr(base, field) for field, value in changes.items()):
+        raise ExperimentError("it is the base itself")
+    return changes
+
+
+def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
+    """The recipes of the rows that the base can be scaled to; what is left out is said."""
+    recipes: dict[str, Recipe] = {}
+    for row in rows:
+        try:
+            recipe = dataclasses.replace(base, **scaled(row, base))
+            twin = next((name for name, other in recipes.items() if other == recipe), None)
+            if twin is not None:
+                raise ExperimentError(f"it is {twin} as well")
+            recipes[row] = recipe
+        except (ValueError, RecipeError) as error:
+            say(f"Row {row} is left out: {str(error).rstrip('.')}.")
+    return recipes
+
+
+def _published_changes(row: str) -> dict[str, tuple[Any, Any]]:
+    """The fields in which a row differs from the paper's base, as (base, row)."""
+    from vanilla_transformer import VanillaTransformerConfig
+
+    base = VanillaTransformerConfig.from_preset("base")
+    config = VanillaTransformerConfig.from_preset("base" if row == "base" else f"table3-{row}")
+    pairs = {field: (getattr(base, field), getattr(config, field)) for field in FIELDS}
+    return {field: (ours, theirs) for field, (ours, theirs) in pairs.items() if ours != theirs}
+
+
+def _run(row: str, recipe: Recipe, seed: int) -> Run:
+    return Run(f"{row}-{seed}", dataclasses.replace(recipe, seed=seed))
+
+
+def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
+    """Writes what is known by now, as a table to read and one to compute with, and returns the first."""
+    results = [
+        _result(experiment, row, over) for row, all_runs in runs.items() if (over := _over(experiment, all_runs))
+    ]
+    text = markdown(results, base)
+    scores = experiment.summary(runs["base"][0])["scores"].get("dev", [])
+    text += "".join(f"{score['name']}: {score['signature']}\n" for score in scores)
+    write(experiment.directory / "table.md", text)
+    rows = [{**dataclasses.asdict(result), "paper": dataclasses.asdict(TABLE[result.row])} for result in results]
+    write(experiment.directory / "table.json", json.dumps({"base": vars(base), "rows": rows}, indent=1) + "\n")
+    return text
+
+
+def _over(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if experiment.is_over(run)]
+
+
+def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
+    seeds = [{"seed": run.recipe.seed, "diverged": True} for run in runs if experiment.has_diverged(run)]
+    ended = [run for run in runs if not experiment.has_diverged(run)]
+    summaries = [experiment.summary(run) for run in ended]
+    for run, summary in zip(ended, summaries, strict=True):
+        scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
+        perplexity = math.exp(summary["last_dev_nll"])
+        figures = {"perplexity": perplexity, **scores}
+        seeds.append({"seed": run.recipe.seed, "diverged": False, "seconds": summary["seconds"], **figures})
+    names = ["perplexity", *runs[0].recipe.metrics]
+    figures = {name: Spread.of([seed[name] for seed in seeds if name in seed]) for name in names}
+    recipe = load_recipe(experiment.model(runs[0]) / "recipe.yaml")
+    here = _in_words({field: getattr(recipe, field) for field in FIELDS if row == "base" or field in _changed(row)})
+    return Result(row, here, summaries[0]["parameters"] if summaries else None, figures, seeds)
+
+
+def _changed(row: str) -> set[str]:
+    return set(_published_changes(row))
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    words = {FIELDS[field]: f"{value:g}" if isinstance(value, float) else value for field, value in values.items()}
+    if "encoder_layers" in values and values["encoder_layers"] == values["decoder_layers"]:
+        words = {"N": values["encoder_layers"], **words}
+        del words["encoder layers"], words["decoder layers"]
+    return ", ".join(f"{name} {value}" for name, value in words.items())
+
+
+def markdown(results: Sequence[Result], base: Recipe) -> str:
+    """The table beside the paper's, and below it in which direction each row differs from its base."""
+    metrics = [name for name in results[0].figures if name != "perplexity"]
+    head = ["row", "here", "parameters", "seeds", "dev perplexity", *metrics]
+    head += ["in the paper", "PPL", "BLEU", "10⁶ parameters"]
+    lines = [cells(head), cells(["---"] * len(head))]
+    for result in results:
+        paper = TABLE[result.row]
+        changes = {field: theirs for field, (_, theirs) in _published_changes(result.row).items()}
+        seeds = f"{len(result.seeds)}" + (f", {result.diverged} diverged" if result.diverged else "")
+        figures = ["" if figure is None else str(figure) for figure in result.figures.values()]
+        size = "" if result.parameters is None else f"{result.parameters:,}"
+        published = [_in_words(changes) or "base", f"{paper.perplexity:.2f}", paper.bleu, paper.parameters or ""]
+        lines.append(cells([result.row, result.here, size, seeds, *figures, *published]))
+    steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"
+    lines += ["", f"Mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}."]
+    return "\n".join([*lines, "", *_directions(results), ""])
+
+
+def _directions(results: Sequence[Result]) -> list[str]:
+    base, *others = results
+    names = list(base.figures)
+    head = ["against base", *names, "PPL in the paper", "BLEU in the paper"]
+    lines = [cells(head), cells(["---"] * len(head))]
+    for result in others:
+        here = [_direction(name, _differences(name, base, result)) for name in names]
+        paper, papers_base = TABLE[result.row], TABLE["base"]
+        perplexity = _in_the_paper("perplexity", paper.perplexity - papers_base.perplexity)
+        bleu = _in_the_paper("bleu", paper.bleu - papers_base.bleu)
+        lines.append(cells([result.row, *here, perplexity, bleu]))
+    return [
+        *lines,
+        "",
+        "Differences from the base's run with the same seed, which sees the data in the same order: mean ± standard",
+        "deviation over the seeds. Better and worse: by more than that deviation, as chance alone is in 39% of cases",
+        "with two seeds and in 23% with three.",
+    ]
+
+
+def _differences(name: str, base: Result, row: Result) -> list[float]:
+    """Row less base of each seed that has a figure for both."""
+    bases = {seed["seed"]: seed[name] for seed in base.seeds if name in seed}
+    return [seed[name] - bases[seed["seed"]] for seed in row.seeds if name in seed and seed["seed"] in bases]
+
+
+def _direction(name: str, differences: Sequence[float]) -> str:
+    spread = Spread.of(differences)
+    if spread is None:
+        return ""
+    if spread.deviation is None:
+        return f"{spread.mean:+.3f}, one seed"
+    amount = f"{spread.mean:+.3f} ± {spread.deviation:.3f}"
+    if abs(spread.mean) <= spread.deviation:
+        return f"within ({amount})"
+    return f"{_judgement(name, spread.mean)} ({amount})"
+
+
+def _in_the_paper(name: str, difference: float) -> str:
+    if round(difference, 6) == 0:
+        return "the same"
+    return f"{_judgement(name, difference)} ({difference:+.3g})"
+
+
+def _judgement(name: str, difference: float) -> str:
+    return "better" if (difference < 0) == (name in LOWER_IS_BETTER) else "worse"
+
+
+if __name__ == "__main__":
+    with command("scripts.experiments.table3"):
+        main(sys.argv[1:])

@@ -1,0 +1,64 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.checkpointing.averaging import AveragingError, average_checkpoints, load_average
+
+
+def random_models(config, number):
+    models = []
+    for seed in range(number):
+        torch.manual_seed(seed)
+        models.append(VanillaTransformerForConditionalGeneration(config))
+    return models
+
+
+def test_the_average_is_the_mean_of_every_weight(tmp_path, tiny_config):
+    models = random_models(tiny_config, 3)
+    for number, model in enumerate(models):
+        model.save_pretrained(tmp_path / str(number))
+    target = VanillaTransformerForConditionalGeneration(tiny_config)
+    load_average(target, [tmp_path / str(number) for number in range(3)])
+    for name, weight in target.state_dict().items():
+        mean = torch.stack([model.state_dict()[name].double() for model in models]).mean(0).float()
+        torch.testing.assert_close(weight, mean, rtol=1e-7, atol=0, msg=name)
+    assert target.get_output_embeddings().weight is target.get_input_embeddings().weight
+
+
+def test_the_average_of_one_checkpoint_is_that_checkpoint(tmp_path, tiny_model):
+    tiny_model.save_pretrained(tmp_path / "one")
+    for name, weight in average_checkpoints([tmp_path / "one"]).items():
+        assert torch.equal(weight, tiny_model.state_dict()[name])
+
+
+def test_small_differences_of_large_numbers_are_not_lost(tmp_path):
+    for number in range(20):
+        save_file({"w": torch.tensor([1e8 + 8 * (number % 2)])}, tmp_path / f"{number}.safetensors")
+    mean = average_checkpoints([tmp_path / f"{number}.safetensors" for number in range(20)])
+    assert mean["w"].dtype == torch.float32
+    assert mean["w"].double().item() == torch.tensor(1e8 + 4.0).double().item()
+
+
+def test_checkpoints_of_different_models_are_refused(tmp_path, tiny_config):
+    save_file({"w": torch.zeros(2)}, tmp_path / "a.safetensors")
+    save_file({"w": torch.zeros(3)}, tmp_path / "b.safetensors")
+    save_file({"v": torch.zeros(2)}, tmp_path / "c.safetensors")
+    (tmp_path / "d.safetensors").write_bytes(b"no weights")
+    with pytest.raises(AveragingError, match=r"w has the shape \(3,\)"):
+        average_checkpoints([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+    with pytest.raises(AveragingError, match=r"only one of them has v"):
+        average_checkpoints([tmp_path / "a.safetensors", tmp_path / "c.safetensors"])
+    with pytest.raises(AveragingError, match=r"d\.safetensors cannot be read"):
+        average_checkpoints([tmp_path / "d.safetensors"])
+    with pytest.raises(AveragingError, match="no checkpoint"):
+        average_checkpoints([])
+    model = VanillaTransformerForConditionalGeneration(tiny_config)
+    with pytest.raises(AveragingError, match=r"a\.safetensors is of another model: .* missing; w is left over"):
+        load_average(model, [tmp_path / "a.safetensors"])
+    name, weight = next(iter(model.named_parameters()))
+    save_file(
+        {**model.state_dict(), name: torch.zeros(2)} | {"lm_head.weight": weight.clone()}, tmp_path / "e.safetensors"
+    )
+    with pytest.raises(AveragingError, match=rf"e\.safetensors is of another model: {name} has the shape \(2,\) and"):
+        load_average(model, [tmp_path / "e.safetensors"])

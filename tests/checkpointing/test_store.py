@@ -1,0 +1,158 @@
+import dataclasses
+import json
+
+import pytest
+
+from vanilla_transformer.checkpointing.store import (
+    Progress,
+    averaged_checkpoints,
+    commit_checkpoint,
+    discard_after,
+    list_checkpoints,
+    newest_whole_checkpoint,
+    partial_path,
+    prune_checkpoints,
+)
+
+
+def write(directory, step):
+    partial = partial_path(directory, step)
+    partial.mkdir(parents=True)
+    (partial / "model.safetensors").write_bytes(b"weights" * step)
+    (partial / "optimizer.bin").write_bytes(b"moments" * step)
+    return commit_checkpoint(partial, Progress(step=step, window_loss=0.1 + step))
+
+
+def with_manifest(path, **changes):
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def with_file(path, name, **changes):
+    files = json.loads((path / "manifest.json").read_text())["files"]
+    with_manifest(path, files={**files, name: files.get(name, files["optimizer.bin"]) | changes})
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_what_was_saved_is_found_again(tmp_path, said):
+    write(tmp_path, 3)
+    write(tmp_path, 12)
+    checkpoint = newest_whole_checkpoint(tmp_path, said.append)
+    assert checkpoint.step == 12
+    assert checkpoint.progress() == Progress(step=12, window_loss=12.1)
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda path: (path / "optimizer.bin").write_bytes(b"moments"), "optimizer.bin has 7 bytes instead of 84"),
+        (
+            lambda path: (path / "optimizer.bin").write_bytes(b"Moments" * 12),
+            "the contents of optimizer.bin have",
+        ),
+        (lambda path: (path / "model.safetensors").unlink(), "model.safetensors cannot be read"),
+        (lambda path: (path / "manifest.json").unlink(), "its manifest.json is missing or damaged"),
+        (
+            lambda path: (path / "manifest.json").write_text('{"step": 12, "resum'),
+            "its manifest.json is missing",
+        ),
+        (lambda path: (path / "manifest.json").write_text("[]"), "its manifest.json is missing or damaged"),
+        (lambda path: (path / "manifest.json").write_bytes(b"\xff"), "its manifest.json is missing or damaged"),
+        (lambda path: (path / "manifest.json").write_text("[" * 99_999), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, step=13), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, resumable=[]), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, files={}), "its manifest.json is missing or damaged"),
+        (lambda path: with_manifest(path, files={"model.safetensors": 3}), "its manifest.json is missing or damaged"),
+        (lambda path: with_file(path, "optimizer.bin", bytes="84"), "its manifest.json is missing or damaged"),
+        (lambda path: with_file(path, "../other/optimizer.bin", bytes=84), "its manifest.json is missing or damaged"),
+        (lambda path: path.rename(path.with_name("step-twelve")) and path.mkdir(), "its manifest.json is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_skipped_with_the_reason(tmp_path, said, harm, reason):
+    write(tmp_path, 3)
+    harm(write(tmp_path, 12))
+    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert all("Skipped checkpoint step-" in line for line in said)
+    assert any("step-00000012" in line and reason in line for line in said)
+
+
+def test_a_checkpoint_that_is_still_being_written_is_not_seen_and_is_cleared_away(tmp_path, said):
+    write(tmp_path, 3)
+    partial = partial_path(tmp_path, 12)
+    partial.mkdir()
+    (partial / "model.safetensors").write_bytes(b"weig")
+    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    discard_after(tmp_path, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
+def test_going_back_to_a_checkpoint_removes_the_damaged_later_ones(tmp_path, said):
+    for step in (3, 6, 12):
+        write(tmp_path, step)
+    discard_after(tmp_path, 6)
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path, said.append)] == [3, 6]
+
+
+def test_pruning_keeps_the_last_ones_for_the_mean_and_two_to_go_on_from(tmp_path, said):
+    for step in (2, 4, 6, 7, 8):
+        write(tmp_path, step)
+        prune_checkpoints(tmp_path, save_steps=2, last_step=None, averaged=3)
+    checkpoints = list_checkpoints(tmp_path, said.append)
+    assert [(checkpoint.step, checkpoint.resumable) for checkpoint in checkpoints] == [
+        (4, False),
+        (6, False),
+        (7, True),
+        (8, True),
+    ]
+    assert all(checkpoint.damage() is None for checkpoint in checkpoints)
+    assert not (tmp_path / "step-00000004" / "optimizer.bin").exists()
+    assert said == []
+
+
+def test_a_checkpoint_that_a_signal_asked_for_does_not_count_in_the_mean(tmp_path, said):
+    for step in (2, 4, 5, 6, 7):
+        write(tmp_path, step)
+    assert [one.step for one in averaged_checkpoints(tmp_path, 2, 7, 3, said.append)] == [4, 6, 7]
+    assert [one.step for one in averaged_checkpoints(tmp_path, 2, None, 3, said.append)] == [2, 4, 6]
+
+
+def test_progress_of_another_version_is_told_and_not_gone_on_from(tmp_path, said):
+    write(tmp_path, 3)
+    partial = partial_path(tmp_path, 12)
+    partial.mkdir()
+    for name in ("model.safetensors", "optimizer.bin"):
+        (partial / name).write_bytes(b"numbers")
+    later = dataclasses.make_dataclass("Later", [("place_in_space", int, 0)], bases=(Progress,))
+    commit_checkpoint(partial, later(step=12))
+    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert said == ["Skipped checkpoint step-00000012: progress.json is of another version of this package."]
+
+
+def test_what_is_no_checkpoint_stays_where_it_is(tmp_path, said):
+    write(tmp_path, 3)
+    (tmp_path / "step-by-step").mkdir()
+    (tmp_path / "step-00000009").write_text("a file")
+    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert [line.split(":")[0] for line in said] == [
+        "Skipped checkpoint step-00000009",
+        "Skipped checkpoint step-by-step",
+    ]
+    discard_after(tmp_path, 3)
+    prune_checkpoints(tmp_path, save_steps=3, last_step=None, averaged=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-by-step"]
+
+
+def test_pruning_gets_over_a_file_that_is_gone(tmp_path):
+    for step in (2, 4, 6):
+        write(tmp_path, step)
+    (tmp_path / "step-00000002" / "optimizer.bin").unlink()
+    prune_checkpoints(tmp_path, save_steps=2, last_step=None, averaged=3)
+    assert sorted(path.name for path in (tmp_path / "step-00000002").iterdir()) == [
+        "manifest.json",
+        "model.safetensors",
+    ]

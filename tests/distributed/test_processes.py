@@ -1,0 +1,336 @@
+"""Several processes at one run, on the CPU: the same training as one, and an end that all hear of."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from launching import DEV_PAIRS, EPOCH, PAIRS, STEPS, Launch, command, write_recipe
+from safetensors.torch import load_file
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer.data.batching import share
+from vanilla_transformer.data.corpus import CorpusError, read_corpus
+from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.distributed.processes import LaunchError
+from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.training import beginning, loop, processes
+
+SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """The file of a recipe of a tiny run."""
+    return write_recipe(tmp_path_factory.mktemp("pairs"))
+
+
+def figures(directory):
+    """All that metrics.jsonl says, but for the time that it took."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in record.items() if not name.startswith(("seconds", "tokens_per"))}
+        for record in records
+    ]
+
+
+def assert_same_training(directory, alone):
+    """The same losses and weights, but for the order of sums."""
+    for together, expected in zip(figures(directory), figures(alone), strict=True):
+        assert together == pytest.approx(expected, rel=1e-4)
+    weights, expected = load_file(directory / "model.safetensors"), load_file(alone / "model.safetensors")
+    for name in expected.keys() | weights.keys():
+        torch.testing.assert_close(weights[name], expected[name], atol=1e-4, rtol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def alone(recipe, tmp_path_factory):
+    """The directory of the same run of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    launch = Launch(1, command(recipe, folder / "model"), folder, environment={"WORLD_SIZE": 1})
+    assert launch.codes() == [0], launch.printed(0)
+    return folder / "model"
+
+
+@pytest.mark.parametrize("environment", [{}, SHARDED], ids=["copies", "sharded"])
+def test_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp_path, environment):
+    launch = Launch(4, command(recipe, tmp_path / "model"), tmp_path, environment=environment, deed=count_exchanges)
+    assert launch.codes() == [0] * 4, launch.printed_by_all()
+    assert_same_training(tmp_path / "model", alone)
+    VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "summary.json").read_text())["averaged_steps"] == [2, 4, 6]
+    assert [launch.printed(rank) for rank in (1, 2, 3)] == ["exchanges: 6\n"] * 3
+
+    steps = steps_of(recipe, alone, tmp_path)
+    for rank, rows in enumerate(launch.rows("train")):
+        assert rows == [row for step in steps for batch in share(step, rank, 4) for row in batch]
+    assert sorted(row for step in steps[:EPOCH] for batch in step.batches for row in batch) == list(range(PAIRS))
+    dev = launch.rows("dev")
+    assert Counter(row for rows in dev for row in rows) == dict.fromkeys(range(DEV_PAIRS), 2)
+    assert max(map(len, dev)) < DEV_PAIRS
+
+
+def steps_of(recipe, directory, folder):
+    """The pairs of each step."""
+    settings, tokenizer = load_recipe(recipe), VanillaTransformerTokenizer.from_pretrained(directory)
+    corpus = prepare_corpus(read_corpus(settings.train), tokenizer, max_length=256, directory=folder / "tokens")
+    plan = loop.make_plan(corpus, settings)
+    assert len(plan.epoch(0)) == EPOCH
+    return [*plan.epoch(0), *plan.epoch(1)][:STEPS]
+
+
+@pytest.mark.parametrize(
+    ("stages", "environment"),
+    [(((2, 1), (1, 3), (4, 5), (2, STEPS)), {}), (((4, 1), (2, 3), (1, STEPS)), SHARDED)],
+    ids=["copies", "sharded"],
+)
+def test_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_happened(
+    recipe, alone, tmp_path, stages, environment
+):
+    for number, last_step in stages:
+        deed = partial(ask_to_stop, last_step=last_step) if last_step < STEPS else None
+        launch = Launch(number, command(recipe, tmp_path / "model"), tmp_path, environment=environment, deed=deed)
+        assert launch.codes() == [143 if deed else 0] * number, launch.printed_by_all()
+    said = (tmp_path / "model" / "train.log").read_text()
+    for (before, step), (now, _) in pairwise(stages):
+        assert f"Going on from the checkpoint of step {step}." in said
+        assert f"The number of processes was {before} and is {now} now" in said
+    assert_same_training(tmp_path / "model", alone)
+
+
+def test_several_processes_at_a_finished_run_all_end_well(recipe, alone, tmp_path):
+    launch = Launch(2, command(recipe, alone), tmp_path)
+    assert launch.codes() == [0, 0], launch.printed_by_all()
+    assert "is finished, there is nothing to do" in launch.printed(0) and launch.printed(1) == ""
+
+
+def assert_others_say(launch, victim, reason):
+    """Each process that is left names the one to blame, and what to do."""
+    processes = len(launch.processes)
+    blamed = (
+        f"Process {victim} of {processes} (on {socket.gethostname()}, pid {launch.processes[victim].pid}) {reason}"
+    )
+    for rank in set(range(processes)) - {victim}:
+        advice = f"; process {rank} ends too. The same command goes on from the last checkpoint."
+        assert re.search(re.escape(blamed) + ".*" + re.escape(advice), launch.printed(rank)), launch.printed_by_all()
+    return blamed
+
+
+def test_a_process_that_is_killed_ends_all_and_the_same_command_goes_on(recipe, alone, tmp_path):
+    whole = tmp_path / "model" / "checkpoints" / "step-00000004"
+    launch = Launch(3, command(recipe, tmp_path / "model"), tmp_path, deed=partial(killed, victim=1, after=whole))
+    assert launch.codes() == [1, -signal.SIGKILL, 1], launch.printed_by_all()
+    blamed = assert_others_say(launch, 1, "ended without a word, as when it is killed or memory runs out")
+    assert blamed in (tmp_path / "model" / "train.log").read_text()
+    again = Launch(1, command(recipe, tmp_path / "model"), tmp_path)
+    assert again.codes() == [0]
+    assert "Going on from the checkpoint of step 4." in again.printed(0)
+    assert_same_training(tmp_path / "model", alone)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_process_that_is_killed_ends_others_that_would_wait_for_it_for_ever(recipe, tmp_path, victim):
+    deed = partial(killed_while_others_hang, victim=victim)
+    launch = Launch(3, command(recipe, tmp_path / "model"), tmp_path, deed=deed)
+    assert launch.codes() == [-signal.SIGKILL if rank == victim else 1 for rank in range(3)], launch.printed_by_all()
+    assert_others_say(launch, victim, "ended without a word")
+
+
+def test_a_process_that_fails_says_why_to_all(recipe, tmp_path):
+    launch = Launch(3, command(recipe, tmp_path / "model"), tmp_path, deed=partial(out_of_memory, victim=1))
+    assert launch.codes() == [1, 1, 1], launch.printed_by_all()
+    assert_others_say(launch, 1, "failed: no memory is left")
+    assert "error: " in launch.printed(1) and "too little memory" in launch.printed(1)
+
+
+@pytest.mark.parametrize(
+    ("deed", "sentence"),
+    [
+        (
+            "other_recipe",
+            r"Process 1 on \S+ was started with seed 2, the main process with 1: give all the same",
+        ),
+        (
+            "other_data",
+            r"Process 1 on \S+ reads other pairs for train than the main process: the files must",
+        ),
+        ("other_disk", r"Process 1 on \S+ does not see the output directory .*model of the main process: name one on"),
+        ("no_data", r"Process 1 of 2 \(on .*\) failed: train\.en cannot be read; process 0 ends too\."),
+        ("bad_main", r"^vanilla-transformer: error: train\.en cannot be read\.$"),
+    ],
+)
+def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path, deed, sentence):
+    launch = Launch(2, command(recipe, tmp_path / "model"), tmp_path, deed=globals()[deed])
+    assert launch.codes() == [1, 1], launch.printed_by_all()
+    assert re.search(sentence, launch.printed(0), re.MULTILINE), launch.printed_by_all()
+    alone_says_why = deed not in ("no_data",)
+    assert (launch.printed(1) == "") == alone_says_why
+    assert not (tmp_path / "model" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}, "has started one.*--multi_gpu --num_proc"),
+        ({"WORLD_SIZE": "4", "RANK": "1"}, "WORLD_SIZE asks for 4 processes, and this one found no other: LOCAL_RANK"),
+    ],
+)
+def test_a_process_that_finds_itself_alone_where_several_were_asked_for_says_so(monkeypatch, environment, sentence):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=sentence):
+        processes._check_launch(SimpleNamespace(num_processes=1))
+    processes._check_launch(SimpleNamespace(num_processes=4))
+
+
+@pytest.mark.parametrize("environment", [{}, {"ACCELERATE_MIXED_PRECISION": "no"}, {"MASTER_ADDR": "127.0.0.1"}])
+def test_a_process_that_was_to_be_alone_is_not_stopped(monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    processes._check_launch(SimpleNamespace(num_processes=1))
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"FSDP_VERSION": "1"}, "FSDP 2 alone: give accelerate launch --fsdp_version 2"),
+        ({"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "leave fsdp_activation_checkpointing out"),
+    ],
+)
+def test_ways_to_divide_weights_that_do_not_work_are_refused(monkeypatch, environment, sentence):
+    for name, value in {"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "2", **environment}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=sentence):
+        processes._sharding()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_waits_for_one_that_never_comes_says_so(recipe, tmp_path, rank):
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2}
+    launch = Launch(1, command(recipe, tmp_path / "model"), tmp_path, environment=environment, deed=wait_a_second)
+    assert launch.codes() == [1]
+    assert "error: Not all 2 processes have met within 1 s (" in launch.printed(0), launch.printed_by_all()
+    assert "start as many, all with the same MASTER_ADDR" in launch.printed(0)
+
+
+def at_step(number, act):
+    """Has a process do something before a step."""
+    update = loop.TrainingLoop._update
+
+    def acting_update(self, *arguments):
+        if self.progress.step == number:
+            self.writer.wait()
+            act()
+        update(self, *arguments)
+
+    loop.TrainingLoop._update = acting_update
+
+
+def count_exchanges(rank):
+    """Has every process but the main one say at its end how often gradients went round."""
+    counts, compute_loss, no_sync, end = (
+        Counter(),
+        loop.TrainingLoop._loss,
+        Accelerator.no_sync,
+        Accelerator.end_training,
+    )
+
+    def counting_loss(self, *arguments, **named):
+        counts["losses"] += self.plain_model.training
+        return compute_loss(self, *arguments, **named)
+
+    def counting_no_sync(self, model):
+        counts["held back"] += 1
+        return no_sync(self, model)
+
+    def telling_end(self):
+        print("exchanges:", counts["losses"] - counts["held back"])
+        end(self)
+
+    if rank > 0:
+        loop.TrainingLoop._loss, Accelerator.no_sync = counting_loss, counting_no_sync
+        Accelerator.end_training = telling_end
+
+
+def wait_a_second(rank):
+    processes.LONGEST_JOINING = timedelta(seconds=1)
+
+
+def ask_to_stop(rank, last_step):
+    if rank == 0:
+        at_step(last_step - 1, partial(os.kill, os.getpid(), signal.SIGTERM))
+
+
+def killed(rank, victim, after=None):
+    """In step 5, and once `after` is there: checkpoints are written beside training."""
+
+    def end():
+        while after is not None and not after.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if rank == victim:
+        at_step(5, end)
+
+
+def killed_while_others_hang(rank, victim):
+    """As on accelerators, where an operation that all take part in waits for the dead one."""
+    killed(rank, victim)
+    if rank != victim:
+        at_step(5, partial(time.sleep, 1000))
+
+
+def out_of_memory(rank, victim):
+    def fail():
+        raise MemoryError("no memory is left")
+
+    if rank == victim:
+        at_step(5, fail)
+
+
+def other_recipe(rank):
+    if rank == 1:
+        check = processes.agree_on_recipe
+        beginning.agree_on_recipe = lambda accelerator, recipe: check(accelerator, replace(recipe, seed=2))
+
+
+def other_data(rank):
+    if rank == 1:
+        original = beginning.gather_inputs
+
+        def gather(*arguments):
+            inputs = original(*arguments)
+            inputs.train.tokens = inputs.train.tokens[::-1]
+            return inputs
+
+        beginning.gather_inputs = gather
+
+
+def other_disk(rank):
+    processes.LONGEST_DELAY = 0.0
+    if rank == 1:
+        processes.RECIPE = "nothing"
+
+
+def no_data(rank):
+    if rank == 1:
+        beginning.gather_inputs = unreadable
+
+
+def bad_main(rank):
+    beginning.gather_inputs = unreadable
+
+
+def unreadable(*arguments):
+    raise CorpusError("train.en cannot be read")

@@ -1,0 +1,113 @@
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from vanilla_transformer.model import cpu
+from vanilla_transformer.recipe.defaults import (
+    CPU_HOURS,
+    GUIDES,
+    CorpusFacts,
+    DeviceFacts,
+    check_sizes,
+    choose_vocab_size,
+    complete,
+    device_facts,
+    model_config,
+)
+from vanilla_transformer.recipe.schema import Recipe
+
+LAPTOP = DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=True)
+GPU = DeviceFacts("cuda", cores=8, memory=80 * 10**9, bfloat16=True)
+MAY_STAY_OPEN = {"tokenizer", "source_column", "target_column", "max_grad_norm", "patience", "output"}
+
+
+def chosen(pairs, device, **given):
+    recipe, _ = choose_vocab_size(Recipe(**given), pairs)
+    return complete(recipe, CorpusFacts(pairs, pairs * 14, pairs * 13), device)
+
+
+@pytest.mark.parametrize("device", [LAPTOP, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("pairs", [1, 100, 29_000, 164_000, 4_500_000, 40_000_000])
+def test_nothing_is_left_open(pairs, device):
+    recipe, sentences = chosen(pairs, device)
+    left = {name for name, value in vars(recipe).items() if value is None or value == "auto"}
+    assert left <= MAY_STAY_OPEN
+    assert all(sentence.endswith(".") for sentence in sentences)
+    model_config(recipe)
+
+
+def test_a_complete_recipe_is_not_changed_and_needs_no_words():
+    recipe, _ = chosen(29_000, LAPTOP)
+    assert complete(recipe, CorpusFacts(10**7, 10**8, 10**8), GPU) == (recipe, [])
+
+
+def test_what_is_given_is_kept():
+    given = {"vocab_size": 500, "d_model": 64, "max_steps": 7, "dropout": 0.0, "precision": "float32", "save_steps": 3}
+    recipe, _ = chosen(29_000, GPU, **given)
+    assert {name: getattr(recipe, name) for name in given} == given
+
+
+def test_millions_of_pairs_on_an_accelerator_get_the_papers_base_model():
+    recipe, _ = chosen(4_500_000, GPU)
+    paper = {"preset": "base", "vocab_size": 37_000, "d_model": 512, "encoder_layers": 6, "dropout": 0.1}
+    paper |= {"batch_tokens": 25_000, "max_steps": 100_000, "warmup_steps": 4_000, "average_checkpoints": 5}
+    assert {name: getattr(recipe, name) for name in paper} == paper
+
+
+def test_more_pairs_never_get_a_smaller_model():
+    sizes = [model_config(chosen(pairs, GPU)[0]).d_model for pairs in (10**3, 10**4, 10**5, 10**6, 10**7)]
+    assert sizes == sorted(sizes) and sizes[-1] < 1024
+
+
+def test_the_presets_of_the_paper_keep_their_dropout_and_ours_follow_the_data():
+    assert chosen(29_000, GPU, preset="big")[0].dropout == 0.3
+    assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].dropout == 0.2
+    assert chosen(29_000, GPU, preset="tiny")[0].dropout == GUIDES[1].dropout
+
+
+def test_a_run_on_a_cpu_is_not_expected_to_take_longer_than_the_limit():
+    short, sentences = chosen(164_000, LAPTOP)
+    assert short.max_steps < chosen(164_000, dataclasses.replace(LAPTOP, cores=64))[0].max_steps
+    stated = re.search(r"roughly (\d+) min on 2 CPU cores", " ".join(sentences))
+    assert int(stated[1]) <= 60 * CPU_HOURS
+
+
+def test_every_process_has_a_batch_and_a_batch_fits_into_memory():
+    assert chosen(29_000, dataclasses.replace(GPU, processes=8))[0].batches_per_step >= 8
+    small = dataclasses.replace(GPU, memory=2 * 10**9)
+    assert chosen(4_500_000, small)[0].batches_per_step > chosen(4_500_000, GPU)[0].batches_per_step
+
+
+@pytest.mark.processor
+def test_a_processor_trains_in_bfloat16_only_where_it_multiplies_it():
+    facts = device_facts(torch.device("cpu"), 1)
+    assert facts.bfloat16 == cpu.has_bfloat16_products()
+    precision = chosen(100_000, dataclasses.replace(facts, memory=16 * 10**9))[0].precision
+    assert precision == ("bfloat16" if facts.bfloat16 else "float32")
+
+
+def test_without_bfloat16_products_numbers_stay_float32():
+    assert chosen(4_500_000, dataclasses.replace(GPU, bfloat16=False))[0].precision == "float32"
+    assert chosen(4_500_000, GPU)[0].precision == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"d_model": 7}, "d_model 7 is not a multiple of num_heads 4"),
+        ({"preset": "base", "num_heads": 5}, "d_model 512 is not a multiple of num_heads 5"),
+        ({"d_model": 7, "d_k": 2, "d_v": 2}, "d_model must be even, not 7"),
+        ({"preset": "bsae"}, "no preset 'bsae', did you mean 'base'"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        check_sizes(Recipe(**given))
+
+
+def test_sizes_that_suit_one_preset_of_those_that_may_be_chosen_are_not_refused_before_it_is_chosen():
+    check_sizes(Recipe(d_model=12))
+    check_sizes(Recipe())

@@ -1,0 +1,309 @@
+"""The recipes of the package: each can be followed, and those of the paper train as sections 5 and 6.1 have it."""
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+import random
+import re
+import shlex
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, Features, Translation
+from transformers import AutoTokenizer, GenerationConfig
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.analysis.cost import count_parameters
+from vanilla_transformer.analysis.memory import training_memory
+from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.cli.program import main
+from vanilla_transformer.cli.train import Train
+from vanilla_transformer.data.batching import StepPlan, collate, share
+from vanilla_transformer.evaluation.metrics import check_names
+from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, complete, model_config
+from vanilla_transformer.recipe.schema import load_recipe, shipped_recipes
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
+WMT = ["wmt14-en-de-base", "wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big"]
+# A GPU of 8 GB and one of 80 GB, alone and together with others.
+DEVICES = [
+    DeviceFacts("cuda", cores=8, memory=memory * 10**9, bfloat16=True, processes=processes)
+    for memory in (8, 80)
+    for processes in (1, 2, 3, 8, 16)
+]
+# What the comment of a recipe tells a user: a command that may go on in the next line.
+COMMAND = re.compile(
+    r"^#   (?:vanilla-transformer|accelerate launch -m vanilla_transformer) (train(?:.*\\\n#)*.*)$", re.M
+)
+ENGLISH = ["the", "house", "of", "a", "green", "parliament", "session", "resumed", "on", "Friday", ",", "is"]
+OTHER = {
+    "de": ["das", "Haus", "der", "eine", "grüne", "Wieder-", "aufnahme", "Sitzung", "am", "Freitag", ",", "ist"],
+    "fr": ["la", "maison", "de", "l'", "verte", "parlement", "session", "reprise", "le", "vendredi", ",", "est"],
+}
+TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+
+
+def completed(name, device, pairs=4_500_000):
+    """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
+    recipe, _ = choose_vocab_size(load_recipe(name), pairs)
+    return complete(recipe, CorpusFacts(pairs, 28 * pairs, 30 * pairs), device)[0]
+
+
+def lengths_of_wmt(count=60_000):
+    """Lengths like those of WMT's sentences in sub-words: half below 24, one in twenty above 70, 30 on average."""
+    draw = np.random.default_rng(0)
+    source = np.exp(draw.normal(3.15, 0.68, count))
+    target = source * np.exp(draw.normal(0.03, 0.2, count))
+    return tuple(1 + side.clip(1, 255).astype(np.int32) for side in (source, target))
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """A directory with a dataset `wmt14` that has the configurations, splits and columns of the Hub's."""
+    directory = tmp_path_factory.mktemp("stand_in")
+    draw = random.Random(0)
+    configs = []
+    for language, words in OTHER.items():
+        name = f"{language}-en"
+        features = Features({"translation": Translation([language, "en"])})
+        for split, count in (("train", 400), ("validation", 3), ("test", 3)):
+            picks = [draw.choices(range(len(words)), k=draw.randint(3, 12)) for _ in range(count)]
+            rows = [
+                {"translation": {language: " ".join(words[i] for i in pick), "en": " ".join(ENGLISH[i] for i in pick)}}
+                for pick in picks
+            ]
+            path = directory / "wmt14" / name / f"{split}-00000-of-00001.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Dataset.from_list(rows, features=features).to_parquet(path)
+        configs.append(
+            {
+                "config_name": name,
+                "data_files": [
+                    {"split": split, "path": f"{name}/{split}-*"} for split in ("train", "validation", "test")
+                ],
+            }
+        )
+    # JSON is YAML.
+    (directory / "wmt14" / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
+    return directory
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_every_recipe_can_be_followed_on_any_device(name):
+    given = load_recipe(name)
+    check_names(given.metrics)
+    for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
+        recipe = completed(name, device)
+        assert recipe.max_steps is not None and recipe.batches_per_step is not None
+        model_config(recipe)
+        kept = {field: value for field, value in vars(given).items() if value not in (None, "auto")}
+        assert {field: getattr(recipe, field) for field in kept} == kept
+        assert recipe.average_checkpoints * recipe.save_steps <= recipe.max_steps
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_every_recipe_says_where_its_data_is_from_and_with_what_command_it_is_followed(name, monkeypatch):
+    text = shipped_recipes()[name].read_text(encoding="utf-8")
+    assert re.search(r"licence|research", text, re.IGNORECASE)
+    commands = []
+    monkeypatch.setattr(Train, "run", lambda command: commands.append(command))
+    assert main(shlex.split(COMMAND.search(text)[1].replace("\\\n#", ""))) == 0
+    assert commands[0].name == name
+    assert (
+        commands[0].recipe.train and commands[0].recipe.dev and commands[0].recipe.test and commands[0].recipe.output
+    )
+
+
+@pytest.mark.parametrize("name", sorted(name for name in shipped_recipes() if not load_recipe(name).train))
+def test_a_recipe_without_text_says_where_to_read_of_it(name):
+    with pytest.raises(UsageError, match=rf"--train.*comment at the top of .*{name}\.yaml"):
+        Train.from_words([name]).run()
+
+
+@pytest.mark.parametrize("name", WMT)
+def test_the_papers_numbers_are_the_recipes(name):
+    recipe = completed(name, DEVICES[-1])
+    big, french = name.endswith("big"), "en-fr" in name
+    assert (recipe.tokenizer_algorithm, recipe.vocab_size) == (("wordpiece", 32_000) if french else ("bpe", 37_000))
+    assert recipe.max_steps == (300_000 if big else 100_000)
+    assert recipe.average_checkpoints == (20 if big else 5)
+    assert recipe.dropout == (0.3 if big and not french else 0.1)
+    assert (recipe.label_smoothing, recipe.warmup_steps, recipe.learning_rate_scale) == (0.1, 4_000, 1.0)
+    assert (recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type) == (4, 0.6, "google")
+    config = model_config(recipe)
+    sizes = (config.d_model, config.d_ff, config.num_heads, config.d_k, config.encoder_layers, config.decoder_layers)
+    assert sizes == ((1024, 4096, 16, 64, 6, 6) if big else (512, 2048, 8, 64, 6, 6))
+    # Ten minutes between checkpoints: of base, 12 hours for all steps; of big, three and a half days.
+    minutes = recipe.save_steps / recipe.max_steps * (3.5 * 24 if big else 12) * 60
+    assert minutes == pytest.approx(10, rel=0.15)
+    assert recipe.max_steps % recipe.save_steps == 0
+
+
+@pytest.mark.parametrize("name", WMT)
+def test_the_rate_follows_equation_3_to_its_peak_at_step_4000_and_down(name):
+    recipe = completed(name, DEVICES[0])
+    width = recipe.d_model
+    optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], recipe, torch.device("cpu"))
+    schedule = make_schedule(optimizer, width, recipe.warmup_steps, recipe.learning_rate_scale)
+    rates = []
+    for _ in range(6_000):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(1 / math.sqrt(width) / 4_000**1.5)
+    assert rates[999] == pytest.approx(1_000 * rates[0])
+    assert int(np.argmax(rates)) == 4_000 - 1
+    assert rates[3_999] == pytest.approx(1 / math.sqrt(width * 4_000))
+    assert rates[5_999] == pytest.approx(rates[3_999] * math.sqrt(4_000 / 6_000))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: f"{device.processes}x{device.memory // 10**9}GB")
+def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
+    recipe = completed("wmt14-en-de-base", device)
+    source, target = lengths_of_wmt()
+    plan = StepPlan(
+        source, target, batch_tokens=recipe.batch_tokens, batches_per_step=recipe.batches_per_step, seed=recipe.seed
+    )
+    steps = plan.epoch(0)[:-1]
+    assert np.mean([step.target_tokens for step in steps]) == pytest.approx(25_000, rel=0.1)
+    assert np.mean([source[np.concatenate(step.batches)].sum() for step in steps]) == pytest.approx(25_000, rel=0.1)
+    # No device waits for another: each has equally many whole batches.
+    assert recipe.batches_per_step % device.processes == 0
+    for rank in range(device.processes):
+        assert len(share(steps[0], rank, device.processes)) == recipe.batches_per_step // device.processes
+
+
+@pytest.mark.parametrize("name", WMT)
+def test_less_memory_makes_more_batches_of_the_same_step(name):
+    small, large = (completed(name, DeviceFacts("cuda", 8, memory * 10**9, True)) for memory in (8, 80))
+    assert small.batches_per_step > large.batches_per_step
+    assert small.batch_tokens == large.batch_tokens
+
+
+def test_a_batch_of_the_big_model_fits_into_a_small_device():
+    recipe = completed("wmt14-en-de-big", DeviceFacts("cuda", 8, 8 * 10**9, True))
+    sentences = recipe.batch_tokens // recipe.batches_per_step // 50
+    sizes = {"sentences": sentences, "source_length": 50, "target_length": 50}
+    assert training_memory(model_config(recipe), **sizes, precision=recipe.precision).total < 0.8 * 8e9
+
+
+@pytest.mark.parametrize("batches_per_step", [4, 8])
+def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step(batches_per_step):
+    recipe = dataclasses.replace(completed("wmt14-en-de-base", DEVICES[0]), vocab_size=50, dropout=0.0, **TINY)
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(1, 12, (2, 200), dtype=np.int32)
+    rows = [tuple(draw.integers(4, 50, length) for length in pair) for pair in lengths.T]
+    step = StepPlan(*lengths, batch_tokens=400, batches_per_step=batches_per_step, seed=1).epoch(0)[0]
+    torch.manual_seed(0)
+    model = VanillaTransformerForConditionalGeneration(model_config(recipe)).double()
+    gradients, pairs = [], []
+    for devices in (1, 2, 8):
+        model.zero_grad()
+        batches = [batch for rank in range(devices) for batch in share(step, rank, devices)]
+        for batch in batches:
+            inputs = collate([rows[index] for index in batch], pad_id=0)
+            model(**inputs, num_items_in_batch=step.target_tokens).loss.backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+        pairs.append(sorted(np.concatenate(batches).tolist()))
+    assert pairs[0] == pairs[1] == pairs[2]
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", WMT)
+def test_the_papers_recipes_train_average_and_score_on_text_of_the_shape_of_wmt(name, stand_in, tmp_path, monkeypatch):
+    monkeypatch.chdir(stand_in)
+    given = load_recipe(name)
+    averaged = given.average_checkpoints
+    steps = averaged + 2
+    sizes = {"vocab_size": 280, "batch_tokens": 600, "batches_per_step": 2, "max_steps": steps, "save_steps": 1}
+    recipe = dataclasses.replace(given, **TINY, **sizes, eval_steps=steps, log_steps=1, output=str(tmp_path / name))
+    directory = train(recipe)
+
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    rates = {record["step"]: record["learning_rate"] for record in records if "learning_rate" in record}
+    assert rates == pytest.approx({step: 16**-0.5 * step * 4_000**-1.5 for step in range(1, steps + 1)})
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["averaged_steps"] == list(range(3, steps + 1))
+    assert [score["name"] for score in summary["scores"]["test"]] == list(given.metrics)
+
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
+    assert (model.config.dropout, model.config.label_smoothing) == (given.dropout, 0.1)
+    decoding = GenerationConfig.from_pretrained(directory)
+    assert (decoding.num_beams, decoding.length_penalty) == (4, 0.6)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
+    assert kind == {"bpe": "BPE", "wordpiece": "WordPiece"}[given.tokenizer_algorithm]
+    assert "language:\n- en\n- " in (directory / "README.md").read_text()
+
+
+def one_of_several(recipe, rank, processes, port):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    torch.set_num_threads(1)
+    train(recipe)
+
+
+def train_on(processes, recipe):
+    """Trains with so many processes at once, and returns the lines of the log."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = [
+        PROCESSES.Process(target=one_of_several, args=(recipe, rank, processes, port)) for rank in range(processes)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(timeout=300)
+        process.kill()
+    assert [process.exitcode for process in started] == [0] * processes
+    return [json.loads(line) for line in Path(recipe.output, "metrics.jsonl").read_text().splitlines()]
+
+
+def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_step(stand_in, tmp_path):
+    sizes = {"vocab_size": 280, "batch_tokens": 1200, "batches_per_step": 8, "max_steps": 4, "warmup_steps": 1}
+    data = {"train": (f"{stand_in}/wmt14:de-en:train",), "dev": (), "test": ()}
+    # With such an epsilon Adam does not make up for gradients that are too long or too short.
+    rest = {"dropout": 0.0, "precision": "float32", "save_steps": 4, "log_steps": 1, "adam_epsilon": 1.0}
+    recipe = dataclasses.replace(load_recipe("wmt14-en-de-base"), **data, **TINY, **sizes, **rest)
+    curves = [
+        train_on(processes, dataclasses.replace(recipe, output=str(tmp_path / str(processes))))
+        for processes in (1, 2, 8)
+    ]
+    for curve in curves:
+        assert [record["target_tokens"] for record in curve] == [record["target_tokens"] for record in curves[0]]
+        losses = [record["loss"] for record in curve]
+        assert losses == pytest.approx([record["loss"] for record in curves[0]], abs=1e-5)
+    assert curves[0][0]["loss"] > curves[0][-1]["loss"]
+
+
+def test_the_model_for_wu2021_has_no_more_parameters_than_theirs():
+    # 9,968 types are in their training text, the 256 bytes and 4 special tokens among them.
+    recipe = dataclasses.replace(load_recipe("multi30k-en-de-wu2021"), vocab_size=9_968)
+    assert count_parameters(model_config(recipe))["total"] < 2_700_000
+
+
+def test_text_that_is_split_already_brings_its_vocabulary(tmp_path):
+    pieces = ["ein", "klein@@", "es", "hau@@", "s", "gr@@", "ün"]
+    draw = random.Random(0)
+    for name in ("text.en", "text.de"):
+        lines = (" ".join(draw.choices(pieces, k=draw.randint(1, 8))) for _ in range(100))
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    files = (str(tmp_path / "text.en"), str(tmp_path / "text.de"))
+    sizes = {**TINY, "max_steps": 2, "save_steps": 1, "eval_steps": 2, "batch_tokens": 200}
+    recipe = load_recipe("multi30k-en-de-wu2021")
+    directory = train(
+        dataclasses.replace(recipe, train=files, dev=files, examples=(), output=str(tmp_path / "model"), **sizes)
+    )
+    assert load_recipe(directory / "recipe.yaml").vocab_size == 260 + len(pieces)
+    assert "no more than 267 types" in Path(directory, "train.log").read_text()

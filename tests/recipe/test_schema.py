@@ -1,0 +1,131 @@
+import ast
+import dataclasses
+import inspect
+import itertools
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+
+
+def written(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_reading_recipes_needs_no_torch():
+    code = "import sys, vanilla_transformer.recipe.schema as r; r.Recipe(); print(*sys.modules)"
+    # As the command itself does it: a plain import of the package registers its classes with transformers.
+    program = f"import sys; sys.argv = ['vanilla-transformer']; {code}"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"torch", "transformers", "numpy"} & set(modules)
+
+
+def test_a_written_recipe_is_read_back_the_same(tmp_path):
+    recipe = Recipe(
+        train=("a.en", "a.de"),
+        adam_epsilon=1e-9,
+        max_grad_norm=1.0,
+        vocab_size=8000,
+        examples=("Grüße: 'ja'\n", "no", "1e-9"),
+        positional_encoding="learned",
+        output="out",
+    )
+    assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
+
+
+@given(st.lists(st.text()), st.floats(0, 1e9), st.integers(0, 2**31 - 1))
+def test_any_text_and_number_survives_yaml(tmp_path_factory, examples, scale, seed):
+    recipe = Recipe(examples=tuple(examples), learning_rate_scale=scale, seed=seed)
+    assert load_recipe(written(tmp_path_factory.mktemp("recipe"), recipe.to_yaml())) == recipe
+
+
+def test_every_field_says_what_it_is():
+    body = ast.parse(inspect.getsource(Recipe)).body[0].body
+    described = {
+        field.target.id: ast.literal_eval(doc.value)
+        for field, doc in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
+    }
+    assert list(described) == [field.name for field in dataclasses.fields(Recipe)]
+    assert all(text[0].isalpha() and text.endswith(".") for text in described.values())
+
+
+def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_path):
+    recipe = load_recipe(written(tmp_path, "adam_epsilon: 1e-9\nlearning_rate_scale: 2\ntrain: pairs.tsv\n"))
+    assert recipe.adam_epsilon == 1e-9
+    assert recipe.learning_rate_scale == 2.0
+    assert recipe.train == ("pairs.tsv",)
+
+
+def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
+    with pytest.raises(RecipeError, match=r"mine\.yaml.*'bach_tokens'.*did you mean 'batch_tokens'\?$"):
+        load_recipe(written(tmp_path, "bach_tokens: 4096\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_steps: many", "max_steps must be a whole number, not 'many'"),
+        ("max_steps: true", "max_steps must be a whole number, not True"),
+        ("max_steps: 1.5", "max_steps must be a whole number, not 1.5"),
+        ("max_steps: 0", "max_steps must be at least 1, not 0"),
+        ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
+        ("num_beams: 2147483648", "num_beams must be at least 1 and below 10001, not 2147483648"),
+        ("length_penalty: .nan", "length_penalty must be at least 0 and below 10, not nan"),
+        ("length_penalty: 1e9", "length_penalty must be at least 0 and below 10, not 1000000000.0"),
+        ("dropout: .nan", "dropout must be at least 0 and below 1, not nan"),
+        ("learning_rate_scale: fast", "learning_rate_scale must be a number, not 'fast'"),
+        ("precision: float16", "precision must be one of auto, float32, bfloat16, not 'float16'"),
+        ("train: 3", "train must be text or a list of texts, not 3"),
+        ("output: [a]", r"output must be text, not \['a'\]"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_field(tmp_path, line, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(written(tmp_path, line))
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [", ""])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
+    with pytest.raises(RecipeError, match=r"mine\.yaml"):
+        load_recipe(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: " * 3000, "is not YAML that can be read"),
+        ("seed: !!timestamp x", "is not YAML that can be read"),
+        ("seed: 2001-99-99", "is not YAML that can be read"),
+        ("seed: " + "1" * 5000, "is not YAML that can be read"),
+        ("seed: !!int ''", "is not YAML that can be read"),
+        ("dropout: " + "1" * 400, "dropout must be a number"),
+    ],
+)
+def test_what_the_reader_of_yaml_stumbles_over_is_told_with_the_file(tmp_path, text, message):
+    with pytest.raises(RecipeError, match=rf"mine\.yaml.*{message}") as caught:
+        load_recipe(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_a_directory_of_the_package_or_cannot_be_opened_is_told(tmp_path, monkeypatch):
+    def closed(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    file = written(tmp_path, "seed: 1")
+    monkeypatch.setattr("pathlib.Path.read_text", closed)
+    with pytest.raises(RecipeError, match=r"mine\.yaml cannot be read: Permission denied\."):
+        load_recipe(file)
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_and_all_others():
+    with pytest.raises(RecipeError, match=r"'cmudikt', did you mean 'cmudict'\?; recipes .*cmudict"):
+        load_recipe("cmudikt")

@@ -1,0 +1,288 @@
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.data.sources import CorpusSource
+from vanilla_transformer.evaluation import Score
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.reporting.model_card import (
+    TABLE,
+    CardError,
+    add_scores,
+    is_as_written,
+    name_on_hub,
+    set_license,
+    without_places,
+    write_model_card,
+    write_plain_card,
+)
+from vanilla_transformer.reporting.summary import Summary
+
+BLEU = Score("sacrebleu", 31.254, "nrefs:1|case:mixed|tok:13a")
+RECIPE = Recipe(
+    train=("org/pairs:en-de:train",), test=("org/pairs:en-de:test",), examples=('Say "cat".',), max_length=99
+)
+KNOWN = {
+    "steps": 2000,
+    "epochs": 3.5,
+    "averaged_steps": [1900, 2000],
+    "parameters": 15104,
+    "pairs": 29000,
+    "target_tokens": 1234567,
+    "flops": 2.5e15,
+    "seconds": 600.0,
+    "last_loss": 1.5,
+    "best_dev_nll": 1.25,
+    "best_dev_step": 1900,
+    "last_dev_nll": 1.3,
+    "peak_memory_bytes": 1,
+    "device": "2 CPU threads",
+    "precision": "bfloat16",
+    "processes": 1,
+    "target_tokens_per_second": 2057.6,
+    "peak_flops_per_second": 1e12,
+    "peak_source": "measured",
+    "share_of_peak": 0.04,
+    "scores": {"test": [BLEU]},
+}
+SUMMARY = Summary(**{field.name: KNOWN.get(field.name) for field in fields(Summary)})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A random model whose card is still to be written."""
+    tokenizer = VanillaTransformerTokenizer.train(["a cat", "eine Katze"], vocab_size=262)
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
+    model.save_pretrained(tmp_path / "cat-en-de")
+    tokenizer.save_pretrained(tmp_path / "cat-en-de")
+    return tmp_path / "cat-en-de"
+
+
+def card_of(directory: Path) -> ModelCard:
+    return ModelCard.load(directory / "README.md")
+
+
+def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
+    write_model_card(directory, RECIPE, SUMMARY, ("en", "deu_Latn"))
+    card = card_of(directory)
+    (result,) = card.data.eval_results
+    assert (result.dataset_type, result.dataset_name, result.dataset_split) == (
+        "org/pairs",
+        "org/pairs:en-de:test",
+        "test",
+    )
+    assert (result.metric_type, result.metric_value) == ("sacrebleu", 31.25)
+    assert result.metric_args == {"signature": BLEU.signature}
+    assert card.data.language == ["en", "deu"] and card.data.datasets == ["org/pairs"]
+    assert card.data.get("license") is None
+    weights = VanillaTransformerForConditionalGeneration.from_pretrained(directory).num_parameters()
+    for words in (
+        "for en to deu_Latn.",
+        r'translate("Say \"cat\".")',
+        'pipeline("translation", model="cat-en-de", trust_remote_code=True)',
+        r"| org/pairs:en-de:test | sacrebleu | 31.25 | `nrefs:1\|case:mixed\|tok:13a` |",
+        "29,000 pairs",
+        "The weights are the mean of the checkpoints of steps 1,900, 2,000.",
+        f"{weights:,} parameters: 1+2 layers of width 16, 2 heads, vocabulary 262.",
+        "2.50e+15 FLOPs, 4.0% of the peak (1 TFLOP/s, as matrix products measured on 2 CPU threads in bfloat16)",
+        "pairs of at most 99 tokens a side",
+        "beam 4, length penalty 0.6, at most 50 tokens more than the source",
+        "max_length: 99",
+    ):
+        assert words in card.text, words
+    assert "learning_curves.png" not in card.text  # There is no such file.
+    assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
+    add_scores(directory, CorpusSource(("dev.en", "dev.de")), [BLEU], {})
+    table = card_of(directory).text.partition(TABLE)[2].partition("\n\n## ")[0]
+    assert [row.split(" | ")[0] for row in table.splitlines()[1:]] == ["| org/pairs:en-de:test", "| dev.en and dev.de"]
+    assert is_as_written((directory / "README.md").read_text())
+
+
+def test_what_is_not_known_is_left_out(directory: Path) -> None:
+    (directory / "generation_config.json").unlink()
+    write_model_card(directory, replace(RECIPE, test=()), replace(SUMMARY, scores={}), (None, None))
+    card = card_of(directory)
+    assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags", "datasets"}
+    assert "## Scores" not in card.text and "- No score of it is given here." in card.text
+    assert "decodes" not in card.text and " for " not in card.text.splitlines()[3]
+
+    write_plain_card(directory, "ann/cat")
+    card = card_of(directory)
+    assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags"}
+    assert re.findall(r"^## (.+)$", card.text, re.MULTILINE) == ["Use", "Model and training", "Limits"]
+    assert "trained from scratch" not in card.text
+
+
+def test_corpora_that_are_mixed_are_named_with_their_shares(directory: Path) -> None:
+    (directory.parent / "web.tsv").write_text("a\tb\n")
+    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25")
+    write_model_card(directory, replace(RECIPE, train=words), SUMMARY, (None, None))
+    card = card_of(directory)
+    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (weight 0.25): 29,000 pairs" in card.text
+    assert card.data.datasets == ["org/pairs"]
+    assert str(directory.parent) not in card.text
+
+
+def test_an_edited_card_survives_more_training(directory: Path) -> None:
+    write_model_card(directory, RECIPE, SUMMARY, ("en", "de"))
+    assert is_as_written((directory / "README.md").read_text())
+    write_model_card(directory, RECIPE, replace(SUMMARY, steps=3000), ("en", "de"))
+    written = (directory / "README.md").read_text()
+    assert "3,000 steps" in written
+    (directory / "README.md").write_text(written.replace("## Limits", "## Its limits"))
+    write_model_card(directory, RECIPE, replace(SUMMARY, steps=4000), ("en", "de"))
+    assert "3,000 steps" in (directory / "README.md").read_text()
+    assert "4,000 steps" in (directory / "model_card.md").read_text()
+
+
+def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = directory.parent / "test.tsv"
+    corpus.write_text("a cat\teine Katze\ncat\tKatze\n")
+    assert main(["evaluate", str(directory), "--data", str(corpus), "--metrics", "chrf", "ter"]) == 0
+    assert not (directory / "README.md").exists()
+    evaluate = ["evaluate", str(directory), "--data", str(corpus), "--card", "--metrics", "chrf"]
+    assert main(evaluate) == main([*evaluate, "ter", "--num-beams", "1"]) == main(evaluate) == 0
+    card = card_of(directory)
+    results = [(result.metric_type, result.metric_args.get("num_beams")) for result in card.data.eval_results]
+    assert sorted(results, key=str) == [("chrf", 1), ("chrf", None), ("ter", 1)]
+    assert all(result.dataset_type == result.dataset_name == "test.tsv" for result in card.data.eval_results)
+    assert card.data.metrics == ["chrf", "ter"]
+    table = card.text.partition(TABLE)[2].partition("\n\n")[0]
+    rows = re.findall(r"\n\| (test.*?) \| (\w+) \| [\d.]+ \| `.*version.*` \|", table)
+    assert rows == [("test.tsv", "chrf"), ("test.tsv, num_beams 1", "chrf"), ("test.tsv, num_beams 1", "ter")]
+    assert main([*evaluate, "--precision", "bfloat16"]) == 0
+    names = [result.metric_args.get("precision") for result in card_of(directory).data.eval_results]
+    assert names.count(None) == 3 and [name for name in names if name][0].startswith("bfloat16")
+    assert "No score of it is given here" not in card.text
+    assert is_as_written((directory / "README.md").read_text())
+    assert main(["evaluate", "org/name", "--data", str(corpus), "--card"]) == 2
+    assert "--card is for a model in a directory here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["scores", "licence", "name"])
+def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> None:
+    resource = pytest.importorskip("resource")
+    write_plain_card(directory, "my-model")
+    before = (directory / "README.md").read_bytes()
+    if change != "name":
+        before += b"\nYears of work.\n"
+        (directory / "README.md").write_bytes(before)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
+    try:
+        with pytest.raises(OSError, match=r"README\.md cannot be written \(File too large"):
+            if change == "scores":
+                add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+            elif change == "licence":
+                set_license(directory, "apache-2.0")
+            else:
+                name_on_hub(directory, "me/my-model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (directory / "README.md").read_bytes() == before
+    assert not list(directory.glob(".partial-*"))
+
+
+@pytest.mark.parametrize(
+    ("train", "shown"),
+    [
+        (["/home/ann/train.en", "/home/ann/train.de"], "train.en train.de"),
+        (["a/b.en", "a/b.de", "weight=2", "+", "../c.tsv", "weight=1"], "b.en b.de weight=2 + c.tsv weight=1"),
+        (["data/b.jsonl.gz", "source_column=en", "target_column=de"], "b.jsonl.gz source_column=en target_column=de"),
+        (["/home/ann/corpus:train"], "corpus:train"),
+        (["org/corpus:de-en:train"], "org/corpus:de-en:train"),
+        (["cmudict:train"], "cmudict:train"),
+    ],
+)
+def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
+    places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
+    recipe = without_places(Recipe(train=tuple(train), **places))
+    assert " ".join(recipe.train) == shown
+    assert (recipe.output, recipe.tokenizer, recipe.dev) == (None, "tokenizer", (tmp_path.name,))
+    assert without_places(Recipe(tokenizer="org/model")).tokenizer == "org/model"
+
+
+def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
+    corpus = directory.parent / "test.jsonl"
+    corpus.write_text('{"en": "a cat", "de": "eine Katze", "fr": "un chat"}\n')
+    evaluate = ["evaluate", str(directory), "--card", "--metrics", "chrf", "--data", str(corpus)]
+    assert main([*evaluate, "source_column=en", "target_column=de"]) == 0
+    assert main([*evaluate, "--source-column", "en", "--target-column", "fr"]) == 0
+    names = [result.dataset_name for result in card_of(directory).data.eval_results]
+    assert names == ["test.jsonl (en to de)", "test.jsonl (en to fr)"]
+    recipe = replace(RECIPE, train=(str(corpus),), test=(str(corpus),), source_column="en", target_column="fr")
+    write_model_card(directory, recipe, replace(SUMMARY, scores={"test": [BLEU]}), ("en", "fr"))
+    assert "Trained on test.jsonl (en to fr): " in card_of(directory).text
+    assert main([*evaluate[:-3], "sacrebleu", *evaluate[-2:], "--source-column", "en", "--target-column", "fr"]) == 0
+    (result,) = card_of(directory).data.eval_results
+    assert result.dataset_name == "test.jsonl (en to fr)" and result.metric_value != round(BLEU.value, 2)
+
+
+def test_a_card_that_cannot_be_read_is_told_before_the_search(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vanilla_transformer.evaluation.evaluate_model", lambda *_, **__: pytest.fail("searched"))
+    (directory / "README.md").write_text("---\ntags: [\n---\n")
+    assert main(["evaluate", str(directory), "--card", "--data", "none.tsv"]) == 1
+    assert "The head of the card" in capsys.readouterr().err
+
+
+def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
+    result = "{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: bleu, value: 1, args: [1]}]}"
+    head = f"metrics: [bleu, {{name: x}}]\nmodel-index: [{{name: m, results: [{result}]}}]"
+    (directory / "README.md").write_text(f"---\n{head}\n---\nText.\n")
+    add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+    card = card_of(directory)
+    assert card.data.metrics == ["bleu", {"name": "x"}, "sacrebleu"]
+    assert [result.metric_args for result in card.data.eval_results][0] == [1]
+    assert len(card.data.eval_results) == 2
+
+
+def test_added_scores_leave_the_rest_of_an_edited_card_alone(directory: Path) -> None:
+    body = "\n# Our cat\n\nWritten by hand.\n\n## Data\n\nSecret.\n"
+    (directory / "README.md").write_text(f"---\nlicense: mit\nmine: 1\nmetrics: bleu\n---\n{body}")
+    add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+    add_scores(directory, CorpusSource(("test.en", "test.de")), [replace(BLEU, value=32.0)], {})
+    card = card_of(directory)
+    assert card.data.to_dict().items() >= {"license": "mit", "mine": 1, "metrics": ["bleu", "sacrebleu"]}.items()
+    (result,) = card.data.eval_results
+    assert (result.metric_value, result.dataset_type) == (32.0, "test.en-and-test.de")
+    before, table, after = re.split(r"(## Scores.*\n\n)(?=## Data)", card.text, flags=re.DOTALL)
+    assert before + after == body
+    assert table.count("| test.en and test.de | sacrebleu | 32.00 |") == table.count("| sacrebleu |") == 1
+
+
+def test_the_licence_is_put_into_the_head_and_nothing_else_changes(directory: Path) -> None:
+    card = directory / "README.md"
+    for text in ("---\r\ntags: [a]  # mine\r\n---\r\nText.\r\n", "No head.\n"):
+        card.write_bytes(text.encode())
+        set_license(directory, "cc-by-4.0")
+        assert card_of(directory).data.license == "cc-by-4.0"
+        assert card.read_bytes().decode().replace("license: cc-by-4.0\n", "").endswith(text)
+    with pytest.raises(CardError, match="the licence is cc-by-4.0"):
+        set_license(directory, "mit")
+
+
+def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -> None:
+    write_model_card(directory, RECIPE, SUMMARY, ("en", "de"))
+    for name in ("ann/cat", "bob/cat"):
+        name_on_hub(directory, name)
+        text = card_of(directory).text
+        assert text.count(f'model="{name}"') == 2
+        assert f"# {name}\n" in text and f"vanilla-transformer translate {name} <" in text
+    edited = (directory / "README.md").read_text() + "Edited.\n"
+    (directory / "README.md").write_text(edited)
+    name_on_hub(directory, "ann/cat")
+    assert (directory / "README.md").read_text() == edited

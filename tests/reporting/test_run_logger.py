@@ -1,0 +1,60 @@
+"""What is read again of the log of a run, and what is said of lines that are gone."""
+
+import json
+
+import pytest
+
+from vanilla_transformer.reporting.run_logger import Journal
+
+RECORDS = [{"step": step, "loss": 1.0 / step} for step in (1, 2, 3)]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "train.log", speaks=True)
+    journal.metrics.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return journal
+
+
+def test_records_of_steps_that_are_made_again_are_forgotten(journal):
+    journal.forget_after(2)
+    assert journal.records() == RECORDS[:2]
+    assert not journal.log.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"step": 4, "lo',
+        b'{"step": 4, "loss": "\xff"}',
+        b'{"step": "4"}',
+        b'{"step": true}',
+        b'{"loss": 4}',
+        b'{"step": 4, "loss": null}',
+        b'{"step": 4, "loss": NaN}',
+        b'{"step": 4, "loss": -Infinity}',
+        b'{"step": 4, "loss": 1e999}',
+        b"[4]",
+        b"4",
+        b"[" * 99_999,
+        b'{"step": ' + b"4" * 9_999 + b"}",
+    ],
+)
+def test_a_line_that_is_no_record_is_dropped_and_counted(journal, line):
+    whole = journal.metrics.read_bytes()
+    journal.metrics.write_bytes(whole[:-1] + b"\n" + line + b"\n" + whole)
+    assert journal.records() == RECORDS * 2
+    journal.forget_after(3)
+    assert journal.metrics.read_bytes() == whole * 2
+    assert journal.log.read_text().endswith(" 1 line is dropped from metrics.jsonl: cut short or damaged.\n")
+
+
+def test_a_figure_that_is_no_number_is_left_out(journal):
+    journal.record({"step": 4, "loss": float("nan"), "dev_nll": float("inf"), "seconds": 1.0}, "step 4")
+    assert journal.records()[-1] == {"step": 4, "seconds": 1.0}
+
+
+def test_without_a_log_there_is_nothing_to_forget(tmp_path):
+    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "train.log", speaks=True)
+    journal.forget_after(3)
+    assert journal.records() == [] and not list(tmp_path.iterdir())

@@ -1,0 +1,143 @@
+"""Batches made in the background are those that the plan says, in its order, from any place on."""
+
+import threading
+from contextlib import closing
+from itertools import count, islice
+
+import numpy as np
+import pytest
+import torch
+
+from vanilla_transformer.data.batching import Step, StepPlan, collate, share
+from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.training.prefetch import Place, feed, in_background
+
+PAD = 0
+
+
+class Corpus(PreparedCorpus):
+    """Forty pairs of one to nine tokens; a pair's tokens are its number."""
+
+    def __init__(self):
+        random = np.random.default_rng(0)
+        self.source_lengths, self.target_lengths = random.integers(1, 10, (2, 40), dtype=np.int32)
+
+    def rows(self, indices):
+        lengths = self.source_lengths, self.target_lengths
+        return [tuple(np.full(side[index], index + 3) for side in lengths) for index in indices]
+
+
+@pytest.fixture
+def corpus():
+    return Corpus()
+
+
+@pytest.fixture
+def plan(corpus):
+    return StepPlan(corpus.source_lengths, corpus.target_lengths, batch_tokens=60, batches_per_step=3, seed=1)
+
+
+def assert_same(fed, batches):
+    for found, expected in zip(fed.batches, batches, strict=True):
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, rank):
+    steps = [(epoch, step) for epoch in range(2) for step in plan.epoch(epoch)]
+    found = list(islice(feed(plan, corpus, PAD, Place(0, 0, rank, 2), pin=False), len(steps)))
+    for fed, (epoch, step) in zip(found, steps, strict=True):
+        assert (fed.epoch, fed.target_tokens) == (epoch, step.target_tokens)
+        assert fed.steps_in_epoch == len(plan.epoch(epoch))
+        assert_same(fed, [collate(corpus.rows(rows), PAD) for rows in share(step, rank, 2)])
+
+
+@pytest.mark.parametrize("done", [3, "all"])
+def test_it_begins_at_any_place(corpus, plan, done):
+    steps = plan.epoch(1)
+    done = len(steps) if done == "all" else done
+    expected = [*steps[done:], plan.epoch(2)[0]]
+    found = list(islice(feed(plan, corpus, PAD, Place(1, done), pin=False), len(expected)))
+    assert [fed.epoch for fed in found] == [1] * (len(steps) - done) + [2]
+    for fed, step in zip(found, expected, strict=True):
+        assert_same(fed, [collate(corpus.rows(rows), PAD) for rows in step.batches])
+
+
+def test_it_counts_the_tokens_with_and_without_padding(corpus, plan):
+    for fed, step in zip(feed(plan, corpus, PAD, Place(0, 0), pin=False), plan.epoch(0), strict=False):
+        sides = [lengths[rows] for rows in step.batches for lengths in (corpus.source_lengths, corpus.target_lengths)]
+        assert fed.tokens() == (sum(map(sum, sides)), sum(len(side) * max(side) for side in sides))
+
+
+def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
+    """The batches of an epoch are views of one array of all its pairs, so that one of them keeps all."""
+    alive, at_planning = set(), []
+
+    class Order(np.ndarray):
+        def __array_finalize__(self, other):
+            self.owner = getattr(other, "owner", None)
+
+    class Owner:
+        def __init__(self, epoch):
+            alive.add(epoch)
+            self.epoch = epoch
+
+        def __del__(self):
+            alive.discard(self.epoch)
+
+    class Plan:
+        source_lengths, target_lengths = corpus.source_lengths, corpus.target_lengths
+
+        def over(self, *lengths):
+            return self
+
+        def epoch(self, epoch):
+            at_planning.append(set(alive))
+            order = np.arange(40).view(Order)
+            order.owner = Owner(epoch)
+            return [Step((order[:20], order[20:]), 1)] * 2
+
+    kept = list(islice(feed(Plan(), corpus, PAD, Place(0, 0), pin=False), 7))
+    assert len(kept) == 7
+    assert at_planning == [set()] * 4
+
+
+def test_what_is_made_in_the_background_is_the_same_in_the_same_order():
+    assert list(in_background(iter(range(100)), ahead=3)) == list(range(100))
+
+
+def test_it_works_ahead_and_not_further():
+    made, enough = [], threading.Event()
+
+    def items():
+        for number in count():
+            made.append(number)
+            if number == 3:
+                enough.set()
+            yield number
+
+    with closing(in_background(items(), ahead=2)) as ready:
+        assert next(ready) == 0
+        # One is taken, two wait, and a fourth has no place yet.
+        assert enough.wait(30)
+        assert made == [0, 1, 2, 3]
+
+
+def test_an_error_comes_in_the_place_of_its_item():
+    def items():
+        yield 1
+        raise OSError("the disk is gone")
+
+    ready = in_background(items(), ahead=5)
+    assert next(ready) == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ready)
+
+
+def test_closing_ends_the_thread_though_there_is_more():
+    with closing(in_background(count(), ahead=2)) as ready:
+        assert next(ready) == 0
+        thread = next(thread for thread in threading.enumerate() if thread.name == "batches")
+    thread.join(30)
+    assert not thread.is_alive()

@@ -1,0 +1,60 @@
+"""Batches side by side: the same results in the same order, and nothing left behind."""
+
+import threading
+
+import pytest
+import torch
+
+from vanilla_transformer.translation.threads import side_by_side
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+
+
+def test_two_at_a_time_in_order(two_threads):
+    together = threading.Barrier(2, timeout=20)
+
+    def work(number: int) -> tuple[int, int]:
+        together.wait()  # Breaks unless two parts are worked on at once.
+        return number, torch.get_num_threads()
+
+    assert list(side_by_side(work, list(range(6)), CPU)) == [(number, 1) for number in range(6)]
+    assert torch.get_num_threads() == 2
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [2]
+
+
+@pytest.mark.parametrize(
+    ("threads", "parts", "device"),
+    [(1, [1, 2], CPU), (2, [1], CPU), (2, [], CPU), (2, [1, 2], torch.device("meta"))],
+    ids=["one thread", "one part", "no parts", "no processor"],
+)
+def test_one_at_a_time_otherwise(threads, parts, device):
+    torch.set_num_threads(threads)
+    here = threading.current_thread()
+    places = side_by_side(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
+    assert list(places) == [(part, here, threads) for part in parts]
+
+
+def test_a_failure_ends_it(two_threads):
+    done = []
+
+    def work(number: int) -> int:
+        if number == 1:
+            raise ValueError("no more")
+        done.append(number)
+        return number
+
+    found = side_by_side(work, list(range(1000)), CPU)
+    assert next(found) == 0
+    with pytest.raises(ValueError, match="no more"):
+        next(found)
+    assert len(done) < 999
+    assert torch.get_num_threads() == 2

@@ -1,0 +1,252 @@
+"""Checkpoints that are whole or not there: written beside, checked by a manifest, then renamed."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from vanilla_transformer.atomic_files import PARTIAL, replace_text, sync
+from vanilla_transformer.checkpointing.averaging import WEIGHTS
+
+MANIFEST = "manifest.json"
+PROGRESS = "progress.json"
+MOMENTS = "optimizer.bin"
+RESUMABLE_KEPT = 2
+
+
+class CheckpointError(OSError):
+    """A checkpoint that cannot be written or read, said in one sentence."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that the loop remembers from one step to the next, beside weights and random states."""
+
+    data: str = ""
+    dev: str = ""
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    window_loss: float = 0.0
+    window_tokens: int = 0
+    window_seconds: float = 0.0
+    best_dev_nll: float | None = None
+    best_step: int = 0
+    evaluations_without_gain: int = 0
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A directory with a manifest; `resumable` ones also hold the optimizer and the random states."""
+
+    path: Path
+    step: int
+    resumable: bool
+    files: dict[str, dict[str, int | str]] = field(repr=False)
+
+    def damage(self) -> str | None:
+        """What is wrong with the files, or None: each must have the size and the sha256 of the manifest."""
+        for name, expected in self.files.items():
+            file = self.path / name
+            try:
+                if file.stat().st_size != expected["bytes"]:
+                    return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
+                if _sha256(file) != expected["sha256"]:
+                    return f"the contents of {name} have changed"
+            except OSError as error:
+                return f"{name} cannot be read ({error.strerror})"
+        if self.resumable:
+            try:
+                self.progress()
+            except (OSError, ValueError, TypeError):
+                return f"{PROGRESS} is of another version of this package"
+        return None
+
+    def progress(self) -> Progress:
+        """Where the run stood."""
+        return Progress(**json.loads((self.path / PROGRESS).read_text()))
+
+
+def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Checkpoint]:
+    """The checkpoints in `directory`, oldest first; what is not one is reported."""
+    checkpoints = []
+    for path in sorted(directory.glob("step-*")):
+        checkpoint = _read_manifest(path)
+        if checkpoint is not None:
+            checkpoints.append(checkpoint)
+        else:
+            report(f"Skipped checkpoint {path.name}: its {MANIFEST} is missing or damaged.")
+    return checkpoints
+
+
+def _read_manifest(path: Path) -> Checkpoint | None:
+    """What the manifest says, None where it says nothing that can be: nothing else guards the manifest itself."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        step, resumable, files = manifest["step"], manifest["resumable"], manifest["files"]
+        sound = (
+            type(step) is int
+            and step == _step_of(path)
+            and type(resumable) is bool
+            and {WEIGHTS, *((PROGRESS, MOMENTS) if resumable else ())} <= files.keys()
+            and all(_is_inside(name) and type(file["bytes"]) is int and file["sha256"] for name, file in files.items())
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return Checkpoint(path, step, resumable, files) if sound else None
+
+
+def weights_damage(path: Path) -> str | None:
+    """What is wrong with the weights in a directory by the manifest beside them, None without one."""
+    if not (path / MANIFEST).is_file():
+        return None
+    checkpoint = _read_manifest(path)
+    if checkpoint is None:
+        return f"its {MANIFEST} is damaged"
+    return dataclasses.replace(checkpoint, resumable=False, files={WEIGHTS: checkpoint.files[WEIGHTS]}).damage()
+
+
+def _step_of(path: Path) -> int | None:
+    """The step of a checkpoint by its name, None for the name of something else."""
+    number = path.name.removeprefix("step-")
+    return int(number) if number.isdecimal() and number.isascii() else None
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a file of a checkpoint is in its directory, and not where its deletion would harm others."""
+    return bool(name) and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+
+
+def newest_whole_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint to go on from whose files all are as they were written; skipped ones are reported.
+
+    Raises:
+        CheckpointError: There are some, and none can be gone on from. Nothing is deleted.
+    """
+    for checkpoint in reversed(list_checkpoints(directory, report)):
+        if not checkpoint.resumable:
+            continue
+        damage = checkpoint.damage()
+        if damage is None:
+            return checkpoint
+        report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
+    if has_checkpoints(directory):
+        raise CheckpointError(
+            f"No checkpoint in {directory} can be gone on from, as said above: bring back what is missing, or the "
+            "version of this package that wrote them; to begin again, delete that directory or name another output."
+        )
+    return None
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Whether anything there has the name of a checkpoint, whole or not."""
+    return any(_step_of(path) is not None for path in directory.glob("step-*"))
+
+
+def discard_after(directory: Path, step: int) -> None:
+    """Deletes what a killed run was just writing, and damaged checkpoints that the run goes back behind."""
+    remove_leftovers(directory)
+    for path in directory.glob("step-*"):
+        if (_step_of(path) or 0) > step:
+            _remove(path)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Deletes what a killed run was just writing."""
+    for path in directory.glob(f"{PARTIAL}*"):
+        _delete(path)
+
+
+def partial_path(directory: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is written before it is whole."""
+    return directory / f"{PARTIAL}step-{step:08d}"
+
+
+def commit_checkpoint(partial: Path, progress: Progress) -> Path:
+    """Adds progress and manifest to the files in `partial`, sees them onto the disk, and gives it its final name."""
+    (partial / PROGRESS).write_text(json.dumps(dataclasses.asdict(progress), indent=1))
+    files = [file for file in partial.rglob("*") if file.is_file()]
+    for file in files:
+        sync(file)
+    names = [file.relative_to(partial).as_posix() for file in files]
+    _write_manifest(partial, progress.step, resumable=True, names=names)
+    sync(partial)
+    final = partial.with_name(partial.name.removeprefix(PARTIAL))
+    partial.rename(final)
+    sync(final.parent)
+    return final
+
+
+def averaged_checkpoints(
+    directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
+) -> list[Checkpoint]:
+    """The last `number` checkpoints that count in the mean of section 6.1; what is no checkpoint is reported.
+
+    Those are the regular ones and that of the run's last step. One that a signal asked for changes no result.
+    """
+    checkpoints = list_checkpoints(directory, report)
+    return [one for one in checkpoints if one.step % save_steps == 0 or one.step == last_step][-number:]
+
+
+def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None, averaged: int) -> None:
+    """Keeps the `averaged` ones that count in the mean, and the newest two to go on from.
+
+    Those kept for the mean alone lose all but their weights.
+    """
+
+    def ignore(message: str) -> None:
+        """What is damaged was reported when the run started."""
+
+    checkpoints = list_checkpoints(directory, ignore)
+    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.resumable][-RESUMABLE_KEPT:]
+    weights = averaged_checkpoints(directory, save_steps, last_step, averaged, ignore)
+    for checkpoint in checkpoints:
+        if checkpoint in resumable:
+            continue
+        if checkpoint not in weights:
+            _remove(checkpoint.path)
+        elif checkpoint.resumable:
+            _keep_weights_alone(checkpoint)
+
+
+def _remove(path: Path) -> None:
+    """Deletes a checkpoint so that half of one is never taken for one."""
+    doomed = path.with_name(PARTIAL + path.name)
+    path.rename(doomed)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _keep_weights_alone(checkpoint: Checkpoint) -> None:
+    _write_manifest(checkpoint.path, checkpoint.step, resumable=False, names=[WEIGHTS], known=checkpoint.files)
+    for name in checkpoint.files.keys() - {WEIGHTS}:
+        (checkpoint.path / name).unlink(missing_ok=True)
+
+
+def _write_manifest(
+    path: Path,
+    step: int,
+    *,
+    resumable: bool,
+    names: Iterable[str],
+    known: dict[str, dict[str, int | str]] | None = None,
+) -> None:
+    files = known or {
+        name: {"bytes": (path / name).stat().st_size, "sha256": _sha256(path / name)} for name in sorted(names)
+    }
+    manifest = {"step": step, "resumable": resumable, "files": {name: files[name] for name in sorted(names)}}
+    replace_text(path / MANIFEST, json.dumps(manifest, indent=1))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

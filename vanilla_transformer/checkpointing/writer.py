@@ -1,0 +1,228 @@
+"""Checkpoints written while training goes on: the loop waits for a copy of the state, and a thread does the rest."""
+
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.accelerator import AcceleratedOptimizer, AcceleratedScheduler
+from accelerate.checkpointing import save_accelerator_state
+from accelerate.utils import OPTIMIZER_NAME, save
+from safetensors import SafetensorError
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from vanilla_transformer.atomic_files import PARTIAL
+from vanilla_transformer.checkpointing.averaging import WEIGHTS
+from vanilla_transformer.checkpointing.sharded import is_sharded, whole
+from vanilla_transformer.checkpointing.store import (
+    CheckpointError,
+    Progress,
+    commit_checkpoint,
+    partial_path,
+    remove_leftovers,
+)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run, one at a time and each beside the others until it is whole.
+
+    What is small (schedule, random states) `accelerate` writes at once, on every process. Weights and moments, which
+    are large, are copied into memory that is kept from one checkpoint to the next; a thread of the main process
+    writes the copy with the same functions of `accelerate`, so that its `load_state` reads all back. Its `save_state`
+    itself reads the random states when it writes, so that it cannot write those of an earlier moment. Where weights
+    are divided among the processes, they are first put together.
+
+    Used as a context it is left when the last checkpoint is whole. A failure of the thread is raised by whichever
+    method is called next.
+
+    Args:
+        model: Not wrapped: each of its parameters is written once, under its own name.
+        report: Told what the user should know and what is no failure.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: torch.nn.Module,
+        optimizer: AcceleratedOptimizer,
+        schedule: AcceleratedScheduler,
+        directory: Path,
+        report: Callable[[str], None],
+    ) -> None:
+        self.accelerator, self.directory, self.report = accelerator, directory, report
+        self.model, self.optimizer, self.schedule = model, optimizer, schedule
+        self._copy, self._waits = StateCopy(), False
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except CheckpointError as failure:
+            if error is None:
+                raise
+            self.report(str(failure))  # What ended the run is to be told first.
+
+    def save(self, progress: Progress, tidy_up: Callable[[], object]) -> None:
+        """Has a checkpoint written, and then `tidy_up` called; called by all processes at the same step.
+
+        Raises:
+            CheckpointError: This checkpoint or the one before cannot be written. Nothing of it is left.
+        """
+        self.wait()
+        unfinished, progress = partial_path(self.directory, progress.step), replace(progress)
+        try:
+            if self.accelerator.is_main_process:
+                remove_leftovers(self.directory)
+                unfinished.mkdir(parents=True)
+            self.accelerator.wait_for_everyone()
+            write_large = self._begin(unfinished)
+            self.accelerator.wait_for_everyone()
+        except _FAILURES as error:
+            raise self._explained(error, progress.step) from error
+        if self.accelerator.is_main_process:
+
+            def work() -> None:
+                write_large()
+                commit_checkpoint(unfinished, progress)
+                tidy_up()
+
+            self._thread = threading.Thread(target=self._guarded, args=(work, progress.step), name="checkpoint")
+            self._thread.start()
+            if self._waits:
+                self.wait()
+
+    def wait(self) -> None:
+        """Returns when the checkpoint that is being written, if any, is whole.
+
+        Raises:
+            CheckpointError: It cannot be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raises what went wrong in the thread since the last call, if anything did, and waits for nothing."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _begin(self, unfinished: Path) -> Callable[[], None]:
+        """Writes what must be written now, and returns what writes the rest."""
+        accelerator = self.accelerator
+        save_accelerator_state(
+            str(unfinished), [], [], [self.schedule], [], accelerator.process_index, accelerator.step
+        )
+        if not accelerator.is_main_process and not is_sharded(accelerator):
+            return lambda: None
+        state = {
+            "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        if is_sharded(accelerator):
+            state = whole(state, keep=accelerator.is_main_process)
+        if not accelerator.is_main_process:
+            return lambda: None
+        return partial(_write_large, state if self._waits else self._copied(state), unfinished)
+
+    def _copied(self, state: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._copy.of(state)
+        except (RuntimeError, MemoryError) as error:
+            reason = " ".join(str(error).split())
+            self.report(f"Training waits for each checkpoint: there is no memory for a copy of the state ({reason}).")
+            self._waits = True
+            return state
+
+    def _guarded(self, work: Callable[[], None], step: int) -> None:
+        try:
+            work()
+        except _FAILURES as error:
+            failure = self._explained(error, step)
+            failure.__cause__ = error
+            self._failure = failure
+        except BaseException as error:
+            self._failure = error
+
+    def _explained(self, error: Exception, step: int) -> CheckpointError:
+        reason = _reason(error, self.directory)
+        with suppress(OSError):  # The directory itself may be gone.
+            remove_leftovers(self.directory)
+            reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
+        return CheckpointError(
+            f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): the earlier ones are "
+            "whole, and when that is mended the same command goes on from the newest."
+        )
+
+
+# torch and safetensors have errors of their own for a disk that takes no more.
+_FAILURES = (OSError, RuntimeError, SafetensorError)
+
+
+class StateCopy:
+    """A copy of nested tensors in main memory that is made again and again in the same place.
+
+    The first time costs what the system takes to give out memory: for a state of 0.75 GB seconds, against hundredths
+    of a second for a copy into memory that is there.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[torch.Tensor] = []
+
+    def of(self, state: dict[str, Any]) -> dict[str, Any]:
+        """`state` with each tensor replaced by its copy, which holds until the next call.
+
+        Raises:
+            RuntimeError, MemoryError: There is no memory for it.
+        """
+        leaves, structure = tree_flatten(state)
+        places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaves[place] for place in places]
+        if [(buffer.shape, buffer.dtype) for buffer in self._buffers] != [(one.shape, one.dtype) for one in tensors]:
+            self._buffers = [_room_for(tensor) for tensor in tensors]
+        for place, buffer, tensor in zip(places, self._buffers, tensors, strict=True):
+            leaves[place] = buffer.copy_(tensor, non_blocking=True)
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            torch.accelerator.synchronize()
+        return tree_unflatten(leaves, structure)
+
+
+def _room_for(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory for a copy; what comes from an accelerator comes several times faster into memory that stays in place."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+
+
+def _write_large(state: dict[str, Any], directory: Path) -> None:
+    save(state["weights"], directory / WEIGHTS, safe_serialization=True)
+    # Given a path, torch tells of a full disk in numbers of its own, and not what the system said.
+    with (directory / f"{OPTIMIZER_NAME}.bin").open("wb") as file:
+        save(state["optimizer"], file)
+
+
+def _reason(error: BaseException, directory: Path) -> str:
+    """What the system said, where that is the reason of an error, else the error's own words in one line."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    try:
+        # torch does not hand on what the system said to it, but that says it again.
+        (directory / f"{PARTIAL}probe").write_bytes(bytes(1 << 16))
+    except OSError as again:
+        if again.strerror:
+            return again.strerror
+    return " ".join(str(error).split())

@@ -1,0 +1,432 @@
+"""The fast road of `generate`: what the library has prepared goes through this package's own search.
+
+It covers beam and greedy search with the settings that change nothing but limits, penalty and scores of single tokens.
+Whatever else is asked for is an obstacle, and the library's own search does it (`obstacle_to_fast_road`).
+"""
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import transformers
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    EosTokenCriteria,
+    GenerationConfig,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging
+
+from .cpu import computing_dtype
+from .packed_decoder import Past, StepDecoder
+from .packed_encoder import LaidOutEncoder
+from .packed_weights import checksum
+from .search import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
+
+logger = logging.get_logger(__name__)
+
+# Processors that look at each row alone, and at nothing but its own tokens: sentences may leave the batch.
+ROW_BY_ROW = {
+    getattr(transformers, name, None)
+    for name in (
+        "ExponentialDecayLengthPenalty",
+        "ForcedBOSTokenLogitsProcessor",
+        "ForcedEOSTokenLogitsProcessor",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "NoBadWordsLogitsProcessor",
+        "NoRepeatNGramLogitsProcessor",
+        "RepetitionPenaltyLogitsProcessor",
+        "SequenceBiasLogitsProcessor",
+        "SuppressTokensAtBeginLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+    )
+}
+# Undocumented attributes of the settings that reach a search.
+TENSORS = ("_eos_token_tensor", "_pad_token_tensor")
+# What `generate` hands to a search: all else is an obstacle unless it is None. Labels, which `Seq2SeqTrainer` hands
+# over, say nothing about what is to be found.
+UNDERSTOOD = {
+    "attention_mask",
+    "encoder_outputs",
+    "labels",
+    "logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
+    "past_key_values",
+    "streamer",
+    "synced_gpus",
+    "use_cache",
+}
+# Where the modules of a model are from, beside this package, to which nothing was added.
+OF_A_PLAIN_MODEL = ("torch.nn.modules.", "transformers.activations")
+# Implementations of the same attention.
+ATTENTIONS = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None}
+
+_Part = TypeVar("_Part", StepDecoder, LaidOutEncoder)
+
+
+def obstacle_to_fast_road(
+    model: Any,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    kwargs: dict[str, Any],
+) -> str | None:
+    """What the fast road does not do of all that is asked for, in words; None where it does everything."""
+    missing = [f"GenerationConfig.{name}" for name in TENSORS if not hasattr(generation_config, name)]
+    if missing:
+        return library_without(*missing)
+    return (
+        _obstacle_in_quantization(generation_config, model.device)
+        or _obstacle_in_settings(generation_config, model.config.vocab_size)
+        or _obstacle_in_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
+        or _obstacle_in_model(model)
+    )
+
+
+def library_without(*missing: str) -> str:
+    """Says once, and returns in words, that the library has no more what the fast road leans on."""
+    version = f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
+    logger.warning_once(
+        f"The fast search of vanilla_transformer was not written for {version}: the library's own, slower one is "
+        "used. Install a newer vanilla_transformer, or an older transformers."
+    )
+    return version
+
+
+def _obstacle_in_quantization(settings: GenerationConfig, device: torch.device) -> str | None:
+    quantization = getattr(settings, "quantization", None)
+    if quantization not in (None, "int8"):
+        raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
+    if quantization is not None and device.type != "cpu":
+        return f"a model on {device}: weights of 8 bits are for processors"
+    if quantization is not None and not hasattr(torch.ops.quantized, "linear_dynamic"):
+        return f"torch {torch.__version__}, which has no products of 8 bits any more"
+    if quantization is not None and torch.backends.quantized.engine == "none":
+        return f"torch {torch.__version__}, which was built without products of 8 bits"
+    return None
+
+
+def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
+    for name in ("do_sample", "output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(settings, name):
+            return f"{name}=True"
+    if settings.cache_implementation not in (None, "dynamic"):
+        return f"cache_implementation={settings.cache_implementation!r}"
+    if not settings.use_cache:
+        return "use_cache=False"
+    if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
+        return "low_memory, compile_config or the part of an assistant"
+    # The settings with which an assistant's search is asked about the encoder have no tensors yet.
+    ends = getattr(settings, "_eos_token_tensor", None)
+    if ends is None:
+        return "no eos_token_id"
+    if settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > types:
+        return f"num_beams={settings.num_beams} in a vocabulary of {types}"
+    return None
+
+
+def _obstacle_in_arguments(
+    logits_processor: Any, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, kwargs: dict[str, Any]
+) -> str | None:
+    for part in (*logits_processor, *stopping_criteria):
+        if type(part) not in ROW_BY_ROW | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
+            return type(part).__name__
+        # The library's beam search has room for `max_length` tokens.
+        if settings.num_beams > 1 and type(part) is MaxLengthCriteria and part.max_length > settings.max_length:
+            return f"a MaxLengthCriteria of {part.max_length} beyond max_length={settings.max_length}"
+    if _has_empty_source(kwargs):
+        return "a source of padding alone"
+    for name, value in kwargs.items():
+        if name not in UNDERSTOOD and value is not None:
+            return name
+    for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
+        if kwargs.get(name):
+            return name
+    past = kwargs.get("past_key_values")
+    if past is not None and not (type(past) is EncoderDecoderCache and past.get_seq_length() == 0):
+        return "past_key_values"
+    return None
+
+
+def _has_empty_source(kwargs: dict[str, Any]) -> bool:
+    """Whether a source is padding alone: what there is to attend to is then a matter of the implementation."""
+    mask = kwargs.get("attention_mask")
+    return mask is not None and not bool(mask.any(-1).all())
+
+
+def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
+    if model.training:
+        return "dropout (model.train())"
+    if model.config._attn_implementation not in ATTENTIONS:
+        return f"attn_implementation={model.config._attn_implementation!r}"
+    layers = [(f"model.{stack}.{name}", module) for name, module in getattr(model.model, stack).named_modules()]
+    device = model.device
+    ends = [("model.shared", model.model.shared), ("lm_head", model.lm_head)]
+    for name, module in [("", model), ("model", model.model), *ends, *layers]:
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return f"a hook on the model's {name or 'forward'}"
+        origin = type(module).__module__
+        if not origin.startswith(OF_A_PLAIN_MODEL) and origin.rpartition(".")[0] != __name__.rpartition(".")[0]:
+            return f"{name}, which is a {type(module).__name__}"
+        for key, weight in module._parameters.items():
+            if weight is None:
+                continue
+            if type(weight) is not torch.nn.Parameter or weight.device != device or not weight.is_floating_point():
+                return f"{name}.{key}, which is not a plain tensor on {device}"
+    return None
+
+
+def fast_encoder_output(
+    model: Any, inputs: torch.Tensor, name: str, settings: GenerationConfig, kwargs: dict[str, Any]
+) -> BaseModelOutput | None:
+    """What the encoder makes of `inputs`, which `generate` calls `name`; None where the library has to ask it.
+
+    A search that goes the library's way for what stands in the way later, such as a processor, gets it as well: it
+    is the same but for rounding.
+    """
+    given = {key for key, value in kwargs.items() if value is not None and not key.startswith("decoder_")}
+    if (
+        model.device.type != "cpu"
+        or not given <= {*UNDERSTOOD, name}
+        or _has_empty_source(kwargs)
+        or _obstacle_in_quantization(settings, model.device)
+        or _obstacle_in_settings(settings, model.config.vocab_size)
+        or _obstacle_in_model(model, "encoder")
+    ):
+        return None
+    autocast = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
+    computing = computing_dtype(dtype, model.device)
+    with torch.autocast("cpu", enabled=False):
+        encoder = _laid_out(model, LaidOutEncoder, computing, getattr(settings, "quantization", None))
+        encoded_NSD = encoder(**{name: inputs}, attention_mask=kwargs.get("attention_mask"))
+    return BaseModelOutput(last_hidden_state=encoded_NSD.to(dtype))
+
+
+def fast_beam_search(
+    model: Any,
+    input_ids: torch.LongTensor,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    settings: GenerationConfig,
+    kwargs: dict[str, Any],
+) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
+    """Beam search as `GenerationMixin._beam_search` gives it, with its arguments, and `sequences_scores` always.
+
+    There is no `past_key_values` in what it returns: that of the library belongs to hypotheses that were still
+    running, and to none that is returned.
+    """
+    width, returned = settings.num_beams, settings.num_return_sequences
+    prompts_NP = input_ids[::width]
+    with _searching(model, kwargs, settings, width) as (decoder, past):
+        limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
+        found = BeamSearch(decoder, past, prompts_NP, width, limits, _processor(logits_processor)).run()
+    best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
+    longest = int(best.lengths.max())
+    unused = torch.arange(longest, device=input_ids.device) >= best.lengths[:, None]
+    tokens = best.paths[:, 0, :longest].masked_fill(unused, padding_of(model, settings))
+    sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
+    if not settings.return_dict_in_generate:
+        return sequences
+    first_rows = width * torch.arange(len(prompts_NP), device=input_ids.device).repeat_interleave(returned)
+    parents = (best.paths[:, 1, :longest] + first_rows[:, None]).masked_fill(unused, -1)
+    return GenerateBeamEncoderDecoderOutput(
+        sequences=sequences, sequences_scores=best.scores, beam_indices=parents.to(torch.int32)
+    )
+
+
+def fast_greedy_search(
+    model: Any,
+    input_ids: torch.LongTensor,
+    logits_processor: Any,
+    stopping_criteria: StoppingCriteriaList,
+    settings: GenerationConfig,
+    kwargs: dict[str, Any],
+) -> GenerateEncoderDecoderOutput | torch.LongTensor:
+    """Greedy search as `GenerationMixin._sample` gives it, with its arguments."""
+    returns_past = settings.return_dict_in_generate
+    with _searching(model, kwargs, settings, 1) as (decoder, past):
+        limits = _limits(input_ids, stopping_criteria, settings, logits_processor)
+        sequences: Any = greedy_search(
+            decoder,
+            past,
+            input_ids,
+            limits,
+            padding_of(model, settings),
+            _processor(logits_processor),
+            may_leave=not returns_past,
+        )
+        if not returns_past:
+            return sequences
+        return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, past))
+
+
+@contextmanager
+def _searching(
+    model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int
+) -> Iterator[tuple[StepDecoder, Past]]:
+    """The decoder, in the type that the library's search would compute in, and the past before the first token."""
+    device = model.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
+    encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
+    with torch.autocast(device, enabled=False):
+        decoder = _laid_out(model, StepDecoder, dtype, getattr(settings, "quantization", None))
+        yield decoder, decoder.start(encoded_NSD, None if mask is None else mask[::width])
+
+
+class _PackedPart(NamedTuple):
+    """Encoder or decoder in each type that was asked for, and the weights that they were made from."""
+
+    places: list[tuple[int, torch.device, torch.dtype]]
+    checksum: torch.Tensor
+    by_type: dict[tuple[torch.dtype, str | None], Any]
+
+
+# What of a model is packed is so once for a type, and again when a weight is another one than it was.
+_PACKING = threading.Lock()
+_PACKED: "weakref.WeakKeyDictionary[Any, dict[type, _PackedPart]]" = weakref.WeakKeyDictionary()
+
+
+def _laid_out(model: Any, part: type[_Part], dtype: torch.dtype, quantization: str | None) -> _Part:
+    weights = list(part.weights(model))
+    places = [(weight.data_ptr(), weight.device, weight.dtype) for weight in weights]
+    found = checksum(weights)
+    with _PACKING:
+        parts = _PACKED.setdefault(model, {})
+        known = parts.get(part)
+        if known is None or known.places != places or not torch.equal(known.checksum, found):
+            known = parts[part] = _PackedPart(places, found, {})
+        if (dtype, quantization) not in known.by_type:
+            known.by_type[dtype, quantization] = part(model, dtype, quantization)
+        return known.by_type[dtype, quantization]
+
+
+def free_packed_weights(model: Any) -> None:
+    """Lets go of the copies of a model's weights that `generate` has kept."""
+    with _PACKING:
+        _PACKED.pop(model, None)
+
+
+def _limits(
+    prompts_NP: torch.Tensor, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, processors: Any
+) -> Limits:
+    """When hypotheses and searches end, from all that says so."""
+    prompt_length, device = prompts_NP.shape[1], prompts_NP.device
+    longest = settings.max_length - prompt_length
+    lengths = torch.full((len(prompts_NP),), torch.iinfo(torch.long).max, device=device)
+    end_tokens = []
+    # Criteria of the caller's own stand in the place of those that the settings have led to, or beside them.
+    for criterion in stopping_criteria:
+        if isinstance(criterion, SourceLengthLimit):
+            allowed = criterion.limits.to(device) + (criterion.prompt_length - prompt_length)
+            lengths = lengths.minimum(allowed)
+        elif isinstance(criterion, MaxLengthCriteria):
+            lengths = lengths.clamp(max=criterion.max_length - prompt_length)
+        else:
+            end_tokens.append(criterion.eos_token_id.to(device).flatten())
+    lengths = lengths.clamp(min=1)  # A criterion is asked about what has been written.
+    # The library ranks so many candidates as the settings have ends, whatever else ends a hypothesis.
+    known_ends: Any = settings._eos_token_tensor
+    # Where scores never rise, what is returned is certain before all W hypotheses are.
+    certain = settings.early_stopping == "never" and all(map(_forbidding, processors))
+    return Limits(
+        end_tokens=torch.cat(end_tokens),
+        candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
+        lengths=lengths,
+        horizon=lengths if certain else torch.full_like(lengths, longest),
+        counted=settings.num_return_sequences if certain else settings.num_beams,
+        length_penalty=float(settings.length_penalty),
+        google=getattr(settings, "length_penalty_type", "huggingface") == "google",
+        early_stopping=settings.early_stopping,
+    )
+
+
+def _processor(logits_processor: Any) -> Processor | None:
+    """All processors as one that may change scores in place; None where there are none."""
+    parts = [_forbidding(part) or part for part in logits_processor]
+
+    def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        for part in parts:
+            scores_RV = part(ids_RT, scores_RV)
+        return scores_RV
+
+    return process if parts else None
+
+
+def _forbidding(processor: Any) -> Processor | None:
+    """What forbids tokens whatever stands before them, in place: the library's copies all scores to do so."""
+    try:
+        forbidden = _forbidden(processor)
+    except AttributeError:  # It has other names in this version: it is asked itself.
+        return None
+    if forbidden is None:
+        return None
+    tokens, first, while_short = forbidden
+
+    def forbid(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        if first <= ids_RT.shape[1] < while_short:
+            scores_RV.index_fill_(1, tokens.to(scores_RV.device), -torch.inf)
+        return scores_RV
+
+    return forbid
+
+
+def _forbidden(processor: Any) -> tuple[torch.Tensor, int, int] | None:
+    """The tokens, and the lengths from and below which they are forbidden; None of a processor of another kind."""
+    endless = 1 << 62
+    if type(processor) is transformers.MinLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.min_length
+    if type(processor) is transformers.MinNewTokensLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.prompt_length_to_skip + processor.min_new_tokens
+    if type(processor) is transformers.SuppressTokensLogitsProcessor:
+        return processor.suppress_tokens, 0, endless
+    if type(processor) is transformers.SuppressTokensAtBeginLogitsProcessor:
+        return processor.begin_suppress_tokens, processor.begin_index, processor.begin_index + 1
+    if type(processor) is transformers.NoBadWordsLogitsProcessor and all(map(_is_one, processor.sequence_bias)):
+        return torch.tensor([word[0] for word in processor.sequence_bias]), 0, endless
+    return None
+
+
+def _is_one(word: Any) -> bool:
+    return len(word) == 1
+
+
+def padding_of(model: Any, settings: GenerationConfig) -> Any:
+    """The token after the end of a hypothesis; None where there is neither padding nor an end."""
+    padding = getattr(settings, "_pad_token_tensor", None)
+    return model.config.pad_token_id if padding is None else int(padding)
+
+
+def _as_library_cache(model: Any, past: Past) -> EncoderDecoderCache:
+    """Keys and values of all tokens but the last and of the source, from which `generate` can go on."""
+    own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
+    for layer, (source_keys, source_values) in enumerate(past.sources):
+        keys, values = past.keys[layer][:, :, : past.used], past.values[layer][:, :, : past.used]
+        own.update(keys.to(model.dtype), values.to(model.dtype), layer)
+        source.update(source_keys.to(model.dtype), source_values.to(model.dtype), layer)
+    cache = EncoderDecoderCache(own, source)
+    cache.is_updated = dict.fromkeys(range(len(past.sources)), True)
+    return cache
+
+
+__all__ = [
+    "fast_beam_search",
+    "fast_encoder_output",
+    "fast_greedy_search",
+    "free_packed_weights",
+    "library_without",
+    "obstacle_to_fast_road",
+    "padding_of",
+]

@@ -1,0 +1,366 @@
+"""Section 6.1: beam search with Google's length penalty and a limit for each sentence."""
+
+import copy
+import os
+from typing import Any, Literal
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.utils import ModelOutput
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .fast_generation import (
+    fast_beam_search,
+    fast_encoder_output,
+    fast_greedy_search,
+    free_packed_weights,
+    library_without,
+    obstacle_to_fast_road,
+    padding_of,
+)
+from .search import SourceLengthLimit
+
+# Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
+_UNFILLED = -1
+# What stands for the settings of this package where they are not given.
+_OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None, "quantization": None}
+_PAPER_EXPONENT = 0.6
+# A beam's settings: the paper's, and as the library has them where there is no beam.
+_PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
+_NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
+# By these the library's `generate` asks this class; none of them is documented.
+_HOOKS = ("_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation")
+# The length that the library writes into a generation config in which there is none.
+_LIBRARY_MAX_LENGTH = 20
+
+
+def paper_generation_config(
+    config: VanillaTransformerConfig,
+    num_beams: int = 4,
+    length_penalty: float = _PAPER_EXPONENT,
+    length_penalty_type: Literal["google", "huggingface"] = "google",
+) -> GenerationConfig:
+    """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
+
+    The paper chose beam and α on the development set, and so may a recipe; one beam is greedy search, with no α.
+    Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
+    length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
+    "int8" to decode with weights of 8 bits on a CPU).
+    """
+    of_beams = {"length_penalty": length_penalty, "early_stopping": "never"} if num_beams > 1 else {}
+    return GenerationConfig(
+        num_beams=num_beams,
+        **of_beams,
+        length_penalty_type=length_penalty_type,
+        max_length_beyond_source=50,
+        quantization=None,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def _with_own_settings(settings: GenerationConfig) -> GenerationConfig:
+    """Adds what only this package's settings have, as the library has it: without, it refuses them in a call."""
+    for name, value in _OWN_SETTINGS.items():
+        if not hasattr(settings, name):
+            setattr(settings, name, value)
+    return settings
+
+
+class _Asked:
+    """What a call asks for: its arguments, then its `generation_config`, then the model's own.
+
+    As in the library's `generate`, None in an argument is a value, and None in a configuration is nothing said.
+    """
+
+    def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, own: GenerationConfig) -> None:
+        self.kwargs, self.given, self.own = kwargs, given, own
+
+    def said(self, name: str) -> Any:
+        """What the call itself says of a setting."""
+        return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
+
+    def effective(self, name: str) -> Any:
+        """What holds for a setting, but for the library's defaults."""
+        value = self.said(name)
+        return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
+
+    def search(self) -> dict[str, Any]:
+        """What the call means for the beam and its penalty without saying it.
+
+        Without a beam no setting of one, of which the library would warn; and where Google's penalty has no exponent,
+        as in a model of greedy search that is asked for a beam, the paper's.
+        """
+        penalty_type = self.effective("length_penalty_type")
+        if penalty_type not in ("google", "huggingface"):
+            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {penalty_type!r}.")
+        meant: dict[str, Any] = {}
+        beams = self.said("num_beams")
+        if beams is None:
+            beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
+        if beams == 1:
+            return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
+        if penalty_type == "google":
+            meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
+        return meant
+
+    def beyond_source(self) -> int | None:
+        """The tokens allowed beyond the source's length, or None where another limit was asked for.
+
+        A call that says both a length and this means the length, as in the library `max_new_tokens` comes before
+        `max_length`.
+        """
+        if self.kwargs.get("max_new_tokens") is not None or self.kwargs.get("max_length") is not None:
+            return None
+        said = "max_length_beyond_source" in self.kwargs
+        for settings in (self.given, self.own):
+            if settings is None or (said and settings is self.own):
+                continue
+            beyond = getattr(settings, "max_length_beyond_source", None)
+            # `Seq2SeqTrainer` writes all of the library's own settings into `model.generation_config` by itself.
+            written = settings.max_length == _LIBRARY_MAX_LENGTH and beyond is not None
+            written &= settings is self.own or settings.min_length is not None
+            if settings.max_new_tokens is not None or (settings.max_length is not None and not written):
+                return None
+            if beyond is not None and not said:
+                return beyond
+        return self.kwargs.get("max_length_beyond_source")
+
+
+def _savable(settings: GenerationConfig) -> GenerationConfig:
+    """The same settings without those of a beam where there is none: with them the library refuses to save."""
+    if settings.num_beams not in (None, 1):
+        return settings
+    kept = copy.deepcopy(settings)
+    for name, value in _NO_BEAM.items():
+        if getattr(kept, name) != value:
+            setattr(kept, name, None)
+    return kept
+
+
+def _refuse_together(quantization: str | None, obstacle: str) -> None:
+    if quantization is not None:
+        raise ValueError(f"quantization={quantization!r} cannot be combined with {obstacle}: leave one of them out.")
+
+
+class GoogleLengthPenalty(float):
+    """α of the penalty ((5 + |Y|) / 6)^α that a hypothesis's log-probability is divided by (Wu et al. 2016, Eq. 14).
+
+    The library's search divides by `length ** length_penalty`: this number gives that power Google's meaning, so
+    that selecting, finishing and stopping all follow it.
+    """
+
+    def __rpow__(self, length: float, modulo: None = None) -> float:
+        return ((5.0 + length) / 6.0) ** float(self)
+
+
+class PaperGenerationMixin(GenerationMixin):
+    """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
+
+    config: Any
+    device: torch.device
+
+    @torch.no_grad()
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        """The library's `generate`; see its documentation for all arguments.
+
+        With no argument but the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at most
+        its own source length (`</s>` counts on both sides) + 50 new tokens. What a call asks for takes the place of
+        that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. What neither the
+        call nor its `generation_config` sets comes from `self.generation_config`, the settings of this package
+        included, so that `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request.
+        `do_sample=True` without `num_beams` samples without a beam.
+        """
+        asked = _Asked(kwargs, generation_config, _with_own_settings(self.generation_config))
+        settings = asked.search()
+        beyond = asked.beyond_source()
+        if beyond is not None:
+            limits = self._source_lengths(inputs, kwargs) + beyond
+            prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
+            if self.config.positional_encoding == "learned":
+                # The last new token is never read, so it needs no position.
+                limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
+            stopping_criteria = StoppingCriteriaList(
+                [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
+            )
+            longest = int(limits.max())
+            if asked.effective("max_new_tokens") is None:
+                settings["max_length"] = longest + prompt_length
+            else:
+                settings["max_new_tokens"] = longest
+        settings.update(self._without_hooks(asked, settings))
+        if generation_config is None:
+            kwargs.update(settings)
+        else:
+            kwargs = {name: value for name, value in kwargs.items() if name not in settings}
+            generation_config = copy.deepcopy(generation_config)
+            # What is this package's own is known to the object by then: the library refuses what it does not know.
+            generation_config.update(**settings, allow_custom_entries=True)
+        return super().generate(  # type: ignore[misc]
+            inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
+        )
+
+    def free_packed_weights(self) -> None:
+        """Frees the copies of the weights that `generate` keeps, in the order that the processor multiplies fastest.
+
+        There is one for each type that was asked for, made by the first call and again by the next.
+        """
+        free_packed_weights(self)
+
+    def _without_hooks(self, asked: "_Asked", settings: dict[str, Any]) -> dict[str, Any]:
+        """What a search has to be told where the library no longer asks this class for it; there it says so once.
+
+        Raises:
+            ValueError: Weights of 8 bits are asked for, which only this package's search has.
+        """
+        missing = [f"GenerationMixin.{name}" for name in _HOOKS if not hasattr(GenerationMixin, name)]
+        if not missing:
+            return {}
+        obstacle = library_without(*missing)
+        _refuse_together(asked.effective("quantization"), obstacle)
+        if asked.effective("length_penalty_type") == "huggingface":
+            return {}
+        alpha = settings.get("length_penalty", asked.effective("length_penalty"))
+        return {} if alpha is None else {"length_penalty": GoogleLengthPenalty(alpha)}
+
+    def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
+        attention_mask = kwargs.get("attention_mask")
+        if attention_mask is not None:
+            return attention_mask.long().sum(-1)
+        input_ids: torch.Tensor | None = inputs if inputs is not None else kwargs.get("input_ids")
+        if input_ids is not None:
+            padding = self.config.pad_token_id
+            return input_ids.ne(-1 if padding is None else padding).sum(-1)
+        states = kwargs.get("inputs_embeds")
+        if states is None:
+            encoder_outputs = kwargs.get("encoder_outputs")
+            if encoder_outputs is None:
+                return torch.ones(1, dtype=torch.long)  # The library's source is then one `<s>`.
+            states = encoder_outputs[0]
+        return torch.full((states.shape[0],), states.shape[1])
+
+    def _prompt_length(self, asked: "_Asked", decoder_input_ids: torch.Tensor | None) -> int:
+        """Tokens in the decoder before the first new one; the library puts a missing start token there itself."""
+        if decoder_input_ids is None:
+            return 1
+        start = asked.effective("decoder_start_token_id")
+        start = torch.as_tensor(asked.effective("bos_token_id") if start is None else start)
+        lacks_start = bool(decoder_input_ids[:, 0].ne(start.to(decoder_input_ids.device)).all())
+        return decoder_input_ids.shape[1] + lacks_start
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As the library does, but for a mask over the target's prompt, which stays as it was given.
+
+        For a static cache the library makes one of four dimensions from it, which shows no longer where a prompt
+        begins, so that positions would count its padding.
+        """
+        mask = kwargs.pop("decoder_attention_mask", None)
+        prepared = super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        return prepared if mask is None else {**prepared, "decoder_attention_mask": mask.to(self.device)}
+
+    def adjust_generation_fn(self, generation_config: GenerationConfig | None, *args: Any, **kwargs: Any) -> None:
+        """Loads the settings of a search; where a checkpoint has no file of them, the paper's are taken."""
+        super().adjust_generation_fn(generation_config, *args, **kwargs)  # type: ignore[misc]
+        # The library makes some up from the model's configuration: one beam and 20 tokens.
+        if generation_config is None and getattr(self.generation_config, "_from_model_config", False):
+            self.generation_config = paper_generation_config(self.config)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does, with settings of a search that it takes."""
+        chosen = self.generation_config
+        self.generation_config = _savable(chosen)
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.generation_config = chosen
+
+    def _maybe_prepare_encoder_kwargs_for_generation(
+        self,
+        inputs_tensor: torch.Tensor,
+        model_kwargs: dict[str, Any],
+        model_input_name: str | None,
+        generation_config: GenerationConfig,
+    ) -> dict[str, Any]:
+        """Asks the encoder once, by the fast road where it can go there."""
+        if model_kwargs.get("encoder_outputs") is None:
+            name = model_input_name or "input_ids"
+            output = fast_encoder_output(self, inputs_tensor, name, generation_config, model_kwargs)
+            if output is not None:
+                model_kwargs["encoder_outputs"] = output
+        arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
+        return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
+
+    def _beam_search(  # type: ignore[override]
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
+            return fast_beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        generation_config = copy.copy(generation_config)
+        if getattr(generation_config, "length_penalty_type", "huggingface") == "google":
+            generation_config.length_penalty = GoogleLengthPenalty(generation_config.length_penalty)
+        # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
+        padding = padding_of(self, generation_config)
+        generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
+        outputs: Any = super()._beam_search(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+        if padding is not None:
+            sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+            sequences.masked_fill_(sequences == _UNFILLED, padding)
+        return outputs
+
+    def _sample(  # type: ignore[override]
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
+            return fast_greedy_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        outputs: Any = super()._sample(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+        # Without an end the library goes on with rows that have ended, until all have.
+        padding = padding_of(self, generation_config)
+        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        for criterion in stopping_criteria:
+            if isinstance(criterion, SourceLengthLimit) and padding is not None:
+                sequences.masked_fill_(criterion.beyond(sequences), padding)
+        return outputs
+
+    def _takes_fast_road(
+        self,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        kwargs: dict[str, Any],
+    ) -> bool:
+        """Whether this package's own search does all that is asked for; the library's does the rest.
+
+        Raises:
+            ValueError: Weights of 8 bits are asked for together with what only the library's search does.
+        """
+        obstacle = obstacle_to_fast_road(self, logits_processor, stopping_criteria, generation_config, kwargs)
+        if obstacle is not None:
+            _refuse_together(getattr(generation_config, "quantization", None), obstacle)
+        return obstacle is None
+
+
+__all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config"]

@@ -1,0 +1,76 @@
+"""The encoder of section 3 for decoding: its products laid out for the processor, without gradients.
+
+Shapes in names: N sentences · S source · R = N·S rows · D d_model · H heads · K d_k (keys) or d_v (values).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from .packed_weights import Layout
+
+
+class LaidOutEncoder:
+    """The encoder's weights as `Layout` wants them, and its pass over some sentences.
+
+    Args:
+        model: A `VanillaTransformerForConditionalGeneration`, whose encoder is used.
+        dtype: Type of the activations, and of the weights unless they are quantized.
+        quantization: None, or "int8"; see `Layout`.
+    """
+
+    @staticmethod
+    def weights(model: Any) -> Iterator[torch.Tensor]:
+        """What it is made from, and has to be made anew for when it changes; the embedding is read as it is."""
+        yield from model.model.encoder.layers.parameters()
+
+    def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
+        config, self.encoder = model.config, model.model.encoder
+        lay_out = Layout(dtype, quantization)
+        self.dtype = lay_out.activations
+        self.num_heads = config.num_heads
+        self.layers = [_Layer(layer, lay_out) for layer in self.encoder.layers]
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(N, S) token ids, or embeddings (N, S, D), to (N, S, D)."""
+        x_NSD = self.encoder.embed(input_ids, inputs_embeds, attention_mask).to(self.dtype)
+        may_attend = None
+        if attention_mask is not None and not attention_mask.all():
+            may_attend = attention_mask[:, None, None, :].bool()
+        x = x_NSD.flatten(0, 1)
+        for layer in self.layers:
+            q, k, v = layer.project(x).split((layer.keys_width, layer.keys_width, layer.values_width), dim=-1)
+            q_NHSK, k_NHSK, v_NHSK = (self._heads(part, len(x_NSD)) for part in (q, k, v))
+            # 1 / √d_k is in the weights of the queries.
+            attended = F.scaled_dot_product_attention(q_NHSK, k_NHSK, v_NHSK, may_attend, scale=1.0)
+            x = layer.self_norm(x + layer.self_out(attended.transpose(1, 2).reshape(len(x), -1)))
+            x = layer.feed_norm(x + layer.second(layer.first(x)))
+        return x.view_as(x_NSD)
+
+    def _heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
+        """(N·S, H·K) to (N, H, S, K)."""
+        width = projected_RD.shape[1] // self.num_heads
+        return projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
+
+
+class _Layer:
+    """One encoder layer's products, with queries, keys and values as one."""
+
+    def __init__(self, layer: Any, lay_out: Layout) -> None:
+        own, feed_forward = layer.self_attention, layer.feed_forward
+        self.keys_width, self.values_width = own.k_proj.out_features, own.v_proj.out_features
+        self.project = lay_out.joined(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
+        self.self_out = lay_out.product(own.out_proj.weight, own.out_proj.bias)
+        self.first = lay_out.product(feed_forward.w_1.weight, feed_forward.w_1.bias, feed_forward.activation)
+        self.second = lay_out.product(feed_forward.w_2.weight, feed_forward.w_2.bias)
+        self.self_norm, self.feed_norm = map(lay_out.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+
+
+__all__ = ["LaidOutEncoder"]

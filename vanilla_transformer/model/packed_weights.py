@@ -1,0 +1,172 @@
+"""A layer's products for decoding: weights in the order that the processor multiplies fastest with, no gradients."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .cpu import (
+    has_bfloat16_products,
+    int8_engine,
+    multiplies_few_rows_unpacked,
+    saturates,
+    without_deprecation,
+)
+
+# With 8 bits oneDNN is faster than torch's own choice from so many rows and outputs, a vocabulary's, on.
+MANY_ROWS = 32
+MANY_OUTPUTS = 4096
+# In float32 oneDNN's packed products are faster than `F.linear` from so many multiplications on, or so large a weight:
+# below, what it does before it multiplies takes longer than the product.
+PACKED_FROM = 1 << 20
+LARGE_WEIGHT = 1 << 18
+# What MKL multiplies faster with a large weight as it is, where `multiplies_few_rows_unpacked`.
+FEW_ROWS, FEW_INPUTS = 4, 1024
+# Numbers of 64 bits in a row for checksums, and rows that are summed both ways while they are near the processor.
+ROW, ROWS = 128, 1024
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Layout(NamedTuple):
+    """How weights are laid out for products that are asked for again and again.
+
+    Attributes:
+        dtype: Type of the activations, and of the weights unless they are quantized.
+        quantization: None, or "int8" for weights of 8 bits and activations that are rounded to 8 bits for each
+            product; what lies between the products is computed in float32 then.
+        few_rows: Whether there will be products of a few rows, as in a step of one sentence's search.
+    """
+
+    dtype: torch.dtype
+    quantization: str | None
+    few_rows: bool = False
+
+    @property
+    def activations(self) -> torch.dtype:
+        """Type of what goes into the products and comes out of them."""
+        return torch.float32 if self.quantization else self.dtype
+
+    def joined(self, *modules: nn.Linear, scaled: float = 1.0) -> Product:
+        """One product with the weights of several, their outputs side by side, the first one's `scaled`."""
+        factors = [scaled] + [1.0] * (len(modules) - 1)
+        weight = torch.cat([module.weight * factor for module, factor in zip(modules, factors, strict=True)])
+        if modules[0].bias is None:
+            return self.product(weight, None)
+        return self.product(
+            weight, torch.cat([module.bias * factor for module, factor in zip(modules, factors, strict=True)])
+        )
+
+    def product(self, weight: torch.Tensor, bias: torch.Tensor | None, activation: nn.Module | None = None) -> Product:
+        """x to xWᵀ + b, (rows, in) to (rows, out), and the activation of that."""
+        relu = isinstance(activation, nn.ReLU)
+        if self.quantization == "int8":
+            product = _int8_product(weight, bias, relu)
+        else:
+            weight, bias = weight.detach().to(self.dtype), None if bias is None else bias.detach().to(self.dtype)
+            if weight.device.type == "cpu" and _has_packed_products(self.dtype):
+                product = _packed_product(weight, bias, relu, self.few_rows)
+            else:
+                product = _plain_product(weight, bias, relu)
+        if activation is None or relu:
+            return product
+        return lambda x: activation(product(x))
+
+    def norm(self, module: nn.LayerNorm) -> Product:
+        """A layer normalisation in the type of the activations."""
+        weight, bias = module.weight.to(self.activations), module.bias.to(self.activations)
+        return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
+
+
+def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Integers that differ once a weight differs, however it was changed: through `.data`, NumPy or shared memory.
+
+    Exact sums of the bits along the rows and the columns of a table: any change of one number, and any exchange of
+    two, of rows or of columns changes some. It costs one reading of the weights from memory.
+    """
+    sums: list[torch.Tensor] = []
+    for weight in weights:
+        bits = _as_integers(weight.detach())
+        if bits.dim() < 2:
+            sums.append(bits.flatten())
+            continue
+        table = bits.view(-1, bits.shape[-1] if bits.numel() % ROW else ROW)
+        for part in table.split(ROWS):
+            sums += [part.sum(0), part.sum(1)]
+    return torch.cat([part.to(torch.long) for part in sums])
+
+
+def _as_integers(weight: torch.Tensor) -> torch.Tensor:
+    """The bits of a weight as integers of 64 bits where a row can be read so."""
+    weight, size = weight.contiguous(), weight.element_size()
+    if weight.dim() and not weight.shape[-1] * size % 8 and not weight.storage_offset() * size % 8:
+        return weight.view(torch.int64)
+    return weight.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+
+
+def _has_packed_products(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products())
+
+
+def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, few_rows: bool) -> Product:
+    """By oneDNN, with the weight in its order: `F.linear` puts it there each time, or takes a slower library."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    then = "relu" if relu else "none"
+
+    def by_onednn(x: torch.Tensor, weight: torch.Tensor = packed) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
+
+    if weight.dtype != torch.float32:
+        return by_onednn
+    if weight.numel() < LARGE_WEIGHT:
+        plain = _plain_product(weight, bias, relu)
+        enough = -(-PACKED_FROM // weight.numel())
+        return lambda x: plain(x) if len(x) < enough else by_onednn(x)
+    if not few_rows or not multiplies_few_rows_unpacked():
+        return by_onednn
+    few = FEW_ROWS if weight.shape[1] <= FEW_INPUTS else 1
+
+    def by_rows(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > few:
+            return by_onednn(x)
+        if len(x) == 1:
+            return by_onednn(x, weight)
+        product = torch.mm(weight, x.mT).mT.contiguous()
+        product = product if bias is None else product.add_(bias)
+        return product.relu_() if relu else product
+
+    return by_rows
+
+
+def _plain_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+    if relu:
+        return lambda x: F.linear(x, weight, bias).relu_()
+    return lambda x: F.linear(x, weight, bias)
+
+
+def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+    """8 bits a number: the weight with a scale for each output, the activations with one for each product."""
+    multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
+    quantized = torch.backends.quantized
+    packed = _packed_int8(weight, bias, quantized.engine)
+    # Without VNNI oneDNN is not the faster one.
+    if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines or saturates("onednn"):
+        return lambda x: multiply(x, packed)
+    packed_for_many = _packed_int8(weight, bias, "onednn")
+    return lambda x: multiply(x, packed if len(x) < MANY_ROWS else packed_for_many)
+
+
+def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> Any:
+    """Weights of 8 bits in the engine's order; of 7 where it has no room for the sums of more."""
+    weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
+    scales = weight.abs().amax(1).clamp(min=1e-8).double() / (64 if saturates(engine) else 127)
+    with int8_engine(engine), without_deprecation():
+        rounded = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight)).long(), 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(rounded, bias)
+
+
+__all__ = ["Layout", "Product", "checksum"]

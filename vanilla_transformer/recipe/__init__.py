@@ -1,0 +1,1 @@
+"""Recipes: what a run is asked for, and what the data and the device decide of the rest."""

@@ -1,0 +1,395 @@
+"""The model card: what is known of a model, for people and for the Hub. What is not known is left out."""
+
+import dataclasses
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors import safe_open
+
+from vanilla_transformer.atomic_files import replace_text
+from vanilla_transformer.data.places import split_off, table_suffix
+from vanilla_transformer.data.sources import CorpusSource, parse_sources
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.reporting.summary import Summary, weights_in_words
+
+if TYPE_CHECKING:
+    from vanilla_transformer.evaluation.metrics import Score
+
+TEMPLATE = Path(__file__).with_name("model_card.md")
+CARD = "README.md"
+TASK = "translation"
+TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
+_SEAL = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
+_HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
+_NOT_SCORED = "No score of it is given here."
+
+
+class CardError(ValueError):
+    """A card that cannot be read or may not be changed, said in one sentence."""
+
+
+def write_model_card(
+    directory: Path, recipe: Recipe, summary: Summary, languages: tuple[str | None, str | None]
+) -> None:
+    """Writes the card of a finished run; one that somebody has edited stays, and the new one is put beside it."""
+    results = [
+        _result(recipe.corpora(part)[0], score, split=part)
+        for part, scores in summary.scores.items()
+        for score in scores
+    ]
+    known = [language for language in languages if language]
+    direction = f"{languages[0]} to {languages[1]}" if len(known) == 2 else ""
+    text = _fill(
+        directory,
+        results,
+        languages=direction,
+        codes=[re.split("[_-]", language)[0] for language in known],
+        datasets=[name for name in (_dataset_id(part) for part in recipe.train) if name],
+        example=recipe.examples[0] if recipe.examples else "...",
+        use=_intended_use(recipe, direction),
+        data=_data_lines(recipe, summary),
+        training=_training_lines(summary),
+        limits=_limits(recipe),
+        recipe=without_places(recipe).to_yaml().strip(),
+    )
+    file = directory / CARD
+    if file.exists() and not is_as_written(_read(file)):
+        file = directory / "model_card.md"
+    _write(file, _sealed(text))
+
+
+def write_plain_card(directory: Path, title: str) -> None:
+    """Writes the card of a model of which no more is known than its files."""
+    _write(directory / CARD, _sealed(_fill(directory, [], title=title)))
+
+
+def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
+    """Adds scores to the card of a model, in the place of earlier ones of the same data, metric and settings.
+
+    Args:
+        settings: How the model decoded, where that is not as its own settings have it.
+    """
+    if not (directory / CARD).is_file():
+        write_plain_card(directory, directory.resolve().name)
+    text = _read(directory / CARD)
+    card = _parse(text, directory / CARD)
+    added = [_result(corpus, score, settings=settings) for score in scores]
+    identities = {_identity(result) for result in added}
+    head = cast(ModelCardData, card.data)
+    kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
+    head.eval_results = kept + added
+    head.model_name = head.model_name or directory.resolve().name
+    listed = _listed(head.metrics)
+    head.metrics = listed + sorted({score.name for score in scores} - {name for name in listed if type(name) is str})
+    card.text = _with_rows(card.text.replace(f"- {_NOT_SCORED}\n", ""), added)
+    _save(directory, str(card), as_written=is_as_written(text))
+
+
+def check_card(directory: Path) -> None:
+    """Raises CardError or OSError where `add_scores` could not add any, before hours go into scores."""
+    file = directory / CARD
+    if file.is_file():
+        _parse(_read(file), file)
+    if not all(os.access(path, os.W_OK) for path in (directory, *([file] if file.is_file() else []))):
+        raise PermissionError(errno.EACCES, "The card cannot be written", str(file))
+
+
+def set_license(directory: Path, license: str) -> None:
+    """Puts a licence into the head of the card, where there is none yet; all else of it stays to the letter.
+
+    Raises:
+        CardError: The card names another licence.
+    """
+    text = _read(directory / CARD)
+    given = _parse(text, directory / CARD).data.get("license")
+    if given not in (None, license):
+        raise CardError(
+            f"{directory / CARD} says that the licence is {given}: change it there, or leave out --license."
+        )
+    if given is None:
+        head = f"license: {license}\n"
+        changed = re.sub(r"\A---\r?\n", lambda match: match[0] + head, text)
+        _save(directory, changed if changed != text else f"---\n{head}---\n\n{text}", as_written=is_as_written(text))
+
+
+def name_on_hub(directory: Path, repo_id: str) -> None:
+    """Gives the model the name in its card that it is loaded by from the Hub, unless somebody has edited the card."""
+    text = _read(directory / CARD)
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    if is_as_written(text) and title is not None:
+        old = title[1]
+        for before, after in (("# ", "\n"), ('model="', '"'), ("vanilla-transformer translate ", " <")):
+            text = text.replace(f"{before}{old}{after}", f"{before}{repo_id}{after}")
+        _save(directory, text, as_written=True)
+
+
+def is_as_written(text: str) -> bool:
+    """Whether a card is one of ours that nobody has edited since."""
+    seal = _SEAL.search(text)
+    return seal is not None and seal[1] == _digest(text[: seal.start()])
+
+
+def _sealed(text: str) -> str:
+    return f"{text}\n<!-- as vanilla_transformer wrote it: {_digest(text)} -->\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _save(directory: Path, text: str, as_written: bool) -> None:
+    _write(directory / CARD, _sealed(_SEAL.sub("", text)) if as_written else text)
+
+
+def _read(path: Path) -> str:
+    """The text with the line ends that it has."""
+    return path.read_bytes().decode("utf-8-sig")
+
+
+def _write(path: Path, text: str) -> None:
+    replace_text(path, text)
+
+
+def _parse(text: str, path: Path) -> ModelCard:
+    try:
+        return ModelCard(text)
+    except Exception as error:  # Of YAML, of its form or of its contents.
+        raise CardError(f"The head of the card {path} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _fill(
+    directory: Path,
+    results: list[EvalResult],
+    *,
+    title: str | None = None,
+    codes: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    example: str = "...",
+    limits: Sequence[str] = (),
+    **sections: Any,
+) -> str:
+    """The template with all that is given, and with what the files of the model tell."""
+    title = title or directory.resolve().name
+    card_data = ModelCardData(
+        language=list(codes) or None,
+        library_name="transformers",
+        pipeline_tag=TASK,
+        tags=["vanilla_transformer", "attention-is-all-you-need"],
+        datasets=list(datasets) or None,
+        metrics=sorted({result.metric_type for result in results}) or None,
+        model_name=title if results else None,
+        eval_results=results or None,
+    )
+    card = ModelCard.from_template(
+        card_data,
+        template_path=str(TEMPLATE),
+        title=title,
+        version=version("vanilla_transformer"),
+        example=json.dumps(example, ensure_ascii=False),
+        scores="\n".join([TABLE, *map(_row, results)]) if results else "",
+        decoding=_decoding(directory),
+        model=_model_lines(directory),
+        curves="learning_curves.png" if (directory / "learning_curves.png").is_file() else "",
+        limits=[*limits, *_general_limits(bool(results))],
+        **{"training": [], **sections},
+    )
+    return f"{str(card).rstrip()}\n"
+
+
+def _result(
+    corpus: CorpusSource,
+    score: "Score",
+    *,
+    split: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> EvalResult:
+    name, parts = _name(corpus), corpus.parts
+    hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
+    return EvalResult(
+        task_type=TASK,
+        # The Hub takes nothing but what could be a data set's id.
+        dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
+        dataset_name=name,
+        dataset_split=split or (parts[0].rpartition(":")[2] if len(parts) == 1 and ":" in parts[0] else None),
+        metric_type=score.name,
+        metric_name=score.name,
+        metric_value=round(score.value, 2),
+        metric_args={"signature": score.signature, **(settings or {})},
+    )
+
+
+def _settings(result: EvalResult) -> dict[str, Any]:
+    """How the model decoded; in a card that others have written it may be anything."""
+    given = result.metric_args
+    arguments = given if isinstance(given, Mapping) else {} if given is None else {"args": given}
+    return {name: value for name, value in arguments.items() if name != "signature"}
+
+
+def _identity(result: EvalResult) -> tuple[str, str, str]:
+    return result.dataset_name, result.metric_type, json.dumps(_settings(result), sort_keys=True, default=str)
+
+
+def _row(result: EvalResult) -> str:
+    settings = "".join(f", {name} {value}" for name, value in _settings(result).items())
+    signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # Not the end of a cell.
+    cells = result.dataset_name + settings, result.metric_type, f"{result.metric_value:.2f}", f"`{signature}`"
+    return f"| {' | '.join(cells)} |"
+
+
+def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
+    """The text with a row for each result: in its earlier row's place, or at the end of the table of scores."""
+    if TABLE not in text:
+        section, place = f"## Scores\n\n{TABLE}\n\n", re.search(r"^## (Data|Model and training)$", text, re.MULTILINE)
+        at = place.start() if place else len(text)
+        text = text[:at] + ("" if place else "\n") + section + text[at:]
+    before, after = text.split(TABLE, 1)
+    rows, rest = re.fullmatch(r"((?:\n\|[^\n]*)*)(.*)", after, re.DOTALL).groups()  # type: ignore[union-attr]
+    lines = rows.split("\n")[1:]
+    for row in map(_row, results):
+        start = " | ".join(row.split(" | ")[:2]) + " | "
+        same = [index for index, line in enumerate(lines) if line.startswith(start)]
+        lines[same[0] if same else len(lines) :] = [row, *(lines[same[0] + 1 :] if same else [])]
+    return "\n".join([before + TABLE, *lines]) + rest
+
+
+def _decoding(directory: Path) -> str:
+    file = directory / "generation_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    beams, penalty = settings.get("num_beams"), settings.get("length_penalty")
+    beyond = settings.get("max_length_beyond_source")
+    if beams == 1 and beyond is not None:
+        return f"With no other settings its search is greedy, with at most {beyond} tokens more than the source."
+    if None in (beams, penalty, beyond):
+        return ""
+    google = settings.get("length_penalty_type") == "google"
+    where = " as in section 6.1 of the paper" if (google, beams, penalty, beyond) == (True, 4, 0.6, 50) else ""
+    divisor = "" if google else f" (log-probability / length^{penalty})"
+    return (
+        f"With no other settings it decodes{where}: beam {beams}, length penalty {penalty}{divisor}, at most {beyond} "
+        "tokens more than the source."
+    )
+
+
+def _model_lines(directory: Path) -> list[str]:
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    return [
+        f"{_count_parameters(directory):,} parameters: {config['encoder_layers']}+{config['decoder_layers']} layers "
+        f"of width {config['d_model']}, {config['num_heads']} heads, vocabulary {config['vocab_size']:,}."
+    ]
+
+
+def _count_parameters(directory: Path) -> int:
+    """Numbers in the files of weights, where tied ones stand once."""
+    total = 0
+    for file in directory.glob("model*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def _intended_use(recipe: Recipe, direction: str) -> str:
+    what = f"Translating text from {direction}" if direction else "Turning text into text"
+    return f"{what}, of the kind that stands in {_names_of(recipe, 'train')}."
+
+
+def _limits(recipe: Recipe) -> list[str]:
+    return [f"It learned from pairs of at most {recipe.max_length} tokens a side."]
+
+
+def _general_limits(scored: bool) -> list[str]:
+    measured = (
+        "Nothing is measured but what stands under Scores: no other kind of text, and no bias." if scored else ""
+    )
+    return [
+        measured or _NOT_SCORED,
+        "It may leave out, repeat or invent words: where that matters, somebody who knows both sides has to check.",
+    ]
+
+
+def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
+    learned = f"{summary.pairs:,} pairs after leaving out empty and over-long ones"
+    lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
+    return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
+
+
+def _training_lines(summary: Summary) -> list[str]:
+    lines = [
+        f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} target tokens.",
+        f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "
+        f"{'; '.join(summary.cost_in_words())}.",
+        f"The weights are {weights_in_words(summary.averaged_steps)}.",
+    ]
+    if summary.best_dev_nll is not None:
+        lines.append(
+            f"Loss on dev: {summary.last_dev_nll:.4f} nats a target token at the end, {summary.best_dev_nll:.4f} at "
+            f"best (step {summary.best_dev_step:,}), before averaging."
+        )
+    return lines
+
+
+def without_places(recipe: Recipe) -> Recipe:
+    """The recipe as others may see it: files and directories of this machine by their names alone."""
+    names = {
+        part: name
+        for field in ("train", "dev", "test")
+        for corpus in parse_sources(getattr(recipe, field))
+        for part, name in zip(corpus.parts, _names(corpus.parts), strict=True)
+    }
+    train, dev, test = (
+        tuple(names.get(word, word) for word in words) for words in (recipe.train, recipe.dev, recipe.test)
+    )
+    tokenizer = _names((recipe.tokenizer,))[0] if recipe.tokenizer is not None else None
+    return dataclasses.replace(recipe, train=train, dev=dev, test=test, tokenizer=tokenizer, output=None)
+
+
+def _dataset_id(source: str) -> str | None:
+    """The id on the Hub of a corpus that is neither a file nor comes with the package."""
+    name = source.partition(":")[0]
+    is_id = re.fullmatch(_HUB_ID, name) and name != "cmudict"
+    return name if is_id and not Path(name).exists() and not Path(source).exists() else None
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def _names_of(recipe: Recipe, field: str) -> str:
+    return " + ".join(_name(corpus) for corpus in recipe.corpora(field))
+
+
+def _name(corpus: CorpusSource) -> str:
+    """A corpus in words, with the columns that are named and its share where several are mixed."""
+    beside = [words for words in (_columns(corpus), _weight(corpus)) if words]
+    return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
+
+
+def _columns(corpus: CorpusSource) -> str:
+    return " to ".join(name or "..." for name in corpus.columns) if any(corpus.columns) else ""
+
+
+def _weight(corpus: CorpusSource) -> str:
+    return "" if corpus.weight is None else f"weight {corpus.weight:g}"
+
+
+def _names(source: tuple[str, ...]) -> tuple[str, ...]:
+    """A corpus by its names; where a file lies on the machine that trained says nothing to others.
+
+    By the words for it, since a run may be told of when its files have been moved: two are always files, and one is a
+    file unless it can be an id on the Hub.
+    """
+    names = []
+    for part in source:
+        path, split = (part, []) if os.path.isabs(part) and not Path(part).parent.is_dir() else split_off(part)
+        may_be_an_id = len(source) == 1 and table_suffix(path) is None and re.fullmatch(_HUB_ID, path)
+        is_here = not may_be_an_id or Path(path).exists()
+        names.append(":".join([Path(path).name if is_here else path, *split]))
+    return tuple(names)

@@ -1,0 +1,100 @@
+"""Trackers by name: accelerate's own, told where this run lies, what it is called and which earlier one it goes on."""
+
+import difflib
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelerate.tracking import (
+    LOGGER_TYPE_TO_CLASS,
+    GeneralTracker,
+    TensorBoardTracker,
+    TrackioTracker,
+    WandBTracker,
+    get_available_trackers,
+)
+
+from vanilla_transformer.recipe.schema import RecipeError
+
+PROJECT = "vanilla-transformer"
+
+
+def tracker_files(output: Path) -> Path:
+    """Where trackers that write files write them."""
+    return output / "trackers"
+
+
+def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTracker]:
+    """The trackers of these names for the run in `output`; nothing is written before they start.
+
+    Raises:
+        RecipeError: One of them does not exist or is not installed.
+    """
+    known = [*LOGGER_TYPE_TO_CLASS]
+    available = {str(tracker) for tracker in get_available_trackers()}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f", did you mean {near[0]!r}?" if near else "."
+            raise RecipeError(f"There is no tracker {name!r}{hint} There are {', '.join(sorted(known))}.")
+        built_in = LOGGER_TYPE_TO_CLASS[name].__module__ == GeneralTracker.__module__
+        if built_in and name not in available:
+            raise RecipeError(f"The tracker {name} is not installed: run `pip install {name.replace('_', '-')}`.")
+    return [_CLASSES[name](output) if name in _CLASSES else name for name in dict.fromkeys(names)]
+
+
+def final_scores(summary: Path) -> dict[str, float]:
+    """The scores of a finished run for the trackers, by the text and the metric, as in ``test/sacrebleu``."""
+    scores = json.loads(summary.read_text(encoding="utf-8"))["scores"]
+    values = {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class RunTensorBoard(TensorBoardTracker):
+    """TensorBoard's files, in the output directory."""
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(output.absolute().name, tracker_files(output))
+
+
+class RunWandB(WandBTracker):
+    """A run of Weights & Biases, online or offline as its own variable WANDB_MODE says."""
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(PROJECT, name=output.absolute().name, dir=str(tracker_files(output)), resume="allow")
+        self._output = output
+
+    def start(self) -> None:
+        """Goes on with this directory's earlier run, if it had one."""
+        self.init_kwargs["id"] = _lasting_id(self._output)
+        super().start()
+
+
+class RunTrackio(TrackioTracker):
+    """A run of Trackio, kept where it keeps all."""
+
+    def __init__(self, output: Path) -> None:
+        super().__init__(PROJECT, resume="allow")
+        self._output = output
+
+    def start(self) -> None:
+        """Goes on with this directory's earlier run, if it had one; Trackio knows runs by their name alone."""
+        self.init_kwargs["name"] = f"{self._output.absolute().name}-{_lasting_id(self._output)}"
+        super().start()
+
+
+_CLASSES: dict[str, type[RunTensorBoard | RunWandB | RunTrackio]] = {
+    "tensorboard": RunTensorBoard,
+    "wandb": RunWandB,
+    "trackio": RunTrackio,
+}
+
+
+def _lasting_id(output: Path) -> str:
+    """An id that is the run's own: drawn when it first starts and the same whenever it goes on."""
+    file = tracker_files(output) / "run-id"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")
+    return file.read_text(encoding="utf-8").strip()

@@ -1,0 +1,110 @@
+"""A run without its training: all processes start, agree and prepare the text, and say what each would do."""
+
+import socket
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+
+from accelerate import Accelerator, PartialState
+from accelerate.utils import gather_object
+
+from vanilla_transformer.analysis.devices import describe_device
+from vanilla_transformer.checkpointing.sharded import is_sharded
+from vanilla_transformer.checkpointing.store import Progress, newest_whole_checkpoint
+from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
+from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.distributed.processes import main_decides
+from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.training.loop import make_plan
+from vanilla_transformer.training.run_directory import AlreadyFinished
+from vanilla_transformer.training.setup import Begun, begun, prepare
+
+STEPS_SHOWN = 3
+
+
+def rehearse(recipe: Recipe) -> None:
+    """Prints what each process of a run would read and compute in its next steps, from the main process.
+
+    The vocabulary and the tokens that it makes are those of the run, which finds them in the output directory.
+
+    Raises:
+        RecipeError, ValueError, OSError: As from the run itself, which would fail in the same way.
+    """
+    try:
+        _rehearse(recipe)
+    except AlreadyFinished as finished:
+        if PartialState().is_main_process:
+            print(finished)
+
+
+def _rehearse(recipe: Recipe) -> None:
+    with begun(recipe) as beginning:
+        recipe, inputs = prepare(beginning)
+        accelerator = beginning.accelerator
+        place = main_decides(accelerator, lambda: _place(beginning))
+        ahead = _steps_from(place, inputs.train, recipe)
+        steps = list(islice(ahead, min(STEPS_SHOWN, settled(recipe.max_steps) - place.step)))
+        mine = "\n".join([_name(accelerator), *_lines(steps, place, accelerator)])
+        everyone = gather_object([mine])
+        if accelerator.is_main_process:
+            print(_overview(recipe, beginning, len(inputs.train), steps, place), *everyone, sep="\n")
+
+
+def _place(beginning: Begun) -> Progress:
+    checkpoint = newest_whole_checkpoint(beginning.run.checkpoints, beginning.journal.say)
+    return checkpoint.progress() if checkpoint is not None else Progress()
+
+
+def _steps_from(place: Progress, corpus: PreparedCorpus, recipe: Recipe) -> Iterator[tuple[StepPlan, Step]]:
+    """The steps that come, each with the plan of its epoch."""
+    for epoch in count(place.epoch):
+        plan = make_plan(corpus.of_epoch(epoch), recipe)
+        for step in plan.epoch(epoch)[place.step_in_epoch if epoch == place.epoch else 0 :]:
+            yield plan, step
+
+
+def _overview(
+    recipe: Recipe, beginning: Begun, pairs: int, steps: Sequence[tuple[StepPlan, Step]], place: Progress
+) -> str:
+    accelerator, run = beginning.accelerator, beginning.run
+    weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
+    tokens = f"{settled(recipe.batch_tokens):,} tokens a side in {settled(recipe.batches_per_step)} batches"
+    return "\n".join(
+        [
+            f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own pairs alone.",
+            f"reads: {run.prepared} ({pairs:,} pairs, by position)",
+            f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
+            f"begins: after step {place.step:,} of {settled(recipe.max_steps):,}",
+            f"a step: up to {tokens}, on any number of processes",
+            *(
+                f"  step {number:,}: {_sizes(plan, step.batches)}"
+                for number, (plan, step) in enumerate(steps, start=place.step + 1)
+            ),
+        ]
+    )
+
+
+def _written(recipe: Recipe) -> list[str]:
+    return [f"a checkpoint every {settled(recipe.save_steps):,} steps", "log", "model", *recipe.trackers]
+
+
+def _name(accelerator: Accelerator) -> str:
+    device = accelerator.device
+    return (
+        f"process {accelerator.process_index} of {accelerator.num_processes}: on {socket.gethostname()}, "
+        f"local rank {accelerator.local_process_index}, {device} ({describe_device(device, 1)})"
+    )
+
+
+def _lines(steps: Sequence[tuple[StepPlan, Step]], place: Progress, accelerator: Accelerator) -> list[str]:
+    return [
+        f"  step {number:,}: {_sizes(plan, share(step, accelerator.process_index, accelerator.num_processes))}"
+        for number, (plan, step) in enumerate(steps, start=place.step + 1)
+    ]
+
+
+def _sizes(plan: StepPlan, batches: Sequence[Indices]) -> str:
+    count, pairs = len(batches), sum(map(len, batches))
+    source, target = (
+        sum(int(lengths[rows].sum()) for rows in batches) for lengths in (plan.source_lengths, plan.target_lengths)
+    )
+    return f"{count} {'batch' if count == 1 else 'batches'}, {pairs:,} pairs, {source:,} + {target:,} tokens"

@@ -1,0 +1,166 @@
+"""The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from tqdm import tqdm
+
+from vanilla_transformer.analysis.cost import training_flops
+from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
+from vanilla_transformer.atomic_files import PARTIAL
+from vanilla_transformer.checkpointing.averaging import load_average
+from vanilla_transformer.checkpointing.store import (
+    Progress,
+    averaged_checkpoints,
+    remove_leftovers,
+)
+from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.evaluation.scoring import evaluate_model
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.reporting.curves import draw_learning_curves
+from vanilla_transformer.reporting.model_card import write_model_card
+from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.summary import Summary, weights_in_words
+from vanilla_transformer.training.inputs import Inputs
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.translation import translate_lines
+from vanilla_transformer.translation.loading import without_progress_bars
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def finish_run(
+    recipe: Recipe,
+    run: RunDirectory,
+    inputs: Inputs,
+    model: VanillaTransformerForConditionalGeneration,
+    progress: Progress,
+    journal: Journal,
+) -> None:
+    """Makes the output directory a scored model; done again from the last checkpoint if it is interrupted."""
+    remove_leftovers(run.path)
+    averaged = _load_mean_of_checkpoints(recipe, run, model, progress, journal)
+    _save_model(model, run)
+    scores = {
+        name: _score(name, text, recipe, inputs, model, journal)
+        for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
+        if text is not None and recipe.metrics
+    }
+    summary = _summarise(recipe, inputs, model, progress, journal.records(), averaged, scores)
+    draw_learning_curves(journal.records(), run.path / "learning_curves.png")
+    write_model_card(run.path, recipe, summary, inputs.languages)
+    _print_examples(recipe, inputs, model)
+    journal.say(summary.in_words())
+    shutil.rmtree(run.prepared, ignore_errors=True)
+    summary.write(run.summary)
+
+
+def _load_mean_of_checkpoints(
+    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, journal: Journal
+) -> list[int]:
+    """Section 6.1: puts the mean of the last checkpoints into the model, and returns their steps."""
+    whole = []
+    for checkpoint in averaged_checkpoints(
+        run.checkpoints, settled(recipe.save_steps), progress.step, recipe.average_checkpoints, journal.say
+    ):
+        damage = checkpoint.damage()
+        if damage is None:
+            whole.append(checkpoint)
+        else:
+            journal.say(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
+    load_average(model, [checkpoint.path for checkpoint in whole])
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise OutputError(
+            f"The checkpoints in {run.checkpoints} hold weights that are NaN or infinite, which make no model: start "
+            "anew in another output directory with a smaller --learning-rate-scale."
+        )
+    steps = [checkpoint.step for checkpoint in whole]
+    journal.say(f"The model is {weights_in_words(steps)}.")
+    return steps
+
+
+def _save_model(model: VanillaTransformerForConditionalGeneration, run: RunDirectory) -> None:
+    """Puts whole files into the output directory."""
+    partial = run.path / f"{PARTIAL}model"
+    try:
+        with without_progress_bars():
+            model.eval().save_pretrained(partial)
+        for file in partial.iterdir():
+            file.replace(run.path / file.name)
+        partial.rmdir()
+    except (OSError, SafetensorError) as error:
+        raise OutputError(
+            f"The model cannot be written to {run.path} ({' '.join(str(error).split())}): its checkpoints are whole, "
+            "and when there is room the same command goes on from the last."
+        ) from error
+
+
+def _score(
+    name: str,
+    corpus: "Dataset",
+    recipe: Recipe,
+    inputs: Inputs,
+    model: VanillaTransformerForConditionalGeneration,
+    journal: Journal,
+) -> list[Score]:
+    total = len(set(corpus["source"]))
+    with tqdm(desc=f"translating {name}", total=total, unit="sentence", disable=None, leave=False) as bar:
+        evaluation = evaluate_model(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update)
+    for score in evaluation.scores:
+        journal.say(f"{name}: {score}")
+    return evaluation.scores
+
+
+def _summarise(
+    recipe: Recipe,
+    inputs: Inputs,
+    model: VanillaTransformerForConditionalGeneration,
+    progress: Progress,
+    records: list[dict[str, Any]],
+    averaged: list[int],
+    scores: dict[str, list[Score]],
+) -> Summary:
+    corpus = inputs.train
+    tokens_in_epoch = int(corpus.target_lengths.sum(dtype=np.int64))
+    epochs = progress.target_tokens / tokens_in_epoch
+    flops = epochs * training_flops(model.config, corpus.source_lengths, corpus.target_lengths)
+    memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
+    peak = device_peak(model.device, recipe.precision)
+    peak_of_all = peak.flops_per_second * progress.processes
+    last = {name: record[name] for record in records for name in ("loss", "dev_nll") if name in record}
+    return Summary(
+        steps=progress.step,
+        epochs=epochs,
+        averaged_steps=averaged,
+        parameters=model.num_parameters(),
+        pairs=corpus.report.kept,
+        target_tokens=progress.target_tokens,
+        flops=flops,
+        seconds=progress.seconds,
+        last_loss=last.get("loss"),
+        last_dev_nll=last.get("dev_nll"),
+        best_dev_nll=progress.best_dev_nll,
+        best_dev_step=progress.best_step if progress.best_dev_nll is not None else None,
+        target_tokens_per_second=progress.target_tokens / progress.seconds,
+        peak_memory_bytes=memory,
+        device=describe_device(model.device, progress.processes),
+        processes=progress.processes,
+        peak_flops_per_second=peak_of_all,
+        peak_source=peak.source,
+        share_of_peak=flops / progress.seconds / peak_of_all,
+        precision=recipe.precision,
+        scores=scores,
+    )
+
+
+def _print_examples(recipe: Recipe, inputs: Inputs, model: VanillaTransformerForConditionalGeneration) -> None:
+    """Prints each example and its translation to standard output, with a tab between them."""
+    for source, translation in zip(
+        recipe.examples, translate_lines(model, inputs.tokenizer, recipe.examples), strict=True
+    ):
+        print(source, translation.text, sep="\t")

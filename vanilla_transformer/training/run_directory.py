@@ -1,0 +1,214 @@
+"""The output directory: what may be in it when a run starts, and what a run makes of it."""
+
+import dataclasses
+import errno
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from vanilla_transformer.atomic_files import PARTIAL, replace_text
+from vanilla_transformer.checkpointing.store import has_checkpoints
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe, settled
+from vanilla_transformer.reporting.summary import read_summary
+
+RECIPE = "recipe.yaml"
+SUMMARY = "summary.json"
+LOCK = ".lock"
+
+# What network disks answer that cannot lock files.
+_NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EINVAL")}
+
+# These change what is reported or how the model searches, and no weight.
+_REPORT_FIELDS = ("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type")
+# And these change neither weights nor the model that a run ends with.
+_FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output"}
+# These decide the vocabulary.
+_TOKENIZER_FIELDS = (
+    *("train", "source_column", "target_column"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size"),
+)
+
+
+class OutputError(OSError):
+    """An output directory that a run may not use, said in one sentence."""
+
+
+class AlreadyFinished(Exception):
+    """What the recipe asks for is there; the message says so and how to train further."""
+
+
+class RunDirectory:
+    """Paths inside the output directory, each by what it holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Not the soft kind that a killed process leaves behind, for the next one to wait for it in vain.
+        self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
+
+    @property
+    def checkpoints(self) -> Path:
+        """One directory a checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def tokenizer_config(self) -> Path:
+        """The last file of the tokenizer to be written."""
+        return self.path / "tokenizer_config.json"
+
+    @property
+    def prepared(self) -> Path:
+        """The corpus in tokens, for as long as the run needs it."""
+        return self.path / "prepared"
+
+    @property
+    def vocabulary(self) -> Path:
+        """Which text the run's own tokenizer was learned from."""
+        return self.prepared / "vocabulary.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line for every line of the log and every measurement on `dev`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """All that the run said."""
+        return self.path / "train.log"
+
+    @property
+    def summary(self) -> Path:
+        """Written last: a run is finished when it is there."""
+        return self.path / SUMMARY
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether others are kept out; where a disk cannot lock files, they are not."""
+        return self._lock.is_locked
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a run has begun here."""
+        return (self.path / RECIPE).is_file()
+
+    def open(self, recipe: Recipe) -> Recipe:
+        """Makes the directory ready and returns the recipe with the choices of the run that goes on in it, if any.
+
+        A run that has learned something stays as it is until `go_on`.
+
+        Raises:
+            OutputError: The directory holds another run or something else, and stays as it is; or another process is
+                training in it.
+            AlreadyFinished: The directory holds this very run, finished.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"The output {self.path} is a file: name a directory that is empty or does not exist.")
+        if self.path.is_symlink() and not self.path.exists():
+            raise OutputError(f"The output {self.path} is a link to {self.path.readlink()}, which does not exist.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._take()
+        if self.is_started:
+            return self._continue(recipe)
+        if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
+            raise OutputError(
+                f"The output directory {self.path} holds files that are no training run: "
+                "name one that is empty or does not exist."
+            )
+        self.keep(recipe)
+        return recipe
+
+    def leave(self) -> None:
+        """Lets others train in the directory; the end of the process does that too, however it comes."""
+        if self.is_locked:
+            with suppress(OSError):  # Windows removes no file that is open; there the library does it next.
+                (self.path / LOCK).unlink()
+            self._lock.release()
+
+    def _take(self) -> None:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise OutputError(
+                f"Another process is training in {self.path}: wait for its end, or name another directory."
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise OutputError(f"The output directory {self.path} cannot be written ({error.strerror}).") from error
+
+    def keep(self, recipe: Recipe) -> None:
+        """Writes the recipe that the run follows."""
+        replace_text(self.path / RECIPE, recipe.to_yaml())
+
+    def go_on(self, recipe: Recipe) -> None:
+        """Takes the directory for training by a settled recipe; a run that was finished is not any more."""
+        self.summary.unlink(missing_ok=True)
+        self.keep(recipe)
+
+    def _continue(self, recipe: Recipe) -> Recipe:
+        try:
+            kept = load_recipe(self.path / RECIPE)
+        except RecipeError as error:
+            raise OutputError(f"The output directory {self.path} holds a run that cannot be read: {error}") from None
+        if not has_checkpoints(self.checkpoints):
+            return self._begin_again(recipe, kept)
+        merged = _merge(recipe, kept)
+        longer = {name for name in ("max_steps", "patience") if _is_more(getattr(merged, name), getattr(kept, name))}
+        differing = _differing_fields(merged, kept) - longer
+        if differing:
+            changes = "; ".join(
+                f"{name} {_shown(getattr(kept, name))} there, {_shown(getattr(merged, name))} here"
+                for name in sorted(differing)
+            )
+            raise OutputError(
+                f"The output directory {self.path} holds another run ({changes}): name another directory, or give the "
+                "same recipe to go on with it."
+            )
+        summary = read_summary(self.summary)
+        if summary is not None:
+            # Patience ended it, or the last step did.
+            limit = "patience" if kept.patience and summary["steps"] < settled(kept.max_steps) else "max_steps"
+            if limit not in longer:
+                further = (
+                    f"a larger --{limit.replace('_', '-')} than {getattr(kept, limit):,} trains it further, and "
+                    "another --output begins anew."
+                )
+                others = [name for name in _REPORT_FIELDS if getattr(merged, name) != getattr(kept, name)]
+                if others:
+                    raise OutputError(
+                        f"The run in {self.path} is finished, with another {' and '.join(others)} than asked for: "
+                        f"`evaluate` scores the model; {further}"
+                    )
+                raise AlreadyFinished(f"The run in {self.path} is finished, there is nothing to do: {further}")
+        return merged
+
+    def _begin_again(self, recipe: Recipe, kept: Recipe) -> Recipe:
+        """Follows the recipe as given where nothing is learned yet: the first try may have been on another device."""
+        if self.summary.exists() or any(self.path.glob("model*.safetensors")):
+            raise OutputError(
+                f"The output directory {self.path} holds a model without the checkpoints of its run, which cannot go "
+                "on: name another directory."
+            )
+        # What is named as a tokenizer may have changed where it lies.
+        if recipe.tokenizer or any(getattr(recipe, name) != getattr(kept, name) for name in _TOKENIZER_FIELDS):
+            self.tokenizer_config.unlink(missing_ok=True)
+        self.keep(recipe)
+        return recipe
+
+
+def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
+    """The recipe as given, with the earlier choices of the run where it leaves the choice."""
+    open_fields = {name for name, value in vars(recipe).items() if value is None or value == "auto"}
+    return dataclasses.replace(recipe, **{name: getattr(kept, name) for name in open_fields})
+
+
+def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
+    """Fields that would give other weights."""
+    return {name for name, value in vars(kept).items() if value != getattr(recipe, name) and name not in _FREE_FIELDS}
+
+
+def _is_more(value: int | None, kept: int | None) -> bool:
+    return value is not None and kept is not None and value > kept
+
+
+def _shown(value: object) -> str:
+    return " ".join(value) if isinstance(value, tuple) else str(value)

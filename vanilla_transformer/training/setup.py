@@ -1,0 +1,106 @@
+"""The beginning of a run, which a rehearsal shares: processes that agree, and text that has become tokens."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+
+from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.distributed.processes import (
+    agree_on_data,
+    agree_on_output,
+    agree_on_recipe,
+    main_decides,
+    main_first,
+    start_accelerator,
+)
+from vanilla_transformer.distributed.watch import standing_together
+from vanilla_transformer.evaluation.metrics import check_names
+from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, complete, device_facts
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run whose output directory is this process's to use, and the recipe with the choices made there before."""
+
+    recipe: Recipe
+    run: RunDirectory
+    accelerator: Accelerator
+    journal: Journal
+
+
+@contextmanager
+def begun(recipe: Recipe) -> Iterator[Begun]:
+    """Joins the processes of a run and opens its directory, until the block ends.
+
+    Raises:
+        RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
+        AlreadyFinished: On all processes: there is nothing to do.
+    """
+    check_names(recipe.metrics)
+    check_sizes(recipe)
+    if recipe.patience is not None and not recipe.dev:
+        raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
+    if recipe.output is None:
+        raise RecipeError("There is no place for the model: name a directory as --output.")
+    run = RunDirectory(Path(recipe.output))
+    accelerator = start_accelerator(recipe, run.path)
+    journal = Journal(run.metrics, run.log, speaks=accelerator.is_main_process)
+    try:
+        with standing_together(accelerator, journal.note):
+            agree_on_recipe(accelerator, recipe)
+            to_follow = main_decides(accelerator, lambda: _opened(run, recipe))
+            if not isinstance(to_follow, AlreadyFinished):
+                agree_on_output(accelerator, run.path / RECIPE)
+                if accelerator.is_main_process and not run.is_locked:
+                    journal.say(f"The disk of {run.path} cannot lock files: let no other process train there.")
+                yield Begun(to_follow, run, accelerator, journal)
+                return
+        raise to_follow
+    finally:
+        run.leave()
+        accelerator.end_training()
+
+
+def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
+    """What the main process finds in the directory; that there is nothing to do is no failure, and all are told."""
+    try:
+        return run.open(recipe)
+    except AlreadyFinished as finished:
+        return finished
+
+
+def prepare(begun: Begun) -> tuple[Recipe, Inputs]:
+    """Makes tokens of the text, and settles what the recipe leaves open."""
+    accelerator, run, journal = begun.accelerator, begun.run, begun.journal
+    inputs = main_first(accelerator, lambda: gather_inputs(begun.recipe, run, journal.say))
+    corpora = {"train": inputs.train, "dev": inputs.dev}
+    agree_on_data(accelerator, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
+    return main_decides(accelerator, lambda: _settle(inputs, accelerator, journal)), inputs
+
+
+def _settle(inputs: Inputs, accelerator: Accelerator, journal: Journal) -> Recipe:
+    """Chooses what is still open, and says so."""
+    corpus = CorpusFacts(
+        pairs=len(inputs.train),
+        source_tokens=int(inputs.train.source_lengths.sum(dtype=np.int64)),
+        target_tokens=int(inputs.train.target_lengths.sum(dtype=np.int64)),
+    )
+    device = device_facts(accelerator.device, accelerator.num_processes)
+    recipe, sentences = complete(inputs.recipe, corpus, device)
+    for sentence in sentences:
+        journal.say(sentence)
+    return recipe
+
+
+def length_fingerprint(corpus: PreparedCorpus) -> str:
+    """Tells corpora apart by the lengths of their pairs alone, as checkpoints of earlier versions do."""
+    return hashlib.sha256(corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()).hexdigest()
