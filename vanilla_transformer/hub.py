@@ -25,10 +25,10 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.recipe.schema import RecipeError, load_recipe
 from vanilla_transformer.reporting.model_card import (
     CARD,
-    is_as_written,
-    name_on_hub,
+    is_unmodified,
+    set_hub_name,
     set_license,
-    without_places,
+    without_local_paths,
     write_plain_card,
 )
 from vanilla_transformer.training.run_directory import RECIPE
@@ -177,7 +177,7 @@ def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
     """Names of the files to send, with a card that is complete."""
     if not (directory / CARD).is_file():
         write_plain_card(directory, repo_id)
-    name_on_hub(directory, repo_id)
+    set_hub_name(directory, repo_id)
     if license is not None:
         set_license(directory, license)
     names = sorted(file.name for file in directory.iterdir() if file.is_file())
@@ -192,7 +192,7 @@ def _gathered(directory: Path, names: Sequence[str], say: Callable[[str], object
             file, place = (directory / name).resolve(), Path(folder) / name
             if name == RECIPE:
                 try:
-                    place.write_text(without_places(load_recipe(file)).to_yaml(), encoding="utf-8")
+                    place.write_text(without_local_paths(load_recipe(file)).to_yaml(), encoding="utf-8")
                 except RecipeError as error:
                     say(f"{name} stays here, as it is no recipe: {error}")
                 continue
@@ -215,7 +215,7 @@ def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None
             raise error.__cause__ from error
         raise
     there = Path(file).read_text(encoding="utf-8")
-    return not is_as_written(there) and there != (directory / CARD).read_text(encoding="utf-8")
+    return not is_unmodified(there) and there != (directory / CARD).read_text(encoding="utf-8")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from vanilla_transformer.analysis.devices import peak_memory
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.recipe.defaults import device_facts
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import rate_in_words
+from vanilla_transformer.reporting.summary import format_flops_per_second
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
 
@@ -317,7 +317,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def _page(results: Results, job: Job) -> str:
     turns = results.turns[PEAK]
     peak = max((turn["peak"] for turn in turns), default=float("nan"))
-    how = f"{rate_in_words(peak)} in {job.recipe.precision}"
+    how = f"{format_flops_per_second(peak)} in {job.recipe.precision}"
     on = f"{turns[0]['device']}, peak {how} ({turns[0]['source']})" if turns else "?"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads"
     return f"{on}, {versions}\n\n{table(results)}"

@@ -29,7 +29,7 @@ from vanilla_transformer.analysis.devices import describe_device, device_peak, p
 from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
 from vanilla_transformer.recipe.defaults import model_config
 from vanilla_transformer.recipe.schema import Recipe, settled
-from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.training.loop import TrainingLoop, make_plan
 from vanilla_transformer.training.prefetch import Batch, FedStep, Place, feed
 from vanilla_transformer.training.signals import StopRequest
@@ -155,8 +155,8 @@ def train_ours(job: Job, turns: Turns) -> None:
             return super()._loss(model, batch, target_tokens)
 
     accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
-    journal = Journal(job.directory / "metrics.jsonl", job.directory / "train.log", speaks=False)
-    loop = InTurns(job.recipe, accelerator, job.corpus(), None, job.directory / "checkpoints", journal)
+    logger = RunLogger(job.directory / "metrics.jsonl", job.directory / "train.log", enabled=False)
+    loop = InTurns(job.recipe, accelerator, job.corpus(), None, job.directory / "checkpoints", logger)
     loop.run(StopRequest())
 
 

@@ -156,7 +156,7 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
     shown = [name for name in names if name not in ("seed", "diverged")]
     lines = [cells(["training", "seeds", *shown]), cells(["---"] * (2 + len(shown)))]
     for name, seeds in rows.items():
-        spreads = [Spread.of([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
+        spreads = [Spread.from_values([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
         ended = ", ".join(str(seed["seed"]) + (" diverged" if seed["diverged"] else "") for seed in seeds)
         lines.append(cells([VARIANTS[name].words, ended, *("" if spread is None else spread for spread in spreads)]))
     steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"

@@ -90,7 +90,7 @@ class Spread:
     deviation: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
+    def from_values(cls, values: Sequence[float]) -> "Spread | None":
         """None where no seed has a value."""
         if not values:
             return None
@@ -266,7 +266,7 @@ def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
         figures = {"perplexity": perplexity, **scores}
         seeds.append({"seed": run.recipe.seed, "diverged": False, "seconds": summary["seconds"], **figures})
     names = ["perplexity", *runs[0].recipe.metrics]
-    figures = {name: Spread.of([seed[name] for seed in seeds if name in seed]) for name in names}
+    figures = {name: Spread.from_values([seed[name] for seed in seeds if name in seed]) for name in names}
     recipe = load_recipe(experiment.model(runs[0]) / "recipe.yaml")
     here = _in_words({field: getattr(recipe, field) for field in FIELDS if row == "base" or field in _changed(row)})
     return Result(row, here, summaries[0]["parameters"] if summaries else None, figures, seeds)
@@ -330,7 +330,7 @@ def _differences(name: str, base: Result, row: Result) -> list[float]:
 
 
 def _direction(name: str, differences: Sequence[float]) -> str:
-    spread = Spread.of(differences)
+    spread = Spread.from_values(differences)
     if spread is None:
         return ""
     if spread.deviation is None:

@@ -34,14 +34,14 @@ from vanilla_transformer.checkpointing.store import (
     PROGRESS,
     Progress,
     commit_checkpoint,
-    newest_whole_checkpoint,
+    latest_complete_checkpoint,
     partial_path,
 )
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.streams import PairStream, pair_tables
 from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
-from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.translation import load_model
 
 LONGEST_WAIT = 20
@@ -401,7 +401,7 @@ def _make_checkpoints(directory: Path) -> None:
 
 def _resume(directory: Path) -> str:
     said: list[str] = []
-    found = newest_whole_checkpoint(directory, said.append)
+    found = latest_complete_checkpoint(directory, said.append)
     if found is None or found.progress().step != found.step or found.step not in (3, 6):
         raise BadReader(f"gone on from {found}")
     whole = {MANIFEST, PROGRESS, WEIGHTS, "optimizer.bin"}
@@ -420,10 +420,10 @@ def _make_journal(directory: Path) -> None:
 def _forget(directory: Path) -> str:
     metrics, log = directory / "metrics.jsonl", directory / "train.log"
     lines = [line for line in metrics.read_bytes().split(b"\n") if line.strip()]
-    journal = Journal(metrics, log, speaks=True)
-    kept = len(journal.records())
+    logger = RunLogger(metrics, log, enabled=True)
+    kept = len(logger.read_metrics())
     with redirect_stderr(io.StringIO()):
-        journal.forget_after(10**40)
+        logger.truncate_after(10**40)
     said = log.read_text() if log.exists() else ""
     dropped = len(lines) - kept
     if len(metrics.read_text().splitlines()) != kept or (dropped > 0) != bool(said):

@@ -5,11 +5,11 @@ import pytest
 
 from vanilla_transformer.checkpointing.store import (
     Progress,
-    averaged_checkpoints,
+    checkpoints_to_average,
     commit_checkpoint,
-    discard_after,
+    delete_checkpoints_after,
+    latest_complete_checkpoint,
     list_checkpoints,
-    newest_whole_checkpoint,
     partial_path,
     prune_checkpoints,
 )
@@ -41,7 +41,7 @@ def said():
 def test_what_was_saved_is_found_again(tmp_path, said):
     write(tmp_path, 3)
     write(tmp_path, 12)
-    checkpoint = newest_whole_checkpoint(tmp_path, said.append)
+    checkpoint = latest_complete_checkpoint(tmp_path, said.append)
     assert checkpoint.step == 12
     assert checkpoint.progress() == Progress(step=12, window_loss=12.1)
     assert said == []
@@ -76,7 +76,7 @@ def test_what_was_saved_is_found_again(tmp_path, said):
 def test_a_damaged_checkpoint_is_skipped_with_the_reason(tmp_path, said, harm, reason):
     write(tmp_path, 3)
     harm(write(tmp_path, 12))
-    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert latest_complete_checkpoint(tmp_path, said.append).step == 3
     assert all("Skipped checkpoint step-" in line for line in said)
     assert any("step-00000012" in line and reason in line for line in said)
 
@@ -86,15 +86,15 @@ def test_a_checkpoint_that_is_still_being_written_is_not_seen_and_is_cleared_awa
     partial = partial_path(tmp_path, 12)
     partial.mkdir()
     (partial / "model.safetensors").write_bytes(b"weig")
-    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
-    discard_after(tmp_path, 3)
+    assert latest_complete_checkpoint(tmp_path, said.append).step == 3
+    delete_checkpoints_after(tmp_path, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
 
 
 def test_going_back_to_a_checkpoint_removes_the_damaged_later_ones(tmp_path, said):
     for step in (3, 6, 12):
         write(tmp_path, step)
-    discard_after(tmp_path, 6)
+    delete_checkpoints_after(tmp_path, 6)
     assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path, said.append)] == [3, 6]
 
 
@@ -117,8 +117,8 @@ def test_pruning_keeps_the_last_ones_for_the_mean_and_two_to_go_on_from(tmp_path
 def test_a_checkpoint_that_a_signal_asked_for_does_not_count_in_the_mean(tmp_path, said):
     for step in (2, 4, 5, 6, 7):
         write(tmp_path, step)
-    assert [one.step for one in averaged_checkpoints(tmp_path, 2, 7, 3, said.append)] == [4, 6, 7]
-    assert [one.step for one in averaged_checkpoints(tmp_path, 2, None, 3, said.append)] == [2, 4, 6]
+    assert [one.step for one in checkpoints_to_average(tmp_path, 2, 7, 3, said.append)] == [4, 6, 7]
+    assert [one.step for one in checkpoints_to_average(tmp_path, 2, None, 3, said.append)] == [2, 4, 6]
 
 
 def test_progress_of_another_version_is_told_and_not_gone_on_from(tmp_path, said):
@@ -129,7 +129,7 @@ def test_progress_of_another_version_is_told_and_not_gone_on_from(tmp_path, said
         (partial / name).write_bytes(b"numbers")
     later = dataclasses.make_dataclass("Later", [("place_in_space", int, 0)], bases=(Progress,))
     commit_checkpoint(partial, later(step=12))
-    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert latest_complete_checkpoint(tmp_path, said.append).step == 3
     assert said == ["Skipped checkpoint step-00000012: progress.json is of another version of this package."]
 
 
@@ -137,12 +137,12 @@ def test_what_is_no_checkpoint_stays_where_it_is(tmp_path, said):
     write(tmp_path, 3)
     (tmp_path / "step-by-step").mkdir()
     (tmp_path / "step-00000009").write_text("a file")
-    assert newest_whole_checkpoint(tmp_path, said.append).step == 3
+    assert latest_complete_checkpoint(tmp_path, said.append).step == 3
     assert [line.split(":")[0] for line in said] == [
         "Skipped checkpoint step-00000009",
         "Skipped checkpoint step-by-step",
     ]
-    discard_after(tmp_path, 3)
+    delete_checkpoints_after(tmp_path, 3)
     prune_checkpoints(tmp_path, save_steps=3, last_step=None, averaged=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-by-step"]
 

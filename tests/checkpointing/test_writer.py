@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from vanilla_transformer.checkpointing import writer as checkpoint_writer
-from vanilla_transformer.checkpointing.store import CheckpointError, Progress, newest_whole_checkpoint
+from vanilla_transformer.checkpointing.store import CheckpointError, Progress, latest_complete_checkpoint
 from vanilla_transformer.checkpointing.writer import CheckpointWriter, StateCopy
 
 
@@ -52,7 +52,7 @@ class Run:
         )
 
     def newest(self):
-        return newest_whole_checkpoint(self.directory, self.said.append)
+        return latest_complete_checkpoint(self.directory, self.said.append)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_the_second_copy_is_made_where_the_first_was_and_is_as_true(run):
 def test_a_state_of_another_shape_gets_another_copy():
     made = StateCopy()
     for state in ({"a": torch.ones(2), "b": (3, None)}, {"a": torch.zeros(5), "b": [torch.ones(1), 4]}):
-        copied = made.of(state)
+        copied = made.update(state)
         assert_same(copied, state)
         assert copied["a"].data_ptr() != state["a"].data_ptr()
 

@@ -23,9 +23,10 @@ from vanilla_transformer import VanillaTransformerForConditionalGeneration, Vani
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.distributed import processes
 from vanilla_transformer.distributed.processes import LaunchError
 from vanilla_transformer.recipe.schema import load_recipe
-from vanilla_transformer.training import beginning, loop, processes
+from vanilla_transformer.training import loop, setup
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 
@@ -301,35 +302,35 @@ def out_of_memory(rank, victim):
 
 def other_recipe(rank):
     if rank == 1:
-        check = processes.agree_on_recipe
-        beginning.agree_on_recipe = lambda accelerator, recipe: check(accelerator, replace(recipe, seed=2))
+        check = processes.check_same_recipe
+        setup.check_same_recipe = lambda accelerator, recipe: check(accelerator, replace(recipe, seed=2))
 
 
 def other_data(rank):
     if rank == 1:
-        original = beginning.gather_inputs
+        original = setup.gather_inputs
 
         def gather(*arguments):
             inputs = original(*arguments)
             inputs.train.tokens = inputs.train.tokens[::-1]
             return inputs
 
-        beginning.gather_inputs = gather
+        setup.gather_inputs = gather
 
 
 def other_disk(rank):
     processes.LONGEST_DELAY = 0.0
     if rank == 1:
-        processes.RECIPE = "nothing"
+        setup.RECIPE = "nothing"
 
 
 def no_data(rank):
     if rank == 1:
-        beginning.gather_inputs = unreadable
+        setup.gather_inputs = unreadable
 
 
 def bad_main(rank):
-    beginning.gather_inputs = unreadable
+    setup.gather_inputs = unreadable
 
 
 def unreadable(*arguments):

@@ -98,7 +98,7 @@ def test_any_text_comes_back_exactly_before_and_after_saving(
     assert loaded(text)["input_ids"] == ids
     expected = re.sub(r"@@( |\Z)", "", text) if algorithm == "presplit" else text
     for tokenizer in (trained, loaded):
-        assert decoded(tokenizer, ids) == tokenizer.joined(text) == expected
+        assert decoded(tokenizer, ids) == tokenizer.detokenize(text) == expected
         assert tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) == expected
         assert tokenizer.batch_decode([ids, [2]], skip_special_tokens=True) == [expected, ""]
 
@@ -232,15 +232,19 @@ def test_split_text_keeps_its_pieces_and_comes_back_in_words(
     for tokenizer in (presplit, reloaded(presplit, tmp_path)):
         pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(SPLIT[0]))
         assert len(pieces) == len(SPLIT[0].split())
-        assert decoded(tokenizer, pieces) == tokenizer.joined(SPLIT[0]) == "über saftig-grünes gras ."
-        assert [tokenizer.joined(text) for text in ("", "sand ist sand .", "sa@@")] == ["", "sand ist sand .", "sa"]
+        assert decoded(tokenizer, pieces) == tokenizer.detokenize(SPLIT[0]) == "über saftig-grünes gras ."
+        assert [tokenizer.detokenize(text) for text in ("", "sand ist sand .", "sa@@")] == [
+            "",
+            "sand ist sand .",
+            "sa",
+        ]
 
 
 def test_pieces_that_no_text_had_are_bytes(presplit: VanillaTransformerTokenizer) -> None:
     # A known piece inside an unknown one is none: each byte, and the space before them, is a piece.
     assert len(presplit.tokenize("grasmatte")) == 1 + len("grasmatte")
     assert len(presplit.tokenize("gras übrig")) == 1 + 1 + len("übrig".encode())
-    assert presplit.joined("gras@@ matte 🙂") == "grasmatte 🙂"
+    assert presplit.detokenize("gras@@ matte 🙂") == "grasmatte 🙂"
 
 
 def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
@@ -249,7 +253,7 @@ def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
     ids = presplit("das </s> .", add_special_tokens=False)["input_ids"]
     assert len(ids) == 3
     assert min(ids) >= 260
-    assert presplit.joined("</s> ein@@ </s> <pad>") == "</s> ein</s> <pad>"
+    assert presplit.detokenize("</s> ein@@ </s> <pad>") == "</s> ein</s> <pad>"
 
 
 def test_most_frequent_pieces_fill_the_vocabulary_in_order(presplit: VanillaTransformerTokenizer) -> None:
@@ -257,7 +261,7 @@ def test_most_frequent_pieces_fill_the_vocabulary_in_order(presplit: VanillaTran
     assert small.convert_ids_to_tokens([260, 261, 262, 263]) == ["Ġ.", "Ġ</s>", "Ġdas", "Ġgras"]
     assert presplit.convert_ids_to_tokens([260, 261, 262, 263]) == ["Ġ.", "Ġ</s>", "Ġdas", "Ġgras"]
     assert len(presplit) == 260 + len({piece for text in SPLIT for piece in text.split()})
-    assert small.joined(SPLIT[0]) == presplit.joined(SPLIT[0])
+    assert small.detokenize(SPLIT[0]) == presplit.detokenize(SPLIT[0])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -331,7 +335,7 @@ def test_saved_tokenizers_load_without_this_package_and_without_trusting_code(tm
     )
     command = [sys.executable, "-c", script, text, *saved]
     output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    expected = [[tokenizer(text)["input_ids"], tokenizer.joined(text)] for tokenizer in saved.values()]
+    expected = [[tokenizer(text)["input_ids"], tokenizer.detokenize(text)] for tokenizer in saved.values()]
     assert [json.loads(line) for line in output.splitlines()] == expected
 
 

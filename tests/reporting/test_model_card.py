@@ -19,10 +19,10 @@ from vanilla_transformer.reporting.model_card import (
     TABLE,
     CardError,
     add_scores,
-    is_as_written,
-    name_on_hub,
+    is_unmodified,
+    set_hub_name,
     set_license,
-    without_places,
+    without_local_paths,
     write_model_card,
     write_plain_card,
 )
@@ -107,7 +107,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
     add_scores(directory, CorpusSource(("dev.en", "dev.de")), [BLEU], {})
     table = card_of(directory).text.partition(TABLE)[2].partition("\n\n## ")[0]
     assert [row.split(" | ")[0] for row in table.splitlines()[1:]] == ["| org/pairs:en-de:test", "| dev.en and dev.de"]
-    assert is_as_written((directory / "README.md").read_text())
+    assert is_unmodified((directory / "README.md").read_text())
 
 
 def test_what_is_not_known_is_left_out(directory: Path) -> None:
@@ -137,7 +137,7 @@ def test_corpora_that_are_mixed_are_named_with_their_shares(directory: Path) -> 
 
 def test_an_edited_card_survives_more_training(directory: Path) -> None:
     write_model_card(directory, RECIPE, SUMMARY, ("en", "de"))
-    assert is_as_written((directory / "README.md").read_text())
+    assert is_unmodified((directory / "README.md").read_text())
     write_model_card(directory, RECIPE, replace(SUMMARY, steps=3000), ("en", "de"))
     written = (directory / "README.md").read_text()
     assert "3,000 steps" in written
@@ -166,7 +166,7 @@ def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.
     names = [result.metric_args.get("precision") for result in card_of(directory).data.eval_results]
     assert names.count(None) == 3 and [name for name in names if name][0].startswith("bfloat16")
     assert "No score of it is given here" not in card.text
-    assert is_as_written((directory / "README.md").read_text())
+    assert is_unmodified((directory / "README.md").read_text())
     assert main(["evaluate", "org/name", "--data", str(corpus), "--card"]) == 2
     assert "--card is for a model in a directory here" in capsys.readouterr().err
 
@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
             elif change == "licence":
                 set_license(directory, "apache-2.0")
             else:
-                name_on_hub(directory, "me/my-model")
+                set_hub_name(directory, "me/my-model")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (directory / "README.md").read_bytes() == before
@@ -208,10 +208,10 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
 )
 def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
     places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
-    recipe = without_places(Recipe(train=tuple(train), **places))
+    recipe = without_local_paths(Recipe(train=tuple(train), **places))
     assert " ".join(recipe.train) == shown
     assert (recipe.output, recipe.tokenizer, recipe.dev) == (None, "tokenizer", (tmp_path.name,))
-    assert without_places(Recipe(tokenizer="org/model")).tokenizer == "org/model"
+    assert without_local_paths(Recipe(tokenizer="org/model")).tokenizer == "org/model"
 
 
 def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
@@ -278,11 +278,11 @@ def test_the_licence_is_put_into_the_head_and_nothing_else_changes(directory: Pa
 def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -> None:
     write_model_card(directory, RECIPE, SUMMARY, ("en", "de"))
     for name in ("ann/cat", "bob/cat"):
-        name_on_hub(directory, name)
+        set_hub_name(directory, name)
         text = card_of(directory).text
         assert text.count(f'model="{name}"') == 2
         assert f"# {name}\n" in text and f"vanilla-transformer translate {name} <" in text
     edited = (directory / "README.md").read_text() + "Edited.\n"
     (directory / "README.md").write_text(edited)
-    name_on_hub(directory, "ann/cat")
+    set_hub_name(directory, "ann/cat")
     assert (directory / "README.md").read_text() == edited

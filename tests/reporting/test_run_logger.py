@@ -4,22 +4,22 @@ import json
 
 import pytest
 
-from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.run_logger import RunLogger
 
 RECORDS = [{"step": step, "loss": 1.0 / step} for step in (1, 2, 3)]
 
 
 @pytest.fixture
-def journal(tmp_path):
-    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "train.log", speaks=True)
-    journal.metrics.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    return journal
+def logger(tmp_path):
+    logger = RunLogger(tmp_path / "metrics.jsonl", tmp_path / "train.log", enabled=True)
+    logger.metrics.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return logger
 
 
-def test_records_of_steps_that_are_made_again_are_forgotten(journal):
-    journal.forget_after(2)
-    assert journal.records() == RECORDS[:2]
-    assert not journal.log.exists()
+def test_records_of_steps_that_are_made_again_are_forgotten(logger):
+    logger.truncate_after(2)
+    assert logger.read_metrics() == RECORDS[:2]
+    assert not logger.log.exists()
 
 
 @pytest.mark.parametrize(
@@ -40,21 +40,21 @@ def test_records_of_steps_that_are_made_again_are_forgotten(journal):
         b'{"step": ' + b"4" * 9_999 + b"}",
     ],
 )
-def test_a_line_that_is_no_record_is_dropped_and_counted(journal, line):
-    whole = journal.metrics.read_bytes()
-    journal.metrics.write_bytes(whole[:-1] + b"\n" + line + b"\n" + whole)
-    assert journal.records() == RECORDS * 2
-    journal.forget_after(3)
-    assert journal.metrics.read_bytes() == whole * 2
-    assert journal.log.read_text().endswith(" 1 line is dropped from metrics.jsonl: cut short or damaged.\n")
+def test_a_line_that_is_no_record_is_dropped_and_counted(logger, line):
+    whole = logger.metrics.read_bytes()
+    logger.metrics.write_bytes(whole[:-1] + b"\n" + line + b"\n" + whole)
+    assert logger.read_metrics() == RECORDS * 2
+    logger.truncate_after(3)
+    assert logger.metrics.read_bytes() == whole * 2
+    assert logger.log.read_text().endswith(" 1 damaged line was dropped from metrics.jsonl.\n")
 
 
-def test_a_figure_that_is_no_number_is_left_out(journal):
-    journal.record({"step": 4, "loss": float("nan"), "dev_nll": float("inf"), "seconds": 1.0}, "step 4")
-    assert journal.records()[-1] == {"step": 4, "seconds": 1.0}
+def test_a_figure_that_is_no_number_is_left_out(logger):
+    logger.log_metrics({"step": 4, "loss": float("nan"), "dev_nll": float("inf"), "seconds": 1.0}, "step 4")
+    assert logger.read_metrics()[-1] == {"step": 4, "seconds": 1.0}
 
 
 def test_without_a_log_there_is_nothing_to_forget(tmp_path):
-    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "train.log", speaks=True)
-    journal.forget_after(3)
-    assert journal.records() == [] and not list(tmp_path.iterdir())
+    logger = RunLogger(tmp_path / "metrics.jsonl", tmp_path / "train.log", enabled=True)
+    logger.truncate_after(3)
+    assert logger.read_metrics() == [] and not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.preparation import PreparationReport
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import Summary, rate_in_words, weights_in_words
+from vanilla_transformer.reporting.summary import Summary, describe_weights, format_flops_per_second
 from vanilla_transformer.training import finalize as finish
 
 SUMMARY = Summary(
@@ -40,7 +40,7 @@ SUMMARY = Summary(
 
 
 def test_words_hold_tokens_flops_time_and_the_share_of_the_peak():
-    words = SUMMARY.in_words()
+    words = SUMMARY.describe()
     assert "24,000,000 target tokens in 10.0 minutes" in words
     assert "40,000 target tokens a second;" in words
     assert "9.00e+15 FLOPs, 1.5% of the peak (989 TFLOP/s, as published for NVIDIA H200 in bfloat16)" in words
@@ -52,11 +52,11 @@ def test_a_measured_peak_is_called_so():
     measured = dataclasses.replace(
         SUMMARY, peak_source="measured", peak_flops_per_second=2.15e11, device="2 CPU threads", precision="float32"
     )
-    assert "(215 GFLOP/s, as matrix products measured on 2 CPU threads in float32)" in measured.in_words()
+    assert "(215 GFLOP/s, as matrix products measured on 2 CPU threads in float32)" in measured.describe()
 
 
 def test_several_processes_show_speed_of_all_and_of_each():
-    words = dataclasses.replace(SUMMARY, processes=8).in_words()
+    words = dataclasses.replace(SUMMARY, processes=8).describe()
     assert "40,000 target tokens a second (5,000 a process)" in words
     assert "12.34 GB in the main process" in words
 
@@ -94,7 +94,7 @@ def test_a_summary_is_json_whatever_its_numbers_are(tmp_path):
 
 
 def test_rates_have_the_unit_that_suits_them():
-    assert [rate_in_words(rate) for rate in (7.9e15, 9.5e12, 2.15e11, 3e8)] == [
+    assert [format_flops_per_second(rate) for rate in (7.9e15, 9.5e12, 2.15e11, 3e8)] == [
         "7,900 TFLOP/s",
         "9.5 TFLOP/s",
         "215 GFLOP/s",
@@ -107,4 +107,4 @@ def test_rates_have_the_unit_that_suits_them():
     [([1000], "the checkpoint of step 1,000"), ([900, 1000], "the mean of the checkpoints of steps 900, 1,000")],
 )
 def test_words_say_which_checkpoints_the_weights_are_made_of(steps, words):
-    assert weights_in_words(steps) == words
+    assert describe_weights(steps) == words

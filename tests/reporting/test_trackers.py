@@ -153,4 +153,4 @@ def test_a_tracker_of_ones_own_is_taken_by_its_name(run, tmp_path, monkeypatch):
 def test_final_scores_are_named_after_the_text_and_the_metric(tmp_path):
     score = {"name": "chrf", "value": 41.5, "signature": "x"}
     (tmp_path / "summary.json").write_text(json.dumps({"scores": {"dev": [score], "test": [score, score]}}))
-    assert final_scores(tmp_path) == {"dev/chrf": 41.5, "test/chrf": 41.5}
+    assert final_scores(tmp_path / "summary.json") == {"dev/chrf": 41.5, "test/chrf": 41.5}

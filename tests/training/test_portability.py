@@ -16,9 +16,10 @@ import psutil
 import pytest
 import torch
 
-from vanilla_transformer import atomic_files
+from vanilla_transformer import atomic_files, malloc
+from vanilla_transformer.analysis import devices
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import allocation, devices, interruption
+from vanilla_transformer.training import signals
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import LOCK, OutputError, RunDirectory
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError
@@ -94,8 +95,8 @@ def test_a_run_without_what_windows_lacks_ends_and_goes_on_with_the_same_weights
     weights = [(tmp_path / name / "checkpoints/step-00000004/model.safetensors") for name in ("linux", "elsewhere")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert json.loads((tmp_path / "elsewhere" / "summary.json").read_text())["peak_memory_bytes"] == 7
-    assert not allocation.keep_freed_memory()
-    with interruption.stop_on_signals() as stop:
+    assert not malloc.keep_freed_memory()
+    with signals.stop_on_signals() as stop:
         signal.raise_signal(signal.SIGTERM)
     assert stop.signal == signal.SIGTERM
 
@@ -103,7 +104,7 @@ def test_a_run_without_what_windows_lacks_ends_and_goes_on_with_the_same_weights
 def test_sighup_stays_ignored_under_nohup(monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with interruption.stop_on_signals() as stop:
+        with signals.stop_on_signals() as stop:
             signal.raise_signal(signal.SIGHUP)
         assert stop.signal == 0
     finally:

@@ -22,12 +22,13 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.checkpointing import store
 from vanilla_transformer.checkpointing.store import CheckpointError
 from vanilla_transformer.data.batching import collate
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
-from vanilla_transformer.training import checkpoints, loop
+from vanilla_transformer.training import loop
 from vanilla_transformer.training.dry_run import rehearse
 from vanilla_transformer.training.loop import DivergenceError, train
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
@@ -128,8 +129,8 @@ def wait_for(condition, process):
 
 def kill_at_call(recipe, place, call):
     """A run that gets SIGKILL when it calls a function, given as `module.name`, for the n-th time."""
-    module, function = place.split(".")
-    home = importlib.import_module(f"vanilla_transformer.training.{module}")
+    module, _, function = place.rpartition(".")
+    home = importlib.import_module(f"vanilla_transformer.{module}")
     original, calls = getattr(home, function), []
 
     def deadly(*args, **kwargs):
@@ -210,16 +211,16 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("place", "call"),
     [
-        ("inputs._save_tokenizer", 1),
+        ("training.inputs._save_tokenizer", 1),
         ("inputs.prepare_corpus", 2),
         ("checkpoint_writer.commit_checkpoint", 1),  # Before there is any checkpoint.
         ("checkpoint_writer.save", 4),  # Between weights and moments, while the loop goes on.
-        ("checkpoints._sha256", 7),  # While a manifest is made.
-        ("checkpoints.sync", 19),  # Between the files of a checkpoint.
-        ("loop.prune_checkpoints", 3),
-        ("checkpoints._keep_weights_alone", 1),
-        ("finish.load_average", 1),
-        ("finish.draw_learning_curves", 1),  # When the model is there, and its card is not.
+        ("checkpointing.store._sha256", 7),  # While a manifest is made.
+        ("checkpointing.store.sync", 19),  # Between the files of a checkpoint.
+        ("training.loop.prune_checkpoints", 3),
+        ("checkpointing.store._keep_weights_alone", 1),
+        ("training.finalize.load_average", 1),
+        ("training.finalize.plot_learning_curves", 1),  # When the model is there, and its card is not.
     ],
 )
 def test_a_run_killed_at_a_delicate_place_ends_the_same(recipe, undisturbed, tmp_path, place, call):
@@ -270,7 +271,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(recipe, u
 
 
 def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe, undisturbed, tmp_path, monkeypatch):
-    mine, original, calls = into(recipe, tmp_path / "model"), checkpoints._write_manifest, []
+    mine, original, calls = into(recipe, tmp_path / "model"), store._write_manifest, []
 
     def on_a_full_disk(*args, **kwargs):
         calls.append(args)
@@ -278,8 +279,8 @@ def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe
             raise OSError(28, "No space left on device")
         original(*args, **kwargs)
 
-    monkeypatch.setattr(checkpoints, "_write_manifest", on_a_full_disk)
-    with pytest.raises(checkpoints.CheckpointError, match=r"step 9 cannot be written .*No space left on device"):
+    monkeypatch.setattr(store, "_write_manifest", on_a_full_disk)
+    with pytest.raises(store.CheckpointError, match=r"step 9 cannot be written .*No space left on device"):
         train(mine)
     monkeypatch.undo()
     assert_same_run(train(mine), undisturbed)
@@ -295,7 +296,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
     monkeypatch.setattr(loop.TrainingLoop, "_loss", diverging)
     with pytest.raises(DivergenceError, match=r"infinite at step 8, with the learning rate .*--learning-rate-scale"):
         train(mine)
-    newest = checkpoints.newest_whole_checkpoint(tmp_path / "model" / "checkpoints", print)
+    newest = store.latest_complete_checkpoint(tmp_path / "model" / "checkpoints", print)
     assert newest.step == 6
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 

@@ -44,7 +44,7 @@ def shard(model: PreTrainedModel, accelerator: Accelerator) -> None:
     plugin.auto_wrap_policy = None
 
 
-def whole(state: dict[str, Any], *, keep: bool) -> dict[str, Any]:
+def gather_full_state(state: dict[str, Any], *, keep: bool) -> dict[str, Any]:
     """`state` with each divided tensor put together, in main memory; all processes call it, for those that keep it.
 
     Elsewhere nothing is left in the place of such a tensor, so that one machine holds the whole state once.
@@ -60,7 +60,7 @@ def whole(state: dict[str, Any], *, keep: bool) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load_whole(
+def load_full_state(
     directory: Path,
     accelerator: Accelerator,
     model: torch.nn.Module,

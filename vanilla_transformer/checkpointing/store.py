@@ -13,7 +13,7 @@ from vanilla_transformer.checkpointing.averaging import WEIGHTS
 
 MANIFEST = "manifest.json"
 PROGRESS = "progress.json"
-MOMENTS = "optimizer.bin"
+OPTIMIZER = "optimizer.bin"
 RESUMABLE_KEPT = 2
 
 
@@ -94,7 +94,7 @@ def _read_manifest(path: Path) -> Checkpoint | None:
             type(step) is int
             and step == _step_of(path)
             and type(resumable) is bool
-            and {WEIGHTS, *((PROGRESS, MOMENTS) if resumable else ())} <= files.keys()
+            and {WEIGHTS, *((PROGRESS, OPTIMIZER) if resumable else ())} <= files.keys()
             and all(_is_inside(name) and type(file["bytes"]) is int and file["sha256"] for name, file in files.items())
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -123,7 +123,7 @@ def _is_inside(name: str) -> bool:
     return bool(name) and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
 
 
-def newest_whole_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
+def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint to go on from whose files all are as they were written; skipped ones are reported.
 
     Raises:
@@ -149,15 +149,15 @@ def has_checkpoints(directory: Path) -> bool:
     return any(_step_of(path) is not None for path in directory.glob("step-*"))
 
 
-def discard_after(directory: Path, step: int) -> None:
+def delete_checkpoints_after(directory: Path, step: int) -> None:
     """Deletes what a killed run was just writing, and damaged checkpoints that the run goes back behind."""
-    remove_leftovers(directory)
+    remove_partial_files(directory)
     for path in directory.glob("step-*"):
         if (_step_of(path) or 0) > step:
             _remove(path)
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_partial_files(directory: Path) -> None:
     """Deletes what a killed run was just writing."""
     for path in directory.glob(f"{PARTIAL}*"):
         _delete(path)
@@ -183,7 +183,7 @@ def commit_checkpoint(partial: Path, progress: Progress) -> Path:
     return final
 
 
-def averaged_checkpoints(
+def checkpoints_to_average(
     directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
 ) -> list[Checkpoint]:
     """The last `number` checkpoints that count in the mean of section 6.1; what is no checkpoint is reported.
@@ -205,7 +205,7 @@ def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None
 
     checkpoints = list_checkpoints(directory, ignore)
     resumable = [checkpoint for checkpoint in checkpoints if checkpoint.resumable][-RESUMABLE_KEPT:]
-    weights = averaged_checkpoints(directory, save_steps, last_step, averaged, ignore)
+    weights = checkpoints_to_average(directory, save_steps, last_step, averaged, ignore)
     for checkpoint in checkpoints:
         if checkpoint in resumable:
             continue

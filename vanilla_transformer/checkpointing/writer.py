@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.checkpointing.averaging import WEIGHTS
-from vanilla_transformer.checkpointing.sharded import is_sharded, whole
+from vanilla_transformer.checkpointing.sharded import gather_full_state, is_sharded
 from vanilla_transformer.checkpointing.store import (
     CheckpointError,
     Progress,
     commit_checkpoint,
     partial_path,
-    remove_leftovers,
+    remove_partial_files,
 )
 
 
@@ -59,7 +59,7 @@ class CheckpointWriter:
     ) -> None:
         self.accelerator, self.directory, self.report = accelerator, directory, report
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
-        self._copy, self._waits = StateCopy(), False
+        self._copy, self._synchronous = StateCopy(), False
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -84,7 +84,7 @@ class CheckpointWriter:
         unfinished, progress = partial_path(self.directory, progress.step), replace(progress)
         try:
             if self.accelerator.is_main_process:
-                remove_leftovers(self.directory)
+                remove_partial_files(self.directory)
                 unfinished.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
             write_large = self._begin(unfinished)
@@ -100,7 +100,7 @@ class CheckpointWriter:
 
             self._thread = threading.Thread(target=self._guarded, args=(work, progress.step), name="checkpoint")
             self._thread.start()
-            if self._waits:
+            if self._synchronous:
                 self.wait()
 
     def wait(self) -> None:
@@ -133,18 +133,18 @@ class CheckpointWriter:
             "optimizer": self.optimizer.state_dict(),
         }
         if is_sharded(accelerator):
-            state = whole(state, keep=accelerator.is_main_process)
+            state = gather_full_state(state, keep=accelerator.is_main_process)
         if not accelerator.is_main_process:
             return lambda: None
-        return partial(_write_large, state if self._waits else self._copied(state), unfinished)
+        return partial(_write_large, state if self._synchronous else self._copied(state), unfinished)
 
     def _copied(self, state: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._copy.of(state)
+            return self._copy.update(state)
         except (RuntimeError, MemoryError) as error:
             reason = " ".join(str(error).split())
             self.report(f"Training waits for each checkpoint: there is no memory for a copy of the state ({reason}).")
-            self._waits = True
+            self._synchronous = True
             return state
 
     def _guarded(self, work: Callable[[], None], step: int) -> None:
@@ -160,7 +160,7 @@ class CheckpointWriter:
     def _explained(self, error: Exception, step: int) -> CheckpointError:
         reason = _reason(error, self.directory)
         with suppress(OSError):  # The directory itself may be gone.
-            remove_leftovers(self.directory)
+            remove_partial_files(self.directory)
             reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
         return CheckpointError(
             f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): the earlier ones are "
@@ -182,7 +182,7 @@ class StateCopy:
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
 
-    def of(self, state: dict[str, Any]) -> dict[str, Any]:
+    def update(self, state: dict[str, Any]) -> dict[str, Any]:
         """`state` with each tensor replaced by its copy, which holds until the next call.
 
         Raises:

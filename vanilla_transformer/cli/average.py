@@ -55,7 +55,7 @@ class Average:
         print(self.output)
 
     def _checkpoints(self) -> list[Path]:
-        from vanilla_transformer.checkpointing.store import averaged_checkpoints
+        from vanilla_transformer.checkpointing.store import checkpoints_to_average
         from vanilla_transformer.reporting.summary import read_summary
         from vanilla_transformer.training.run_directory import RunDirectory
 
@@ -69,7 +69,7 @@ class Average:
             return list(self.models)
         recipe = load_recipe(run.path / "recipe.yaml")
         last_step = (read_summary(run.summary) or {}).get("steps")
-        chosen = averaged_checkpoints(
+        chosen = checkpoints_to_average(
             run.checkpoints, recipe.save_steps or 1, last_step, self.last or recipe.average_checkpoints, warn
         )
         if not chosen:

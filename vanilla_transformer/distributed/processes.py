@@ -105,7 +105,7 @@ def _check_launch(accelerator: Accelerator) -> None:
         )
 
 
-def main_first(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+def main_process_first(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
     """The result of `work` on every process; the main one does it first, so that the others find what it wrote.
 
     Where the main process fails, it alone says why.
@@ -114,7 +114,7 @@ def main_first(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
     return result[0] if result else work()
 
 
-def main_decides(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
     """The result of `work` on the main process, sent to all others."""
     result: list[Any] = _on_main(accelerator, work) or [None]
     return broadcast_object_list(result)[0]
@@ -135,7 +135,7 @@ def _on_main(accelerator: Accelerator, work: Callable[[], Result]) -> list[Resul
     return result
 
 
-def agree(accelerator: Accelerator, facts: dict[str, Any], sentence: str) -> None:
+def check_same(accelerator: Accelerator, facts: dict[str, Any], sentence: str) -> None:
     """Ends the run on all processes if one has another value of one of the `facts` than the main process.
 
     Args:
@@ -156,9 +156,9 @@ def agree(accelerator: Accelerator, facts: dict[str, Any], sentence: str) -> Non
                 raise LaunchError(sentence.format(process=process, name=name, theirs=theirs[name], ours=ours[name]))
 
 
-def agree_on_recipe(accelerator: Accelerator, recipe: Recipe) -> None:
+def check_same_recipe(accelerator: Accelerator, recipe: Recipe) -> None:
     """Ends the run if the processes were started with different recipes or options."""
-    agree(
+    check_same(
         accelerator,
         vars(recipe),
         "{process} was started with {name} {theirs}, the main process with {ours}: give all the same command, and "
@@ -166,13 +166,13 @@ def agree_on_recipe(accelerator: Accelerator, recipe: Recipe) -> None:
     )
 
 
-def agree_on_output(accelerator: Accelerator, recipe_file: Path) -> None:
+def check_same_output(accelerator: Accelerator, recipe_file: Path) -> None:
     """Ends the run if a process does not see what the main one has just written to the output directory."""
-    written = main_decides(accelerator, lambda: _mark(recipe_file))
+    written = broadcast_from_main(accelerator, lambda: _mark(recipe_file))
     end = time.monotonic() + LONGEST_DELAY
     while (seen := _mark(recipe_file)) != written and time.monotonic() < end:
         time.sleep(0.2)
-    agree(
+    check_same(
         accelerator,
         {"output": seen == written},
         f"{{process}} does not see the output directory {recipe_file.parent} of the main process: name one on a "
@@ -188,9 +188,9 @@ def _mark(file: Path) -> tuple[str, int] | None:
         return None
 
 
-def agree_on_data(accelerator: Accelerator, fingerprints: dict[str, str]) -> None:
+def check_same_data(accelerator: Accelerator, fingerprints: dict[str, str]) -> None:
     """Ends the run if a process reads other pairs than the main one."""
-    agree(
+    check_same(
         accelerator,
         fingerprints,
         "{process} reads other pairs for {name} than the main process: the files must be the same on all machines.",

@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
 from vanilla_transformer import __version__
-from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, PublishedSplitting
+from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 
 
 class MetricError(ValueError):
@@ -56,7 +56,7 @@ def _paper_bleu(language: str) -> Metric:
     """Section 6.1: BLEU as the paper's authors counted it, over words that are split as theirs."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-        split = PublishedSplitting(language)
+        split = MosesTokenization(language)
         value, signature = _TOKENIZED_BLEU.measure(
             [split(prediction) for prediction in predictions],
             [[split(reference) for reference in accepted] for accepted in references],
@@ -66,7 +66,7 @@ def _paper_bleu(language: str) -> Metric:
     return Metric(measure)
 
 
-def _words_wrong(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+def _word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
     """Grapheme-to-phoneme word error rate: the share of items that equal none of their references."""
     wrong = sum(
         prediction.split() not in [reference.split() for reference in accepted]
@@ -75,7 +75,7 @@ def _words_wrong(predictions: Sequence[str], references: Sequence[Sequence[str]]
     return 100 * wrong / len(predictions), _signature("items-that-equal-no-reference", references)
 
 
-def _phonemes_wrong(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+def _phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
     """Grapheme-to-phoneme phoneme error rate: edits to the nearest reference over that reference's length."""
     edits = length = 0
     for prediction, accepted in zip(predictions, references, strict=True):
@@ -109,8 +109,8 @@ METRICS = {
     "tokenized_bleu": _TOKENIZED_BLEU,
     "paper_bleu": _paper_bleu("de"),
     **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},
-    "wer": Metric(_words_wrong, one_item_per_source=True),
-    "per": Metric(_phonemes_wrong, one_item_per_source=True),
+    "wer": Metric(_word_error_rate, one_item_per_source=True),
+    "per": Metric(_phoneme_error_rate, one_item_per_source=True),
 }
 
 

@@ -18,7 +18,7 @@ STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("„‟“”«»", '"') | dict.fr
 HYPHEN_IN_A_WORD = re.compile(r"(\S)-(\S)")
 
 
-class PublishedSplitting:
+class MosesTokenization:
     """Splits raw text: straight quotes, Moses tokens with XML escapes, and compounds parted at their hyphens."""
 
     def __init__(self, language: str) -> None:

@@ -69,7 +69,7 @@ def evaluate_model(
         generate_kwargs: For `model.generate`, whose own settings apply otherwise.
     """
     check_names(metrics)
-    sources, references = list(corpus["source"]), _joined(tokenizer, corpus["target"])
+    sources, references = list(corpus["source"]), _detokenized(tokenizer, corpus["target"])
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
@@ -104,9 +104,9 @@ def help_to_evaluate(
     take_part(translator, list(dict.fromkeys(corpus["source"])), processes)
 
 
-def _joined(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:
+def _detokenized(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:
     if isinstance(tokenizer, VanillaTransformerTokenizer):
-        return [tokenizer.joined(reference) for reference in references]
+        return [tokenizer.detokenize(reference) for reference in references]
     return list(references)
 
 

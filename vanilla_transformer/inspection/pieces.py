@@ -56,6 +56,6 @@ class Pieces:
         """1 where a word has a token, (words, tokens)."""
         return (torch.arange(len(self.words))[:, None] == torch.tensor(self.word_of)).float()
 
-    def joined(self) -> "Pieces":
+    def as_words(self) -> "Pieces":
         """The words, each as one piece."""
         return Pieces(self.words, self.words, tuple(range(len(self.words))))

@@ -58,9 +58,9 @@ class Attention:
             merged[kind] = (queries / queries.sum(1, keepdim=True)) @ weights_NHQL @ keys.T
         return replace(
             self,
-            source=self.source.joined(),
-            read=self.read.joined(),
-            written=self.written.joined(),
+            source=self.source.as_words(),
+            read=self.read.as_words(),
+            written=self.written.as_words(),
             weights=merged,
         )
 

@@ -124,7 +124,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         )
         return cls(tokenizer_object=tokenizer, split_special_tokens=True, **_SPECIAL_TOKENS)
 
-    def joined(self, text: str) -> str:
+    def detokenize(self, text: str) -> str:
         """The text as a translation into it comes out: the same, but for `presplit`, whose pieces become words."""
         ids = self(text, add_special_tokens=False)["input_ids"]
         return str(self.decode(ids, skip_special_tokens=True))

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
-def draw_learning_curves(records: Sequence[dict[str, Any]], file: Path) -> None:
+def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path) -> None:
     """Draws training loss, loss on `dev` and learning rate over the steps from the lines of a metrics.jsonl."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))

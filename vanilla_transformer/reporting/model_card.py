@@ -19,7 +19,7 @@ from vanilla_transformer.atomic_files import replace_text
 from vanilla_transformer.data.places import split_off, table_suffix
 from vanilla_transformer.data.sources import CorpusSource, parse_sources
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import Summary, weights_in_words
+from vanilla_transformer.reporting.summary import Summary, describe_weights
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
@@ -28,7 +28,7 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
 TASK = "translation"
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
-_SEAL = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
+_CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 _NOT_SCORED = "No score of it is given here."
 
@@ -59,17 +59,17 @@ def write_model_card(
         data=_data_lines(recipe, summary),
         training=_training_lines(summary),
         limits=_limits(recipe),
-        recipe=without_places(recipe).to_yaml().strip(),
+        recipe=without_local_paths(recipe).to_yaml().strip(),
     )
     file = directory / CARD
-    if file.exists() and not is_as_written(_read(file)):
+    if file.exists() and not is_unmodified(_read(file)):
         file = directory / "model_card.md"
-    _write(file, _sealed(text))
+    _write(file, _with_checksum(text))
 
 
 def write_plain_card(directory: Path, title: str) -> None:
     """Writes the card of a model of which no more is known than its files."""
-    _write(directory / CARD, _sealed(_fill(directory, [], title=title)))
+    _write(directory / CARD, _with_checksum(_fill(directory, [], title=title)))
 
 
 def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"],
     listed = _listed(head.metrics)
     head.metrics = listed + sorted({score.name for score in scores} - {name for name in listed if type(name) is str})
     card.text = _with_rows(card.text.replace(f"- {_NOT_SCORED}\n", ""), added)
-    _save(directory, str(card), as_written=is_as_written(text))
+    _save(directory, str(card), unmodified=is_unmodified(text))
 
 
 def check_card(directory: Path) -> None:
@@ -118,27 +118,27 @@ def set_license(directory: Path, license: str) -> None:
     if given is None:
         head = f"license: {license}\n"
         changed = re.sub(r"\A---\r?\n", lambda match: match[0] + head, text)
-        _save(directory, changed if changed != text else f"---\n{head}---\n\n{text}", as_written=is_as_written(text))
+        _save(directory, changed if changed != text else f"---\n{head}---\n\n{text}", unmodified=is_unmodified(text))
 
 
-def name_on_hub(directory: Path, repo_id: str) -> None:
+def set_hub_name(directory: Path, repo_id: str) -> None:
     """Gives the model the name in its card that it is loaded by from the Hub, unless somebody has edited the card."""
     text = _read(directory / CARD)
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
-    if is_as_written(text) and title is not None:
+    if is_unmodified(text) and title is not None:
         old = title[1]
         for before, after in (("# ", "\n"), ('model="', '"'), ("vanilla-transformer translate ", " <")):
             text = text.replace(f"{before}{old}{after}", f"{before}{repo_id}{after}")
-        _save(directory, text, as_written=True)
+        _save(directory, text, unmodified=True)
 
 
-def is_as_written(text: str) -> bool:
+def is_unmodified(text: str) -> bool:
     """Whether a card is one of ours that nobody has edited since."""
-    seal = _SEAL.search(text)
-    return seal is not None and seal[1] == _digest(text[: seal.start()])
+    found = _CHECKSUM.search(text)
+    return found is not None and found[1] == _digest(text[: found.start()])
 
 
-def _sealed(text: str) -> str:
+def _with_checksum(text: str) -> str:
     return f"{text}\n<!-- as vanilla_transformer wrote it: {_digest(text)} -->\n"
 
 
@@ -146,8 +146,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _save(directory: Path, text: str, as_written: bool) -> None:
-    _write(directory / CARD, _sealed(_SEAL.sub("", text)) if as_written else text)
+def _save(directory: Path, text: str, unmodified: bool) -> None:
+    _write(directory / CARD, _with_checksum(_CHECKSUM.sub("", text)) if unmodified else text)
 
 
 def _read(path: Path) -> str:
@@ -325,8 +325,8 @@ def _training_lines(summary: Summary) -> list[str]:
     lines = [
         f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} target tokens.",
         f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "
-        f"{'; '.join(summary.cost_in_words())}.",
-        f"The weights are {weights_in_words(summary.averaged_steps)}.",
+        f"{'; '.join(summary.describe_cost())}.",
+        f"The weights are {describe_weights(summary.averaged_steps)}.",
     ]
     if summary.best_dev_nll is not None:
         lines.append(
@@ -336,7 +336,7 @@ def _training_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def without_places(recipe: Recipe) -> Recipe:
+def without_local_paths(recipe: Recipe) -> Recipe:
     """The recipe as others may see it: files and directories of this machine by their names alone."""
     names = {
         part: name

@@ -45,7 +45,7 @@ class Summary:
     precision: str
     scores: "dict[str, list[Score]]"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """The summary for the person who waited for it."""
         losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
         if self.best_dev_nll is not None:
@@ -54,10 +54,10 @@ class Summary:
         return (
             f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
             f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
-            f"{'; '.join([*losses, *self.cost_in_words()])}."
+            f"{'; '.join([*losses, *self.describe_cost()])}."
         )
 
-    def cost_in_words(self) -> list[str]:
+    def describe_cost(self) -> list[str]:
         """Speed, operations and memory, each with what it is measured by."""
         speed = f"{self.target_tokens_per_second:,.0f} target tokens a second"
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
@@ -65,7 +65,7 @@ class Summary:
             speed += f" ({self.target_tokens_per_second / self.processes:,.0f} a process)"
             memory += " in the main process"
         how = "as published for" if self.peak_source == "published" else "as matrix products measured on"
-        peak = f"{rate_in_words(self.peak_flops_per_second)}, {how} {self.device} in {self.precision}"
+        peak = f"{format_flops_per_second(self.peak_flops_per_second)}, {how} {self.device} in {self.precision}"
         return [speed, f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of the peak ({peak})", memory]
 
     def write(self, file: Path) -> None:
@@ -94,13 +94,13 @@ def read_summary(file: Path) -> dict[str, Any] | None:
     return summary if isinstance(summary, dict) else None
 
 
-def weights_in_words(averaged_steps: Sequence[int]) -> str:
+def describe_weights(averaged_steps: Sequence[int]) -> str:
     """Which checkpoints the model's weights are made of."""
     checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 
 
-def rate_in_words(flops_per_second: float) -> str:
+def format_flops_per_second(flops_per_second: float) -> str:
     """Operations a second with the unit that suits their number."""
     value, unit = (
         (flops_per_second / 1e12, "TFLOP/s") if flops_per_second >= 1e12 else (flops_per_second / 1e9, "GFLOP/s")

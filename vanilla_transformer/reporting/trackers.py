@@ -67,7 +67,7 @@ class RunWandB(WandBTracker):
 
     def start(self) -> None:
         """Goes on with this directory's earlier run, if it had one."""
-        self.init_kwargs["id"] = _lasting_id(self._output)
+        self.init_kwargs["id"] = _run_id(self._output)
         super().start()
 
 
@@ -80,7 +80,7 @@ class RunTrackio(TrackioTracker):
 
     def start(self) -> None:
         """Goes on with this directory's earlier run, if it had one; Trackio knows runs by their name alone."""
-        self.init_kwargs["name"] = f"{self._output.absolute().name}-{_lasting_id(self._output)}"
+        self.init_kwargs["name"] = f"{self._output.absolute().name}-{_run_id(self._output)}"
         super().start()
 
 
@@ -91,7 +91,7 @@ _CLASSES: dict[str, type[RunTensorBoard | RunWandB | RunTrackio]] = {
 }
 
 
-def _lasting_id(output: Path) -> str:
+def _run_id(output: Path) -> str:
     """An id that is the run's own: drawn when it first starts and the same whenever it goes on."""
     file = tracker_files(output) / "run-id"
     if not file.exists():

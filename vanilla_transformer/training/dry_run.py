@@ -9,10 +9,10 @@ from accelerate.utils import gather_object
 
 from vanilla_transformer.analysis.devices import describe_device
 from vanilla_transformer.checkpointing.sharded import is_sharded
-from vanilla_transformer.checkpointing.store import Progress, newest_whole_checkpoint
+from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
 from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.distributed.processes import main_decides
+from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, settled
 from vanilla_transformer.training.loop import make_plan
 from vanilla_transformer.training.run_directory import AlreadyFinished
@@ -40,7 +40,7 @@ def _rehearse(recipe: Recipe) -> None:
     with begun(recipe) as beginning:
         recipe, inputs = prepare(beginning)
         accelerator = beginning.accelerator
-        place = main_decides(accelerator, lambda: _place(beginning))
+        place = broadcast_from_main(accelerator, lambda: _place(beginning))
         ahead = _steps_from(place, inputs.train, recipe)
         steps = list(islice(ahead, min(STEPS_SHOWN, settled(recipe.max_steps) - place.step)))
         mine = "\n".join([_name(accelerator), *_lines(steps, place, accelerator)])
@@ -50,7 +50,7 @@ def _rehearse(recipe: Recipe) -> None:
 
 
 def _place(beginning: Begun) -> Progress:
-    checkpoint = newest_whole_checkpoint(beginning.run.checkpoints, beginning.journal.say)
+    checkpoint = latest_complete_checkpoint(beginning.run.checkpoints, beginning.logger.info)
     return checkpoint.progress() if checkpoint is not None else Progress()
 
 

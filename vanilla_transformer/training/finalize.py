@@ -14,17 +14,17 @@ from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.checkpointing.averaging import load_average
 from vanilla_transformer.checkpointing.store import (
     Progress,
-    averaged_checkpoints,
-    remove_leftovers,
+    checkpoints_to_average,
+    remove_partial_files,
 )
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.evaluation.scoring import evaluate_model
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipe.schema import Recipe, settled
-from vanilla_transformer.reporting.curves import draw_learning_curves
+from vanilla_transformer.reporting.curves import plot_learning_curves
 from vanilla_transformer.reporting.model_card import write_model_card
-from vanilla_transformer.reporting.run_logger import Journal
-from vanilla_transformer.reporting.summary import Summary, weights_in_words
+from vanilla_transformer.reporting.run_logger import RunLogger
+from vanilla_transformer.reporting.summary import Summary, describe_weights
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation import translate_lines
@@ -40,39 +40,39 @@ def finish_run(
     inputs: Inputs,
     model: VanillaTransformerForConditionalGeneration,
     progress: Progress,
-    journal: Journal,
+    logger: RunLogger,
 ) -> None:
     """Makes the output directory a scored model; done again from the last checkpoint if it is interrupted."""
-    remove_leftovers(run.path)
-    averaged = _load_mean_of_checkpoints(recipe, run, model, progress, journal)
+    remove_partial_files(run.path)
+    averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
     _save_model(model, run)
     scores = {
-        name: _score(name, text, recipe, inputs, model, journal)
+        name: _score(name, text, recipe, inputs, model, logger)
         for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
         if text is not None and recipe.metrics
     }
-    summary = _summarise(recipe, inputs, model, progress, journal.records(), averaged, scores)
-    draw_learning_curves(journal.records(), run.path / "learning_curves.png")
+    summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
+    plot_learning_curves(logger.read_metrics(), run.path / "learning_curves.png")
     write_model_card(run.path, recipe, summary, inputs.languages)
     _print_examples(recipe, inputs, model)
-    journal.say(summary.in_words())
+    logger.info(summary.describe())
     shutil.rmtree(run.prepared, ignore_errors=True)
     summary.write(run.summary)
 
 
 def _load_mean_of_checkpoints(
-    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, journal: Journal
+    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
 ) -> list[int]:
     """Section 6.1: puts the mean of the last checkpoints into the model, and returns their steps."""
     whole = []
-    for checkpoint in averaged_checkpoints(
-        run.checkpoints, settled(recipe.save_steps), progress.step, recipe.average_checkpoints, journal.say
+    for checkpoint in checkpoints_to_average(
+        run.checkpoints, settled(recipe.save_steps), progress.step, recipe.average_checkpoints, logger.info
     ):
         damage = checkpoint.damage()
         if damage is None:
             whole.append(checkpoint)
         else:
-            journal.say(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
+            logger.info(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
     load_average(model, [checkpoint.path for checkpoint in whole])
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise OutputError(
@@ -80,7 +80,7 @@ def _load_mean_of_checkpoints(
             "anew in another output directory with a smaller --learning-rate-scale."
         )
     steps = [checkpoint.step for checkpoint in whole]
-    journal.say(f"The model is {weights_in_words(steps)}.")
+    logger.info(f"The model is {describe_weights(steps)}.")
     return steps
 
 
@@ -106,13 +106,13 @@ def _score(
     recipe: Recipe,
     inputs: Inputs,
     model: VanillaTransformerForConditionalGeneration,
-    journal: Journal,
+    logger: RunLogger,
 ) -> list[Score]:
     total = len(set(corpus["source"]))
     with tqdm(desc=f"translating {name}", total=total, unit="sentence", disable=None, leave=False) as bar:
         evaluation = evaluate_model(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update)
     for score in evaluation.scores:
-        journal.say(f"{name}: {score}")
+        logger.info(f"{name}: {score}")
     return evaluation.scores
 
 

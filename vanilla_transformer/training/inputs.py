@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from vanilla_transformer.atomic_files import PARTIAL, replace_text
-from vanilla_transformer.checkpointing.store import has_checkpoints, remove_leftovers
+from vanilla_transformer.checkpointing.store import has_checkpoints, remove_partial_files
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
@@ -261,7 +261,7 @@ def _sentences(sample: Sequence[Pair], sides: str) -> Iterator[str]:
 
 def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
     """Puts whole files into the model directory, the one that says that all are there last."""
-    remove_leftovers(run.path)
+    remove_partial_files(run.path)
     partial = run.path / f"{PARTIAL}tokenizer"
     try:
         tokenizer.save_pretrained(partial)

@@ -15,23 +15,23 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 
 from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
-from vanilla_transformer.checkpointing.sharded import is_sharded, load_whole, shard
+from vanilla_transformer.checkpointing.sharded import is_sharded, load_full_state, shard
 from vanilla_transformer.checkpointing.store import (
     Checkpoint,
     Progress,
-    discard_after,
-    newest_whole_checkpoint,
+    delete_checkpoints_after,
+    latest_complete_checkpoint,
     prune_checkpoints,
 )
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
 from vanilla_transformer.data.batching import StepPlan, collate, share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.distributed.processes import main_decides
+from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipe.defaults import duration, new_model
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, settled
-from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import PROJECT, final_scores
 from vanilla_transformer.training.finalize import finish_run
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
@@ -72,28 +72,28 @@ def train(recipe: Recipe) -> Path:
 
 def _follow(beginning: Begun) -> None:
     """A run from its first file to its last; how it ends is in the log."""
-    run, accelerator, journal = beginning.run, beginning.accelerator, beginning.journal
+    run, accelerator, logger = beginning.run, beginning.accelerator, beginning.logger
     try:
         recipe, inputs = prepare(beginning)
         _start_trackers(accelerator, recipe)
-        loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, journal)
+        loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
         loop.resume()
-        main_decides(accelerator, lambda: run.go_on(recipe))
+        broadcast_from_main(accelerator, lambda: run.go_on(recipe))
         with stop_on_signals() as stop, loop.writer:
             loop.run(stop)
         if not loop.is_over:
             step = loop.progress.step
-            journal.say(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
+            logger.info(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
             raise SystemExit(128 + (stop.signal or signal.SIGTERM))
         if accelerator.is_main_process:
-            finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, journal)
+            finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
             accelerator.log(final_scores(run.summary), step=loop.progress.step)
     except (OSError, ValueError, RuntimeError, RecipeError) as error:
         with suppress(OSError):
-            journal.note(f"Ended by an error: {error}")
+            logger.debug(f"Ended by an error: {error}")
         raise
     finally:
-        journal.end_bar()
+        logger.close_bar()
 
 
 def _start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
@@ -112,9 +112,9 @@ class TrainingLoop:
         corpus: PreparedCorpus,
         dev: PreparedCorpus | None,
         checkpoints: Path,
-        journal: Journal,
+        logger: RunLogger,
     ) -> None:
-        self.recipe, self.accelerator, self.journal = recipe, accelerator, journal
+        self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
@@ -139,7 +139,7 @@ class TrainingLoop:
         )
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
-        self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, journal.say)
+        self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, logger.info)
         self.learning_rate = 0.0
         self.unread_loss = torch.zeros((), device=accelerator.device)
         self.figures: dict[str, float] = {}
@@ -164,14 +164,14 @@ class TrainingLoop:
 
     def resume(self) -> None:
         """Goes back to the newest whole checkpoint, if there is one, and forgets what was recorded after it."""
-        checkpoint = main_decides(
-            self.accelerator, lambda: newest_whole_checkpoint(self.checkpoints, self.journal.say)
+        checkpoint = broadcast_from_main(
+            self.accelerator, lambda: latest_complete_checkpoint(self.checkpoints, self.logger.info)
         )
         if checkpoint is not None:
             self._go_back_to(checkpoint)
         if self.accelerator.is_main_process:
-            discard_after(self.checkpoints, self.progress.step)
-        self.journal.forget_after(self.progress.step)
+            delete_checkpoints_after(self.checkpoints, self.progress.step)
+        self.logger.truncate_after(self.progress.step)
 
     def _go_back_to(self, checkpoint: Checkpoint) -> None:
         begun, processes = self.progress, self.progress.processes
@@ -182,12 +182,12 @@ class TrainingLoop:
             raise self._other_text("dev")
         self.progress.data, self.progress.dev = begun.data, begun.dev
         if is_sharded(self.accelerator):
-            load_whole(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
+            load_full_state(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
         else:
             self.accelerator.load_state(str(checkpoint.path))
-        self.journal.say(f"Going on from the checkpoint of step {checkpoint.step:,}.")
+        self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != processes:
-            self.journal.say(
+            self.logger.info(
                 f"The number of processes was {self.progress.processes} and is {processes} now: "
                 "dropout draws other numbers than it would have."
             )
@@ -203,7 +203,7 @@ class TrainingLoop:
     def run(self, stop: StopRequest) -> None:
         """Trains to the end, or until a signal has asked to stop; either way the last step is saved."""
         self.model.train()
-        self.journal.start_bar(total=self.max_steps, done=self.progress.step)
+        self.logger.start_bar(total=self.max_steps, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
         self._begun_after = self.progress.step
         with closing(self._remaining_steps()) as steps:
@@ -221,10 +221,10 @@ class TrainingLoop:
                 if stopping or self._is_due(self.save_steps):
                     self._save()
                 self.writer.raise_failure()
-                self.journal.advance(_in_words(self.figures))
+                self.logger.update_bar(_in_words(self.figures))
                 if stopping:
                     break
-        self.journal.end_bar()
+        self.logger.close_bar()
 
     def _remaining_steps(self) -> Generator[FedStep]:
         """Epoch after epoch, from the place where the run stands."""
@@ -372,7 +372,9 @@ class TrainingLoop:
         epoch = progress.epoch + progress.step_in_epoch / self.steps_in_epoch
         place = {"step": progress.step, "epoch": round(epoch, 4)}
         totals = {"target_tokens": progress.target_tokens, "seconds": round(progress.seconds, 3)}
-        self.journal.record({**place, **figures, **totals}, f"step {progress.step:,} · epoch {epoch:.2f} · {words}")
+        self.logger.log_metrics(
+            {**place, **figures, **totals}, f"step {progress.step:,} · epoch {epoch:.2f} · {words}"
+        )
         self.accelerator.log(figures, step=progress.step)
 
     def _pass_time(self) -> float:

@@ -11,18 +11,18 @@ from accelerate import Accelerator
 
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.distributed.processes import (
-    agree_on_data,
-    agree_on_output,
-    agree_on_recipe,
-    main_decides,
-    main_first,
+    broadcast_from_main,
+    check_same_data,
+    check_same_output,
+    check_same_recipe,
+    main_process_first,
     start_accelerator,
 )
 from vanilla_transformer.distributed.watch import standing_together
 from vanilla_transformer.evaluation.metrics import check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, complete, device_facts
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.reporting.run_logger import Journal
+from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory
 
@@ -34,7 +34,7 @@ class Begun:
     recipe: Recipe
     run: RunDirectory
     accelerator: Accelerator
-    journal: Journal
+    logger: RunLogger
 
 
 @contextmanager
@@ -53,16 +53,16 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
         raise RecipeError("There is no place for the model: name a directory as --output.")
     run = RunDirectory(Path(recipe.output))
     accelerator = start_accelerator(recipe, run.path)
-    journal = Journal(run.metrics, run.log, speaks=accelerator.is_main_process)
+    logger = RunLogger(run.metrics, run.log, enabled=accelerator.is_main_process)
     try:
-        with standing_together(accelerator, journal.note):
-            agree_on_recipe(accelerator, recipe)
-            to_follow = main_decides(accelerator, lambda: _opened(run, recipe))
+        with standing_together(accelerator, logger.debug):
+            check_same_recipe(accelerator, recipe)
+            to_follow = broadcast_from_main(accelerator, lambda: _opened(run, recipe))
             if not isinstance(to_follow, AlreadyFinished):
-                agree_on_output(accelerator, run.path / RECIPE)
+                check_same_output(accelerator, run.path / RECIPE)
                 if accelerator.is_main_process and not run.is_locked:
-                    journal.say(f"The disk of {run.path} cannot lock files: let no other process train there.")
-                yield Begun(to_follow, run, accelerator, journal)
+                    logger.info(f"The disk of {run.path} cannot lock files: let no other process train there.")
+                yield Begun(to_follow, run, accelerator, logger)
                 return
         raise to_follow
     finally:
@@ -80,14 +80,14 @@ def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
 
 def prepare(begun: Begun) -> tuple[Recipe, Inputs]:
     """Makes tokens of the text, and settles what the recipe leaves open."""
-    accelerator, run, journal = begun.accelerator, begun.run, begun.journal
-    inputs = main_first(accelerator, lambda: gather_inputs(begun.recipe, run, journal.say))
+    accelerator, run, logger = begun.accelerator, begun.run, begun.logger
+    inputs = main_process_first(accelerator, lambda: gather_inputs(begun.recipe, run, logger.info))
     corpora = {"train": inputs.train, "dev": inputs.dev}
-    agree_on_data(accelerator, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
-    return main_decides(accelerator, lambda: _settle(inputs, accelerator, journal)), inputs
+    check_same_data(accelerator, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
+    return broadcast_from_main(accelerator, lambda: _settle(inputs, accelerator, logger)), inputs
 
 
-def _settle(inputs: Inputs, accelerator: Accelerator, journal: Journal) -> Recipe:
+def _settle(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Recipe:
     """Chooses what is still open, and says so."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
@@ -97,7 +97,7 @@ def _settle(inputs: Inputs, accelerator: Accelerator, journal: Journal) -> Recip
     device = device_facts(accelerator.device, accelerator.num_processes)
     recipe, sentences = complete(inputs.recipe, corpus, device)
     for sentence in sentences:
-        journal.say(sentence)
+        logger.info(sentence)
     return recipe
 
 
