@@ -12,8 +12,8 @@ from torch import nn
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model import cpu, fast_generation
-from vanilla_transformer.model.packed_decoder import StepDecoder
-from vanilla_transformer.model.packed_weights import Layout
+from vanilla_transformer.model.packed_decoder import PackedDecoder
+from vanilla_transformer.model.packed_weights import PackedWeights
 
 TESTS = Path(__file__).parents[1]
 # What makes each library do as on a processor with AVX2 alone. ONNX Runtime has no such variable.
@@ -29,7 +29,7 @@ ENGINES = [name for name in torch.backends.quantized.supported_engines if name !
 
 @pytest.fixture
 def emulating(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor without products of bfloat16."""
+    """A processor without bfloat16 multiplication."""
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
 
 
@@ -57,7 +57,7 @@ def test_8_bits_are_right_with_every_engine(engine: str, rows: int):
     torch.manual_seed(0)
     linear, x = nn.Linear(512, 2048), torch.randn(rows, 512)
     with torch.no_grad(), cpu.int8_engine(engine):
-        found, expected = Layout(torch.float32, "int8").product(linear.weight, linear.bias)(x), linear(x)
+        found, expected = PackedWeights(torch.float32, "int8").linear(linear.weight, linear.bias)(x), linear(x)
     assert (found - expected).abs().max() < 0.025 * expected.abs().max()
 
 
@@ -83,7 +83,7 @@ def test_asking_changes_nothing_and_warns_of_nothing():
     assert torch.backends.quantized.engine == before
 
 
-def test_products_that_would_be_emulated_are_computed_in_float32(emulating):
+def test_multiplications_that_would_be_emulated_are_computed_in_float32(emulating):
     here, elsewhere = torch.device("cpu"), torch.device("cuda")
     assert cpu.computing_dtype(torch.bfloat16, here) == cpu.computing_dtype(torch.float16, here) == torch.float32
     assert cpu.computing_dtype(torch.bfloat16, elsewhere) == torch.bfloat16
@@ -114,12 +114,12 @@ def test_a_model_in_16_bits_decodes_in_float32_where_they_would_be_emulated(
 ):
     asked = []
 
-    class Decoder(StepDecoder):
+    class Decoder(PackedDecoder):
         def __init__(self, model, dtype, quantization=None):
             asked.append(dtype)
             super().__init__(model, dtype, quantization)
 
-    monkeypatch.setattr(fast_generation, "StepDecoder", Decoder)
+    monkeypatch.setattr(fast_generation, "PackedDecoder", Decoder)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]), "num_beams": num_beams, "max_new_tokens": 8}
     rounded = tiny_model.to(dtype)
     found = rounded.generate(**inputs)

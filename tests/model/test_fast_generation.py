@@ -1,4 +1,4 @@
-"""The fast road of `generate` against the library's own search: same hypotheses, same scores, and who goes where."""
+"""The fast path of `generate` against the library's own search: same hypotheses and scores, and which one is used."""
 
 import copy
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model import fast_generation
-from vanilla_transformer.model.packed_encoder import LaidOutEncoder
+from vanilla_transformer.model.packed_encoder import PackedEncoder
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 
@@ -50,7 +50,7 @@ def sentences(seed: int, lengths: list[int], side: str) -> dict[str, torch.Tenso
 
 
 @pytest.fixture
-def roads(monkeypatch) -> list[str]:
+def paths_taken(monkeypatch) -> list[str]:
     """Which search each call of `generate` was given to."""
     taken: list[str] = []
 
@@ -225,17 +225,17 @@ LIBRARY = {
 
 
 @pytest.mark.parametrize("asked", FAST.values(), ids=FAST)
-def test_fast_road_takes(roads, asked: dict):
+def test_the_fast_path_supports(paths_taken, asked: dict):
     sharp(0).generate(**{**INPUTS, **asked})
-    assert roads == ["fast"]
+    assert paths_taken == ["fast"]
 
 
 @pytest.mark.parametrize("asked", LIBRARY.values(), ids=LIBRARY)
-def test_the_library_takes(roads, asked: dict):
+def test_the_library_searches_with(paths_taken, asked: dict):
     model = sharp(0)
     model.set_attn_implementation("eager")
     model.generate(**{**INPUTS, **asked})
-    assert roads == ["library"]
+    assert paths_taken == ["library"]
 
 
 def with_dropout(model) -> None:
@@ -276,12 +276,12 @@ def without_an_end(model) -> None:
     "change",
     [with_dropout, with_a_hook, with_a_replaced_forward, with_an_adapter, with_attention_of_its_own, without_an_end],
 )
-def test_the_library_takes_a_model(roads, change):
+def test_the_library_searches_with_a_model(paths_taken, change):
     model = sharp(0)
     change(model)
     for beams in (1, 4):
         model.generate(**INPUTS, num_beams=beams, max_new_tokens=4)
-    assert roads == ["library", "library"]
+    assert paths_taken == ["library", "library"]
 
 
 @pytest.mark.parametrize(
@@ -345,18 +345,18 @@ def test_the_library_asks_the_encoder(monkeypatch, change, asked_times):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_laid_out_encoder_is_the_encoder(dtype):
+def test_the_packed_encoder_is_the_encoder(dtype):
     model = sharp(0, encoder_layers=3, d_k=5, d_v=11, attention_bias=True).to(dtype)
     source = sentences(1, [3, 9, 2, 6], "left")
     with torch.no_grad():
-        ours = LaidOutEncoder(model, dtype)(**source)
+        ours = PackedEncoder(model, dtype)(**source)
         theirs = model.model.encoder(**source).last_hidden_state
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     real = source["attention_mask"].bool()
     torch.testing.assert_close(ours[real], theirs[real], atol=tolerance, rtol=tolerance)
 
 
-def test_the_library_goes_on_from_a_cache(roads):
+def test_the_library_goes_on_from_a_cache(paths_taken):
     model = sharp(0)
     asked = {**INPUTS, "num_beams": 1, "suppress_tokens": [END], "return_dict_in_generate": True}
     whole = model.generate(**asked, max_new_tokens=6).sequences
@@ -370,10 +370,10 @@ def test_the_library_goes_on_from_a_cache(roads):
         past_key_values=part.past_key_values,
     )
     assert torch.equal(rest.sequences, whole)
-    assert roads == ["fast", "fast", "library"]
+    assert paths_taken == ["fast", "fast", "library"]
     empty = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     model.generate(**INPUTS, past_key_values=empty)
-    assert roads[-1] == "fast"
+    assert paths_taken[-1] == "fast"
 
 
 def test_a_changed_weight_is_noticed_however_it_was_changed():
@@ -407,7 +407,7 @@ def test_a_changed_weight_is_noticed_however_it_was_changed():
     assert model.generate(**INPUTS, max_new_tokens=8).max() < WORDS + 7
 
 
-def test_what_was_laid_out_is_neither_copied_nor_kept_alive():
+def test_packed_weights_are_neither_copied_nor_kept_alive():
     model = sharp(0)
     expected = model.generate(**INPUTS)
     assert torch.equal(copy.deepcopy(model).generate(**INPUTS), expected)
@@ -434,7 +434,7 @@ def greatest_difference(scores: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.processor
 @pytest.mark.parametrize("how", ["bfloat16 weights", "autocast"])
-def test_bfloat16_computes_in_bfloat16(roads, how: str):
+def test_bfloat16_computes_in_bfloat16(paths_taken, how: str):
     wanted = {**sentences(3, [6, 9, 4, 5], "right"), "return_dict_in_generate": True, "max_new_tokens": 8}
     expected = sharp(4).generate(**wanted).sequences_scores
     model = sharp(4)
@@ -443,7 +443,7 @@ def test_bfloat16_computes_in_bfloat16(roads, how: str):
             found = model.generate(**wanted).sequences_scores
     else:
         found = model.to(torch.bfloat16).generate(**wanted).sequences_scores
-    assert roads == ["fast", "fast"]
+    assert paths_taken == ["fast", "fast"]
     assert 1e-5 < greatest_difference(found, expected) < 0.2
 
 
@@ -467,13 +467,13 @@ def test_weights_of_8_bits_are_refused_where_they_cannot_be_had():
 
 def test_weights_of_8_bits_are_refused_in_one_sentence_by_a_torch_without_them(monkeypatch):
     monkeypatch.setattr(torch.ops, "quantized", object())
-    with pytest.raises(ValueError, match="'int8' cannot be combined with torch .*, which has no products of 8"):
+    with pytest.raises(ValueError, match="'int8' cannot be combined with torch .*, which no longer has 8-bit"):
         sharp(0).generate(**INPUTS, quantization="int8")
 
 
 def test_weights_of_8_bits_are_refused_where_torch_was_built_without_them(monkeypatch):
     monkeypatch.setattr(torch.backends, "quantized", SimpleNamespace(engine="none"))
-    with pytest.raises(ValueError, match="'int8'.* torch .*, which was built without products of 8 bits"):
+    with pytest.raises(ValueError, match="'int8'.* torch .*, which was built without 8-bit"):
         sharp(0).generate(**INPUTS, quantization="int8")
 
 

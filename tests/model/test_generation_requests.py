@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from library_search import Google, LibrarySearch
-from test_fast_generation import END, INPUTS, PAD, START, WORDS, roads, sentences, sharp  # noqa: F401
+from test_fast_generation import END, INPUTS, PAD, START, WORDS, paths_taken, sentences, sharp  # noqa: F401
 from transformers import (
     EosTokenCriteria,
     GenerationConfig,
@@ -52,11 +52,11 @@ CRITERIA = {
 
 @pytest.mark.parametrize("criteria", CRITERIA.values(), ids=CRITERIA)
 @pytest.mark.parametrize("beams", [1, 4])
-def test_criteria_of_the_caller_end_what_they_end_in_the_librarys_search(model, roads, criteria, beams):  # noqa: F811
+def test_criteria_of_the_caller_end_what_they_end_in_the_librarys_search(model, paths_taken, criteria, beams):  # noqa: F811
     asked = {"max_new_tokens": 12, "num_beams": beams, "return_dict_in_generate": True, "output_scores": False}
     criteria = StoppingCriteriaList(criteria)
     ours = model.generate(**INPUTS, **asked, stopping_criteria=criteria)
-    assert roads == ["fast"]
+    assert paths_taken == ["fast"]
     asked |= {"output_scores": True, "length_penalty": Google(0.6)} if beams > 1 else {}
     theirs = sharp(0, LibrarySearch).generate(**INPUTS, **asked, stopping_criteria=criteria)
     ends = (
@@ -195,7 +195,7 @@ def test_a_model_that_was_set_to_greedy_search_is_saved(model, tmp_path):
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
-def test_prediction_in_a_trainer_takes_the_fast_path(roads, tmp_path, quantization):  # noqa: F811
+def test_prediction_in_a_trainer_takes_the_fast_path(paths_taken, tmp_path, quantization):  # noqa: F811
     model = sharp(0, d_model=64)
     model.generation_config.quantization = quantization
     pair = {"input_ids": [5, 9, 7, END], "attention_mask": [1, 1, 1, 1], "labels": [6, 3, END]}
@@ -204,7 +204,7 @@ def test_prediction_in_a_trainer_takes_the_fast_path(roads, tmp_path, quantizati
         model=model, args=Seq2SeqTrainingArguments(tmp_path, **arguments), data_collator=default_data_collator
     )
     found = trainer.predict([pair, pair]).predictions
-    assert roads == ["fast"]
+    assert paths_taken == ["fast"]
     expected = model.generate(torch.tensor([pair["input_ids"]]), attention_mask=torch.ones(1, 4))[0]
     assert found[0][: len(expected)].tolist() == expected.tolist()
 

@@ -1,4 +1,4 @@
-"""The copies of weights that `generate` keeps: every change of a weight is seen, and the copies can be let go."""
+"""The copies of weights that `generate` keeps: every change of a weight is seen, and the copies can be freed."""
 
 import copy
 from collections import Counter
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.packed_decoder import StepDecoder
-from vanilla_transformer.model.packed_encoder import LaidOutEncoder
+from vanilla_transformer.model.packed_decoder import PackedDecoder
+from vanilla_transformer.model.packed_encoder import PackedEncoder
 
 SOURCE = torch.tensor([[5, 9, 30, 31, 2], [7, 7, 12, 2, 0]])
 
@@ -132,8 +132,8 @@ def packed(monkeypatch) -> Counter:
 
         monkeypatch.setattr(part, "__init__", counting)
 
-    counted(StepDecoder)
-    counted(LaidOutEncoder)
+    counted(PackedDecoder)
+    counted(PackedEncoder)
     return made
 
 
@@ -142,15 +142,15 @@ def test_two_types_in_turn_are_packed_once_each(packed):
     for _ in range(3):
         scores(model)
         scores(model, quantization="int8")
-    assert packed == {StepDecoder: 2, LaidOutEncoder: 2}
+    assert packed == {PackedDecoder: 2, PackedEncoder: 2}
     one_number(model.lm_head.weight)
     scores(model)
-    assert packed == {StepDecoder: 3, LaidOutEncoder: 2}
+    assert packed == {PackedDecoder: 3, PackedEncoder: 2}
 
 
-def test_packed_weights_can_be_let_go(packed):
+def test_packed_weights_can_be_freed(packed):
     model = model_of()
     expected = scores(model)
     model.free_packed_weights()
     assert torch.equal(scores(model), expected)
-    assert packed == {StepDecoder: 2, LaidOutEncoder: 2}
+    assert packed == {PackedDecoder: 2, PackedEncoder: 2}

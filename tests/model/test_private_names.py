@@ -20,7 +20,7 @@ from vanilla_transformer import VanillaTransformerTokenizer, VanillaTransformerT
 from vanilla_transformer.model import fast_generation, generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
-TENSORS = ["_eos_token_tensor", "_pad_token_tensor"]
+TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def searched(**asked):
     return sharp(0).generate(**INPUTS, max_new_tokens=6, return_dict_in_generate=True, output_scores=False, **asked)
 
 
-@pytest.mark.parametrize("name", HOOKS + TENSORS)
+@pytest.mark.parametrize("name", HOOKS + TENSOR_SETTINGS)
 def test_the_librarys_search_is_used_without_a_name_and_says_so_once(monkeypatch, warned, name: str):
     searches = ({}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 1.7, "length_penalty_type": "huggingface"})
     expected = [searched(**asked).sequences for asked in searches]
@@ -98,7 +98,9 @@ def test_googles_penalty_holds_in_the_librarys_search_too(monkeypatch, name: str
 def test_a_processor_of_another_name_is_left_to_the_library(monkeypatch, name: str):
     asked = {"min_new_tokens": 3, "min_length": 3, "bad_words_ids": [[21]], "renormalize_logits": True}
     expected = searched(**asked).sequences
-    monkeypatch.setattr(fast_generation, "ROW_BY_ROW", fast_generation.ROW_BY_ROW - {getattr(transformers, name)})
+    monkeypatch.setattr(
+        fast_generation, "ROWWISE_PROCESSORS", fast_generation.ROWWISE_PROCESSORS - {getattr(transformers, name)}
+    )
     monkeypatch.delattr(transformers, name)
     assert torch.equal(searched(**asked).sequences, expected)
 
@@ -119,9 +121,9 @@ def test_a_processor_that_is_built_otherwise_is_asked_itself(monkeypatch, attrib
         "suppress_tokens": transformers.SuppressTokensLogitsProcessor([21, 43]),
         "sequence_bias": transformers.NoBadWordsLogitsProcessor([[21], [43]], eos_token_id=2),
     }[attribute]
-    assert fast_generation._forbidding(processor) is not None
+    assert fast_generation._suppression(processor) is not None
     delattr(processor, attribute)
-    assert fast_generation._forbidding(processor) is None
+    assert fast_generation._suppression(processor) is None
 
 
 def test_tasks_are_registered_without_the_list_of_removed_ones(monkeypatch, warned):
@@ -165,4 +167,4 @@ def test_every_hook_is_looked_for():
     overridden = {name for name in vars(generation.PaperGenerationMixin) if name in vars(GenerationMixin)}
     documented = {"generate", "prepare_inputs_for_generation", "adjust_generation_fn", "__module__", "__doc__"}
     assert overridden - documented == set(generation._HOOKS) == set(HOOKS)
-    assert set(fast_generation.TENSORS) == set(TENSORS)
+    assert set(fast_generation.TENSOR_SETTINGS) == set(TENSOR_SETTINGS)

@@ -1,4 +1,4 @@
-"""Each step of the search alone: score, select, finish, stop, and the past that hypotheses see."""
+"""Each step of the search alone: score, rank, select, update, stop, and the cache that hypotheses share."""
 
 import pytest
 import torch
@@ -6,19 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import packed_decoder as decoding
-from vanilla_transformer.model.packed_decoder import StepDecoder
+from vanilla_transformer.model import packed_decoder
+from vanilla_transformer.model.packed_decoder import PackedDecoder
 from vanilla_transformer.model.search import (
     IMPOSSIBLE,
     Candidates,
     Hypotheses,
     Limits,
     best_continuations,
-    descend,
     ends,
-    finish,
     log_probabilities,
     may_improve,
+    select_running,
+    update_finished,
 )
 
 END = 2
@@ -39,10 +39,10 @@ def limits(lengths: list[int], **changes) -> Limits:
     return plain._replace(**changes)
 
 
-def hypotheses(scores: list[list[float]], lengths: list[list[int]] | None = None, room: int = 4) -> Hypotheses:
+def hypotheses(scores: list[list[float]], lengths: list[list[int]] | None = None, capacity: int = 4) -> Hypotheses:
     tensor = torch.tensor(scores)
     counts = torch.zeros_like(tensor, dtype=torch.long) if lengths is None else torch.tensor(lengths)
-    return Hypotheses(tensor, torch.zeros(*tensor.shape, 2, room, dtype=torch.long), counts)
+    return Hypotheses(tensor, torch.zeros(*tensor.shape, 2, capacity, dtype=torch.long), counts)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -92,7 +92,7 @@ def test_only_hypotheses_that_have_not_ended_go_on_from_their_parents():
         torch.tensor([[-1.5, -2.5, -3.0, -4.0]]), torch.tensor([[0, 1, 1, 0]]), torch.tensor([[END, 8, END, 9]])
     )
     ended = ends(candidates, 2, limits([9]))
-    after, parents, tokens = descend(running, candidates, ended, width=2, length=2)
+    after, parents, tokens = select_running(running, candidates, ended, width=2, length=2)
     assert after.scores.tolist() == [[-2.5, -4.0]]
     assert (parents.tolist(), tokens.tolist()) == ([[1, 0]], [[8, 9]])
     assert after.paths[0, :, 0, :2].tolist() == [[12, 8], [11, 9]]
@@ -105,7 +105,7 @@ def test_the_best_of_old_and_new_ends_are_kept_and_candidates_beyond_the_beam_ar
     candidates = Candidates(
         torch.tensor([[-1.0, -1.5, -1.6, -9.0]]), torch.tensor([[0, 1, 0, 1]]), torch.tensor([[END, 8, END, END]])
     )
-    after = finish(finished, running, candidates, ends(candidates, 2, limits([9])), 2, limits([9]))
+    after = update_finished(finished, running, candidates, ends(candidates, 2, limits([9])), 2, limits([9]))
     assert after.lengths.tolist() == [[2, 1]]
     torch.testing.assert_close(after.scores, torch.tensor([[-1.0 / (7 / 6) ** 0.6, -2.0]]))
     assert after.paths[0, 0, 0, 1] == END
@@ -149,18 +149,18 @@ def model() -> VanillaTransformerForConditionalGeneration:
 
 
 @torch.no_grad()
-def test_hypotheses_see_what_they_descend_from_through_every_choice_and_sweep(model, monkeypatch):
+def test_hypotheses_attend_to_their_ancestors_through_every_reordering_and_compaction(model, monkeypatch):
     """Against the whole decoder over each hypothesis's own tokens."""
-    monkeypatch.setattr(decoding, "POSITIONS_AT_A_TIME", 3)
+    monkeypatch.setattr(packed_decoder, "POSITIONS_AT_A_TIME", 3)
     random = torch.Generator().manual_seed(1)
     source = torch.randint(3, 70, (3, 5), generator=random)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
-    decoder = StepDecoder(model, torch.float32)
+    decoder = PackedDecoder(model, torch.float32)
     encoded = model.model.encoder(input_ids=source, attention_mask=mask).last_hidden_state
-    past, width, sizes = decoder.start(encoded, mask), 3, []
+    cache, width, sizes = decoder.start(encoded, mask), 3, []
     histories = torch.ones(3, 1, 1, dtype=torch.long)
     for position in range(24):
-        logits = decoder.step(histories[:, :, -1], position, past)
+        logits = decoder.step(histories[:, :, -1], position, cache)
         rows = histories.flatten(0, 1)
         each = histories.shape[1]
         expected = model(
@@ -174,25 +174,25 @@ def test_hypotheses_see_what_they_descend_from_through_every_choice_and_sweep(mo
         histories = torch.cat(
             (histories.gather(1, parents[..., None].expand(-1, -1, position + 1)), tokens[..., None]), 2
         )
-        past.descend(parents)
-        sizes.append(past.used)
+        cache.reorder(parents)
+        sizes.append(cache.used)
         if position == 11:
             # The middle sentence leaves.
             left = torch.tensor([0, 2])
-            past.keep(left)
+            cache.select(left)
             source, mask, histories = source[left], mask[left], histories[left]
-    assert max(sizes) < 2 * 24, "slots that nobody sees any more are freed"
+    assert max(sizes) < 2 * 24, "slots without descendants are freed"
 
 
 @torch.no_grad()
-def test_memory_of_the_past_is_that_of_the_slots_that_are_seen(model):
-    """Hypotheses that all descend from one have one past."""
-    decoder = StepDecoder(model, torch.float32)
-    past = decoder.start(torch.randn(2, 4, 32), None)
+def test_the_cache_holds_only_slots_with_descendants(model):
+    """Hypotheses that all descend from one share its slots."""
+    decoder = PackedDecoder(model, torch.float32)
+    cache = decoder.start(torch.randn(2, 4, 32), None)
     tokens, parents = torch.ones(2, 1, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
     for position in range(64):
-        decoder.step(tokens, position, past)
-        past.descend(parents)
+        decoder.step(tokens, position, cache)
+        cache.reorder(parents)
         tokens = torch.ones(2, 4, dtype=torch.long)
-    assert past.used < 64 + 4 * decoding.POSITIONS_AT_A_TIME
-    assert past.room < 64 + 8 * decoding.POSITIONS_AT_A_TIME
+    assert cache.used < 64 + 4 * packed_decoder.POSITIONS_AT_A_TIME
+    assert cache.capacity < 64 + 8 * packed_decoder.POSITIONS_AT_A_TIME

@@ -55,13 +55,13 @@ def penalty_of_the_library_in_objects(monkeypatch) -> None:
 
 def stale_weights(monkeypatch) -> None:
     kept: dict = {}
-    laid_out = fast_generation._laid_out
+    packed = fast_generation._packed
 
     def stale(model, part, *args):
         # A model of these tests is asked twice at most.
-        return kept.setdefault((id(model), part), (model, laid_out(model, part, *args)))[1]
+        return kept.setdefault((id(model), part), (model, packed(model, part, *args)))[1]
 
-    monkeypatch.setattr(fast_generation, "_laid_out", stale)
+    monkeypatch.setattr(fast_generation, "_packed", stale)
 
 
 @pytest.mark.parametrize("fault", [ignored_criteria, penalty_of_the_library_in_objects, stale_weights])

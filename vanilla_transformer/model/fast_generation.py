@@ -1,7 +1,7 @@
-"""The fast road of `generate`: what the library has prepared goes through this package's own search.
+"""The fast path of `generate`: what the library has prepared goes through this package's own search.
 
-It covers beam and greedy search with the settings that change nothing but limits, penalty and scores of single tokens.
-Whatever else is asked for is an obstacle, and the library's own search does it (`obstacle_to_fast_road`).
+It covers beam and greedy search with settings that change only limits, penalty and scores of single tokens. Anything
+else is unsupported (`unsupported_reason`), and the library's own search does it.
 """
 
 import threading
@@ -25,15 +25,15 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .cpu import computing_dtype
-from .packed_decoder import Past, StepDecoder
-from .packed_encoder import LaidOutEncoder
+from .packed_decoder import DecoderCache, PackedDecoder
+from .packed_encoder import PackedEncoder
 from .packed_weights import checksum
 from .search import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
 
 logger = logging.get_logger(__name__)
 
-# Processors that look at each row alone, and at nothing but its own tokens: sentences may leave the batch.
-ROW_BY_ROW = {
+# Processors that look at each row alone, and only at its own tokens, so that sentences may leave the batch.
+ROWWISE_PROCESSORS = {
     getattr(transformers, name, None)
     for name in (
         "ExponentialDecayLengthPenalty",
@@ -52,10 +52,10 @@ ROW_BY_ROW = {
     )
 }
 # Undocumented attributes of the settings that reach a search.
-TENSORS = ("_eos_token_tensor", "_pad_token_tensor")
-# What `generate` hands to a search: all else is an obstacle unless it is None. Labels, which `Seq2SeqTrainer` hands
-# over, say nothing about what is to be found.
-UNDERSTOOD = {
+TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
+# Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes
+# labels on, which change nothing.
+SUPPORTED_ARGUMENTS = {
     "attention_mask",
     "encoder_outputs",
     "labels",
@@ -67,35 +67,35 @@ UNDERSTOOD = {
     "synced_gpus",
     "use_cache",
 }
-# Where the modules of a model are from, beside this package, to which nothing was added.
-OF_A_PLAIN_MODEL = ("torch.nn.modules.", "transformers.activations")
+# Where the modules of a plain model come from, beside this package.
+PLAIN_MODULES = ("torch.nn.modules.", "transformers.activations")
 # Implementations of the same attention.
 ATTENTIONS = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None}
 
-_Part = TypeVar("_Part", StepDecoder, LaidOutEncoder)
+_Part = TypeVar("_Part", PackedDecoder, PackedEncoder)
 
 
-def obstacle_to_fast_road(
+def unsupported_reason(
     model: Any,
     logits_processor: Any,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     kwargs: dict[str, Any],
 ) -> str | None:
-    """What the fast road does not do of all that is asked for, in words; None where it does everything."""
-    missing = [f"GenerationConfig.{name}" for name in TENSORS if not hasattr(generation_config, name)]
+    """The first thing asked for that the fast path does not support, in words; None where it supports everything."""
+    missing = [f"GenerationConfig.{name}" for name in TENSOR_SETTINGS if not hasattr(generation_config, name)]
     if missing:
-        return library_without(*missing)
+        return unsupported_library(*missing)
     return (
-        _obstacle_in_quantization(generation_config, model.device)
-        or _obstacle_in_settings(generation_config, model.config.vocab_size)
-        or _obstacle_in_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
-        or _obstacle_in_model(model)
+        _unsupported_quantization(generation_config, model.device)
+        or _unsupported_settings(generation_config, model.config.vocab_size)
+        or _unsupported_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
+        or _unsupported_model(model)
     )
 
 
-def library_without(*missing: str) -> str:
-    """Says once, and returns in words, that the library has no more what the fast road leans on."""
+def unsupported_library(*missing: str) -> str:
+    """Warns once, and returns in words, that the library lacks names that the fast path needs."""
     version = f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
     logger.warning_once(
         f"The fast search of vanilla_transformer was not written for {version}: the library's own, slower one is "
@@ -104,20 +104,20 @@ def library_without(*missing: str) -> str:
     return version
 
 
-def _obstacle_in_quantization(settings: GenerationConfig, device: torch.device) -> str | None:
+def _unsupported_quantization(settings: GenerationConfig, device: torch.device) -> str | None:
     quantization = getattr(settings, "quantization", None)
     if quantization not in (None, "int8"):
         raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
     if quantization is not None and device.type != "cpu":
-        return f"a model on {device}: weights of 8 bits are for processors"
+        return f"a model on {device}: 8-bit weights are for CPUs"
     if quantization is not None and not hasattr(torch.ops.quantized, "linear_dynamic"):
-        return f"torch {torch.__version__}, which has no products of 8 bits any more"
+        return f"torch {torch.__version__}, which no longer has 8-bit linear layers"
     if quantization is not None and torch.backends.quantized.engine == "none":
-        return f"torch {torch.__version__}, which was built without products of 8 bits"
+        return f"torch {torch.__version__}, which was built without 8-bit linear layers"
     return None
 
 
-def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
+def _unsupported_settings(settings: GenerationConfig, types: int) -> str | None:
     for name in ("do_sample", "output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(settings, name):
             return f"{name}=True"
@@ -136,11 +136,11 @@ def _obstacle_in_settings(settings: GenerationConfig, types: int) -> str | None:
     return None
 
 
-def _obstacle_in_arguments(
+def _unsupported_arguments(
     logits_processor: Any, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, kwargs: dict[str, Any]
 ) -> str | None:
     for part in (*logits_processor, *stopping_criteria):
-        if type(part) not in ROW_BY_ROW | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
+        if type(part) not in ROWWISE_PROCESSORS | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
             return type(part).__name__
         # The library's beam search has room for `max_length` tokens.
         if settings.num_beams > 1 and type(part) is MaxLengthCriteria and part.max_length > settings.max_length:
@@ -148,13 +148,13 @@ def _obstacle_in_arguments(
     if _has_empty_source(kwargs):
         return "a source of padding alone"
     for name, value in kwargs.items():
-        if name not in UNDERSTOOD and value is not None:
+        if name not in SUPPORTED_ARGUMENTS and value is not None:
             return name
     for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
         if kwargs.get(name):
             return name
-    past = kwargs.get("past_key_values")
-    if past is not None and not (type(past) is EncoderDecoderCache and past.get_seq_length() == 0):
+    cache = kwargs.get("past_key_values")
+    if cache is not None and not (type(cache) is EncoderDecoderCache and cache.get_seq_length() == 0):
         return "past_key_values"
     return None
 
@@ -165,7 +165,7 @@ def _has_empty_source(kwargs: dict[str, Any]) -> bool:
     return mask is not None and not bool(mask.any(-1).all())
 
 
-def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
+def _unsupported_model(model: Any, stack: str = "decoder") -> str | None:
     if model.training:
         return "dropout (model.train())"
     if model.config._attn_implementation not in ATTENTIONS:
@@ -177,7 +177,7 @@ def _obstacle_in_model(model: Any, stack: str = "decoder") -> str | None:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return f"a hook on the model's {name or 'forward'}"
         origin = type(module).__module__
-        if not origin.startswith(OF_A_PLAIN_MODEL) and origin.rpartition(".")[0] != __name__.rpartition(".")[0]:
+        if not origin.startswith(PLAIN_MODULES) and origin.rpartition(".")[0] != __name__.rpartition(".")[0]:
             return f"{name}, which is a {type(module).__name__}"
         for key, weight in module._parameters.items():
             if weight is None:
@@ -192,24 +192,24 @@ def fast_encoder_output(
 ) -> BaseModelOutput | None:
     """What the encoder makes of `inputs`, which `generate` calls `name`; None where the library has to ask it.
 
-    A search that goes the library's way for what stands in the way later, such as a processor, gets it as well: it
-    is the same but for rounding.
+    A search that falls back to the library's later, for a logits processor for example, gets it as well: it is the
+    same but for rounding.
     """
     given = {key for key, value in kwargs.items() if value is not None and not key.startswith("decoder_")}
     if (
         model.device.type != "cpu"
-        or not given <= {*UNDERSTOOD, name}
+        or not given <= {*SUPPORTED_ARGUMENTS, name}
         or _has_empty_source(kwargs)
-        or _obstacle_in_quantization(settings, model.device)
-        or _obstacle_in_settings(settings, model.config.vocab_size)
-        or _obstacle_in_model(model, "encoder")
+        or _unsupported_quantization(settings, model.device)
+        or _unsupported_settings(settings, model.config.vocab_size)
+        or _unsupported_model(model, "encoder")
     ):
         return None
     autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
     computing = computing_dtype(dtype, model.device)
     with torch.autocast("cpu", enabled=False):
-        encoder = _laid_out(model, LaidOutEncoder, computing, getattr(settings, "quantization", None))
+        encoder = _packed(model, PackedEncoder, computing, getattr(settings, "quantization", None))
         encoded_NSD = encoder(**{name: inputs}, attention_mask=kwargs.get("attention_mask"))
     return BaseModelOutput(last_hidden_state=encoded_NSD.to(dtype))
 
@@ -229,9 +229,9 @@ def fast_beam_search(
     """
     width, returned = settings.num_beams, settings.num_return_sequences
     prompts_NP = input_ids[::width]
-    with _searching(model, kwargs, settings, width) as (decoder, past):
+    with _decoder_and_cache(model, kwargs, settings, width) as (decoder, cache):
         limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
-        found = BeamSearch(decoder, past, prompts_NP, width, limits, _processor(logits_processor)).run()
+        found = BeamSearch(decoder, cache, prompts_NP, width, limits, _processor(logits_processor)).run()
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())
     unused = torch.arange(longest, device=input_ids.device) >= best.lengths[:, None]
@@ -255,51 +255,51 @@ def fast_greedy_search(
     kwargs: dict[str, Any],
 ) -> GenerateEncoderDecoderOutput | torch.LongTensor:
     """Greedy search as `GenerationMixin._sample` gives it, with its arguments."""
-    returns_past = settings.return_dict_in_generate
-    with _searching(model, kwargs, settings, 1) as (decoder, past):
+    returns_cache = settings.return_dict_in_generate
+    with _decoder_and_cache(model, kwargs, settings, 1) as (decoder, cache):
         limits = _limits(input_ids, stopping_criteria, settings, logits_processor)
         sequences: Any = greedy_search(
             decoder,
-            past,
+            cache,
             input_ids,
             limits,
             padding_of(model, settings),
             _processor(logits_processor),
-            may_leave=not returns_past,
+            may_drop_finished=not returns_cache,
         )
-        if not returns_past:
+        if not returns_cache:
             return sequences
-        return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, past))
+        return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, cache))
 
 
 @contextmanager
-def _searching(
+def _decoder_and_cache(
     model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int
-) -> Iterator[tuple[StepDecoder, Past]]:
-    """The decoder, in the type that the library's search would compute in, and the past before the first token."""
+) -> Iterator[tuple[PackedDecoder, DecoderCache]]:
+    """The decoder, in the type that the library's search would compute in, and the cache before the first token."""
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
     encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
     with torch.autocast(device, enabled=False):
-        decoder = _laid_out(model, StepDecoder, dtype, getattr(settings, "quantization", None))
+        decoder = _packed(model, PackedDecoder, dtype, getattr(settings, "quantization", None))
         yield decoder, decoder.start(encoded_NSD, None if mask is None else mask[::width])
 
 
 class _PackedPart(NamedTuple):
-    """Encoder or decoder in each type that was asked for, and the weights that they were made from."""
+    """Encoder or decoder in each type that was asked for, and the weights that they were packed from."""
 
     places: list[tuple[int, torch.device, torch.dtype]]
     checksum: torch.Tensor
     by_type: dict[tuple[torch.dtype, str | None], Any]
 
 
-# What of a model is packed is so once for a type, and again when a weight is another one than it was.
+# A model's weights are packed once for each type, and again when a weight has changed.
 _PACKING = threading.Lock()
 _PACKED: "weakref.WeakKeyDictionary[Any, dict[type, _PackedPart]]" = weakref.WeakKeyDictionary()
 
 
-def _laid_out(model: Any, part: type[_Part], dtype: torch.dtype, quantization: str | None) -> _Part:
+def _packed(model: Any, part: type[_Part], dtype: torch.dtype, quantization: str | None) -> _Part:
     weights = list(part.weights(model))
     places = [(weight.data_ptr(), weight.device, weight.dtype) for weight in weights]
     found = checksum(weights)
@@ -314,7 +314,7 @@ def _laid_out(model: Any, part: type[_Part], dtype: torch.dtype, quantization: s
 
 
 def free_packed_weights(model: Any) -> None:
-    """Lets go of the copies of a model's weights that `generate` has kept."""
+    """Frees the packed copies of a model's weights that `generate` has kept."""
     with _PACKING:
         _PACKED.pop(model, None)
 
@@ -340,7 +340,7 @@ def _limits(
     # The library ranks so many candidates as the settings have ends, whatever else ends a hypothesis.
     known_ends: Any = settings._eos_token_tensor
     # Where scores never rise, what is returned is certain before all W hypotheses are.
-    certain = settings.early_stopping == "never" and all(map(_forbidding, processors))
+    certain = settings.early_stopping == "never" and all(map(_suppression, processors))
     return Limits(
         end_tokens=torch.cat(end_tokens),
         candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
@@ -355,7 +355,7 @@ def _limits(
 
 def _processor(logits_processor: Any) -> Processor | None:
     """All processors as one that may change scores in place; None where there are none."""
-    parts = [_forbidding(part) or part for part in logits_processor]
+    parts = [_suppression(part) or part for part in logits_processor]
 
     def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
         for part in parts:
@@ -365,26 +365,26 @@ def _processor(logits_processor: Any) -> Processor | None:
     return process if parts else None
 
 
-def _forbidding(processor: Any) -> Processor | None:
-    """What forbids tokens whatever stands before them, in place: the library's copies all scores to do so."""
+def _suppression(processor: Any) -> Processor | None:
+    """Suppresses tokens in place where that does not depend on the tokens before: the library's copies all scores."""
     try:
-        forbidden = _forbidden(processor)
+        suppressed = _suppressed(processor)
     except AttributeError:  # It has other names in this version: it is asked itself.
         return None
-    if forbidden is None:
+    if suppressed is None:
         return None
-    tokens, first, while_short = forbidden
+    tokens, first, while_short = suppressed
 
-    def forbid(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+    def suppress(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
         if first <= ids_RT.shape[1] < while_short:
             scores_RV.index_fill_(1, tokens.to(scores_RV.device), -torch.inf)
         return scores_RV
 
-    return forbid
+    return suppress
 
 
-def _forbidden(processor: Any) -> tuple[torch.Tensor, int, int] | None:
-    """The tokens, and the lengths from and below which they are forbidden; None of a processor of another kind."""
+def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
+    """The tokens, and the lengths from and below which they are suppressed; None for any other kind of processor."""
     endless = 1 << 62
     if type(processor) is transformers.MinLengthLogitsProcessor:
         return processor.eos_token_id, 0, processor.min_length
@@ -409,16 +409,16 @@ def padding_of(model: Any, settings: GenerationConfig) -> Any:
     return model.config.pad_token_id if padding is None else int(padding)
 
 
-def _as_library_cache(model: Any, past: Past) -> EncoderDecoderCache:
+def _as_library_cache(model: Any, cache: DecoderCache) -> EncoderDecoderCache:
     """Keys and values of all tokens but the last and of the source, from which `generate` can go on."""
     own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
-    for layer, (source_keys, source_values) in enumerate(past.sources):
-        keys, values = past.keys[layer][:, :, : past.used], past.values[layer][:, :, : past.used]
+    for layer, (source_keys, source_values) in enumerate(cache.sources):
+        keys, values = cache.keys[layer][:, :, : cache.used], cache.values[layer][:, :, : cache.used]
         own.update(keys.to(model.dtype), values.to(model.dtype), layer)
         source.update(source_keys.to(model.dtype), source_values.to(model.dtype), layer)
-    cache = EncoderDecoderCache(own, source)
-    cache.is_updated = dict.fromkeys(range(len(past.sources)), True)
-    return cache
+    library_cache = EncoderDecoderCache(own, source)
+    library_cache.is_updated = dict.fromkeys(range(len(cache.sources)), True)
+    return library_cache
 
 
 __all__ = [
@@ -426,7 +426,7 @@ __all__ = [
     "fast_encoder_output",
     "fast_greedy_search",
     "free_packed_weights",
-    "library_without",
-    "obstacle_to_fast_road",
+    "unsupported_library",
+    "unsupported_reason",
     "padding_of",
 ]

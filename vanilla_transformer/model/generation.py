@@ -14,9 +14,9 @@ from .fast_generation import (
     fast_encoder_output,
     fast_greedy_search,
     free_packed_weights,
-    library_without,
-    obstacle_to_fast_road,
     padding_of,
+    unsupported_library,
+    unsupported_reason,
 )
 from .search import SourceLengthLimit
 
@@ -45,7 +45,7 @@ def paper_generation_config(
     The paper chose beam and α on the development set, and so may a recipe; one beam is greedy search, with no α.
     Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
     length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
-    "int8" to decode with weights of 8 bits on a CPU).
+    "int8" to decode with 8-bit weights on a CPU).
     """
     of_beams = {"length_penalty": length_penalty, "early_stopping": "never"} if num_beams > 1 else {}
     return GenerationConfig(
@@ -140,9 +140,9 @@ def _savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
-def _refuse_together(quantization: str | None, obstacle: str) -> None:
+def _refuse_combination(quantization: str | None, reason: str) -> None:
     if quantization is not None:
-        raise ValueError(f"quantization={quantization!r} cannot be combined with {obstacle}: leave one of them out.")
+        raise ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
 
 
 class GoogleLengthPenalty(float):
@@ -221,13 +221,13 @@ class PaperGenerationMixin(GenerationMixin):
         """What a search has to be told where the library no longer asks this class for it; there it says so once.
 
         Raises:
-            ValueError: Weights of 8 bits are asked for, which only this package's search has.
+            ValueError: 8-bit weights are asked for, which only this package's search has.
         """
         missing = [f"GenerationMixin.{name}" for name in _HOOKS if not hasattr(GenerationMixin, name)]
         if not missing:
             return {}
-        obstacle = library_without(*missing)
-        _refuse_together(asked.effective("quantization"), obstacle)
+        reason = unsupported_library(*missing)
+        _refuse_combination(asked.effective("quantization"), reason)
         if asked.effective("length_penalty_type") == "huggingface":
             return {}
         alpha = settings.get("length_penalty", asked.effective("length_penalty"))
@@ -291,7 +291,7 @@ class PaperGenerationMixin(GenerationMixin):
         model_input_name: str | None,
         generation_config: GenerationConfig,
     ) -> dict[str, Any]:
-        """Asks the encoder once, by the fast road where it can go there."""
+        """Runs the encoder once, on the fast path where that is possible."""
         if model_kwargs.get("encoder_outputs") is None:
             name = model_input_name or "input_ids"
             output = fast_encoder_output(self, inputs_tensor, name, generation_config, model_kwargs)
@@ -308,7 +308,7 @@ class PaperGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
+        if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
             return fast_beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         generation_config = copy.copy(generation_config)
         if getattr(generation_config, "length_penalty_type", "huggingface") == "google":
@@ -332,7 +332,7 @@ class PaperGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        if self._takes_fast_road(logits_processor, stopping_criteria, generation_config, kwargs):
+        if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
             return fast_greedy_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         outputs: Any = super()._sample(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
@@ -345,7 +345,7 @@ class PaperGenerationMixin(GenerationMixin):
                 sequences.masked_fill_(criterion.beyond(sequences), padding)
         return outputs
 
-    def _takes_fast_road(
+    def _can_use_fast_path(
         self,
         logits_processor: Any,
         stopping_criteria: StoppingCriteriaList,
@@ -355,12 +355,12 @@ class PaperGenerationMixin(GenerationMixin):
         """Whether this package's own search does all that is asked for; the library's does the rest.
 
         Raises:
-            ValueError: Weights of 8 bits are asked for together with what only the library's search does.
+            ValueError: 8-bit weights are asked for together with what only the library's search does.
         """
-        obstacle = obstacle_to_fast_road(self, logits_processor, stopping_criteria, generation_config, kwargs)
-        if obstacle is not None:
-            _refuse_together(getattr(generation_config, "quantization", None), obstacle)
-        return obstacle is None
+        reason = unsupported_reason(self, logits_processor, stopping_criteria, generation_config, kwargs)
+        if reason is not None:
+            _refuse_combination(getattr(generation_config, "quantization", None), reason)
+        return reason is None
 
 
 __all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config"]

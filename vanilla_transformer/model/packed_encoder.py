@@ -1,4 +1,4 @@
-"""The encoder of section 3 for decoding: its products laid out for the processor, without gradients.
+"""The encoder of section 3 for decoding: its weights packed for the processor, without gradients.
 
 Shapes in names: N sentences · S source · R = N·S rows · D d_model · H heads · K d_k (keys) or d_v (values).
 """
@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .packed_weights import Layout
+from .packed_weights import PackedWeights
 
 
-class LaidOutEncoder:
-    """The encoder's weights as `Layout` wants them, and its pass over some sentences.
+class PackedEncoder:
+    """The encoder's weights packed as `PackedWeights` says, and its pass over a batch of sentences.
 
     Args:
         model: A `VanillaTransformerForConditionalGeneration`, whose encoder is used.
         dtype: Type of the activations, and of the weights unless they are quantized.
-        quantization: None, or "int8"; see `Layout`.
+        quantization: None, or "int8"; see `PackedWeights`.
     """
 
     @staticmethod
     def weights(model: Any) -> Iterator[torch.Tensor]:
-        """What it is made from, and has to be made anew for when it changes; the embedding is read as it is."""
+        """The weights that are packed, and packed again when they change; the embedding is read in place."""
         yield from model.model.encoder.layers.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
         config, self.encoder = model.config, model.model.encoder
-        lay_out = Layout(dtype, quantization)
-        self.dtype = lay_out.activations
+        pack = PackedWeights(dtype, quantization)
+        self.dtype = pack.activations
         self.num_heads = config.num_heads
-        self.layers = [_Layer(layer, lay_out) for layer in self.encoder.layers]
+        self.layers = [_Layer(layer, pack) for layer in self.encoder.layers]
 
     def __call__(
         self,
@@ -61,16 +61,16 @@ class LaidOutEncoder:
 
 
 class _Layer:
-    """One encoder layer's products, with queries, keys and values as one."""
+    """One encoder layer's packed weights, with queries, keys and values as one linear layer."""
 
-    def __init__(self, layer: Any, lay_out: Layout) -> None:
+    def __init__(self, layer: Any, pack: PackedWeights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
         self.keys_width, self.values_width = own.k_proj.out_features, own.v_proj.out_features
-        self.project = lay_out.joined(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
-        self.self_out = lay_out.product(own.out_proj.weight, own.out_proj.bias)
-        self.first = lay_out.product(feed_forward.w_1.weight, feed_forward.w_1.bias, feed_forward.activation)
-        self.second = lay_out.product(feed_forward.w_2.weight, feed_forward.w_2.bias)
-        self.self_norm, self.feed_norm = map(lay_out.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+        self.project = pack.fused_linear(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
+        self.self_out = pack.linear(own.out_proj.weight, own.out_proj.bias)
+        self.first = pack.linear(feed_forward.w_1.weight, feed_forward.w_1.bias, feed_forward.activation)
+        self.second = pack.linear(feed_forward.w_2.weight, feed_forward.w_2.bias)
+        self.self_norm, self.feed_norm = map(pack.norm, (layer.self_attention_norm, layer.feed_forward_norm))
 
 
-__all__ = ["LaidOutEncoder"]
+__all__ = ["PackedEncoder"]

@@ -1,4 +1,4 @@
-"""A layer's products for decoding: weights in the order that the processor multiplies fastest with, no gradients."""
+"""Linear layers for decoding: weights packed in the order that the processor multiplies fastest, no gradients."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,29 +15,29 @@ from .cpu import (
     without_deprecation,
 )
 
-# With 8 bits oneDNN is faster than torch's own choice from so many rows and outputs, a vocabulary's, on.
+# With 8 bits oneDNN is faster than torch's default engine from so many rows and outputs (a vocabulary's) on.
 MANY_ROWS = 32
 MANY_OUTPUTS = 4096
-# In float32 oneDNN's packed products are faster than `F.linear` from so many multiplications on, or so large a weight:
-# below, what it does before it multiplies takes longer than the product.
+# In float32 oneDNN's packed linear is faster than `F.linear` from so many multiplications on, or so large a weight:
+# below, its fixed cost per call takes longer than the multiplication.
 PACKED_FROM = 1 << 20
 LARGE_WEIGHT = 1 << 18
-# What MKL multiplies faster with a large weight as it is, where `multiplies_few_rows_unpacked`.
+# Shapes that MKL multiplies faster with a large unpacked weight, where `multiplies_few_rows_unpacked`.
 FEW_ROWS, FEW_INPUTS = 4, 1024
 # Numbers of 64 bits in a row for checksums, and rows that are summed both ways while they are near the processor.
 ROW, ROWS = 128, 1024
 
-Product = Callable[[torch.Tensor], torch.Tensor]
+Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Layout(NamedTuple):
-    """How weights are laid out for products that are asked for again and again.
+class PackedWeights(NamedTuple):
+    """How weights are packed for linear layers that are called again and again.
 
     Attributes:
         dtype: Type of the activations, and of the weights unless they are quantized.
         quantization: None, or "int8" for weights of 8 bits and activations that are rounded to 8 bits for each
-            product; what lies between the products is computed in float32 then.
-        few_rows: Whether there will be products of a few rows, as in a step of one sentence's search.
+            call; everything between the linear layers is computed in float32 then.
+        few_rows: Whether there will be inputs of a few rows, as in a decoding step for one sentence.
     """
 
     dtype: torch.dtype
@@ -46,35 +46,35 @@ class Layout(NamedTuple):
 
     @property
     def activations(self) -> torch.dtype:
-        """Type of what goes into the products and comes out of them."""
+        """Type of the inputs and outputs of the linear layers."""
         return torch.float32 if self.quantization else self.dtype
 
-    def joined(self, *modules: nn.Linear, scaled: float = 1.0) -> Product:
-        """One product with the weights of several, their outputs side by side, the first one's `scaled`."""
+    def fused_linear(self, *modules: nn.Linear, scaled: float = 1.0) -> Linear:
+        """Several linear layers as one, their outputs concatenated, the first one's `scaled`."""
         factors = [scaled] + [1.0] * (len(modules) - 1)
         weight = torch.cat([module.weight * factor for module, factor in zip(modules, factors, strict=True)])
         if modules[0].bias is None:
-            return self.product(weight, None)
-        return self.product(
+            return self.linear(weight, None)
+        return self.linear(
             weight, torch.cat([module.bias * factor for module, factor in zip(modules, factors, strict=True)])
         )
 
-    def product(self, weight: torch.Tensor, bias: torch.Tensor | None, activation: nn.Module | None = None) -> Product:
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, activation: nn.Module | None = None) -> Linear:
         """x to xWᵀ + b, (rows, in) to (rows, out), and the activation of that."""
         relu = isinstance(activation, nn.ReLU)
         if self.quantization == "int8":
-            product = _int8_product(weight, bias, relu)
+            linear = _int8_linear(weight, bias, relu)
         else:
             weight, bias = weight.detach().to(self.dtype), None if bias is None else bias.detach().to(self.dtype)
-            if weight.device.type == "cpu" and _has_packed_products(self.dtype):
-                product = _packed_product(weight, bias, relu, self.few_rows)
+            if weight.device.type == "cpu" and _can_pack(self.dtype):
+                linear = _onednn_linear(weight, bias, relu, self.few_rows)
             else:
-                product = _plain_product(weight, bias, relu)
+                linear = _plain_linear(weight, bias, relu)
         if activation is None or relu:
-            return product
-        return lambda x: activation(product(x))
+            return linear
+        return lambda x: activation(linear(x))
 
-    def norm(self, module: nn.LayerNorm) -> Product:
+    def norm(self, module: nn.LayerNorm) -> Linear:
         """A layer normalisation in the type of the activations."""
         weight, bias = module.weight.to(self.activations), module.bias.to(self.activations)
         return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
@@ -106,14 +106,14 @@ def _as_integers(weight: torch.Tensor) -> torch.Tensor:
     return weight.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
 
 
-def _has_packed_products(dtype: torch.dtype) -> bool:
+def _can_pack(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products())
 
 
-def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, few_rows: bool) -> Product:
-    """By oneDNN, with the weight in its order: `F.linear` puts it there each time, or takes a slower library."""
+def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, few_rows: bool) -> Linear:
+    """By oneDNN, with the weight reordered once: `F.linear` reorders it at each call, or takes a slower library."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     then = "relu" if relu else "none"
 
@@ -123,7 +123,7 @@ def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool,
     if weight.dtype != torch.float32:
         return by_onednn
     if weight.numel() < LARGE_WEIGHT:
-        plain = _plain_product(weight, bias, relu)
+        plain = _plain_linear(weight, bias, relu)
         enough = -(-PACKED_FROM // weight.numel())
         return lambda x: plain(x) if len(x) < enough else by_onednn(x)
     if not few_rows or not multiplies_few_rows_unpacked():
@@ -135,21 +135,21 @@ def _packed_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool,
             return by_onednn(x)
         if len(x) == 1:
             return by_onednn(x, weight)
-        product = torch.mm(weight, x.mT).mT.contiguous()
-        product = product if bias is None else product.add_(bias)
-        return product.relu_() if relu else product
+        outputs = torch.mm(weight, x.mT).mT.contiguous()
+        outputs = outputs if bias is None else outputs.add_(bias)
+        return outputs.relu_() if relu else outputs
 
     return by_rows
 
 
-def _plain_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
+def _plain_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
     if relu:
         return lambda x: F.linear(x, weight, bias).relu_()
     return lambda x: F.linear(x, weight, bias)
 
 
-def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Product:
-    """8 bits a number: the weight with a scale for each output, the activations with one for each product."""
+def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
+    """8 bits a number: the weight with a scale for each output, the activations with one for each call."""
     multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
     quantized = torch.backends.quantized
     packed = _packed_int8(weight, bias, quantized.engine)
@@ -161,7 +161,7 @@ def _int8_product(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -
 
 
 def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> Any:
-    """Weights of 8 bits in the engine's order; of 7 where it has no room for the sums of more."""
+    """Weights of 8 bits in the engine's order; of 7 where its sums of more would saturate."""
     weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
     scales = weight.abs().amax(1).clamp(min=1e-8).double() / (64 if saturates(engine) else 127)
     with int8_engine(engine), without_deprecation():
@@ -169,4 +169,4 @@ def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -
         return torch.ops.quantized.linear_prepack(rounded, bias)
 
 
-__all__ = ["Layout", "Product", "checksum"]
+__all__ = ["PackedWeights", "Linear", "checksum"]

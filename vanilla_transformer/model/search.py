@@ -1,4 +1,4 @@
-"""Section 6.1's search in small steps: score, select, descend, finish.
+"""Section 6.1's search in small steps: score, rank, select what runs on, update what is finished.
 
 Shapes in names: N sentences · W beam width · C candidates of a sentence · V vocabulary · T tokens.
 """
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from transformers import StoppingCriteria
 
-from .packed_decoder import Past, StepDecoder
+from .packed_decoder import DecoderCache, PackedDecoder
 
-# Changes scores (rows, vocabulary) given the tokens before them, (rows, length).
+# Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Sentences whose search is over leave once they are such a share of a batch: moving the others has a price.
-LEAST_LEAVING = 0.1
-# Types of a vocabulary that share one maximum.
+# Finished sentences are dropped once they are such a share of a batch: copying the others has a price.
+MIN_SHARE_TO_DROP = 0.1
+# Vocabulary entries that share one maximum.
 BLOCK = 64
 # Stands for the log-probability of what cannot be taken, as in the library's search.
 IMPOSSIBLE = -1.0e9
@@ -71,22 +71,25 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
     Exact, and cheaper than sorting: a token among the best lies in one of the best blocks by maximum, so only the
     tokens of so many blocks are looked at.
     """
-    sentences, width, types = log_p_NWV.shape
-    blocks = types // BLOCK
+    sentences, width, vocabulary = log_p_NWV.shape
+    blocks = vocabulary // BLOCK
     if width * blocks <= count:
         values, places = (log_p_NWV + scores_NW[..., None]).flatten(1).topk(count)
-        return Candidates(values, places // types, places % types)
+        return Candidates(values, places // vocabulary, places % vocabulary)
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
     best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
     device = log_p_NWV.device
-    first = best_blocks // blocks * types + best_blocks % blocks * BLOCK
+    first = best_blocks // blocks * vocabulary + best_blocks % blocks * BLOCK
     members = first[..., None] + torch.arange(BLOCK, device=device)
-    rest = torch.arange(blocks * BLOCK, types, device=device) + types * torch.arange(width, device=device)[:, None]
+    rest = (
+        torch.arange(blocks * BLOCK, vocabulary, device=device)
+        + vocabulary * torch.arange(width, device=device)[:, None]
+    )
     places = torch.cat((members.flatten(1), rest.flatten().expand(sentences, -1)), dim=1)
-    values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // types)
+    values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // vocabulary)
     best = values.topk(count)
     places = places.gather(1, best.indices)
-    return Candidates(best.values, places // types, places % types)
+    return Candidates(best.values, places // vocabulary, places % vocabulary)
 
 
 class Hypotheses(NamedTuple):
@@ -102,8 +105,8 @@ class Hypotheses(NamedTuple):
     paths: torch.Tensor
     lengths: torch.Tensor
 
-    def of(self, sentences: torch.Tensor) -> "Hypotheses":
-        """Those of some sentences alone."""
+    def select(self, sentences: torch.Tensor) -> "Hypotheses":
+        """Those of some sentences."""
         return Hypotheses(*(part[sentences] for part in self))
 
 
@@ -134,8 +137,8 @@ class Limits(NamedTuple):
         """Section 6.1, after Wu et al. 2016, Eq. 14: ((5 + |Y|) / 6)^α; of a number or of a tensor of lengths."""
         return ((5.0 + length) / 6.0 if self.google else length) ** self.length_penalty
 
-    def of(self, sentences: torch.Tensor) -> "Limits":
-        """Those of some sentences alone."""
+    def select(self, sentences: torch.Tensor) -> "Limits":
+        """Those of some sentences."""
         return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
 
 
@@ -144,7 +147,7 @@ def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
     return torch.isin(candidates.tokens, limits.end_tokens) | (length >= limits.lengths)[:, None]
 
 
-def descend(
+def select_running(
     running: Hypotheses, candidates: Candidates, ended_NC: torch.Tensor, width: int, length: int
 ) -> tuple[Hypotheses, torch.Tensor, torch.Tensor]:
     """The `width` best candidates that have not ended, as hypotheses; their parents and their last tokens, (N, W)."""
@@ -154,7 +157,7 @@ def descend(
     return Hypotheses(scores, paths, torch.full_like(parents, length)), parents, tokens
 
 
-def finish(
+def update_finished(
     finished: Hypotheses,
     running: Hypotheses,
     candidates: Candidates,
@@ -201,11 +204,11 @@ def _like_paths(chosen_NW: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
 
 
 class BeamSearch:
-    """Section 6.1: the search for the best hypotheses of some sentences, which leave it one by one.
+    """Section 6.1: the search for the best hypotheses of some sentences, dropped from the batch as they finish.
 
     Args:
         decoder: Gives the log-probabilities of the next tokens.
-        past: What is behind the hypotheses of each sentence.
+        cache: Keys and values of the sources and hypotheses.
         prompts_NP: Tokens that the decoder starts with, (sentences, prompt length).
         width: Hypotheses kept at each step.
         limits: When hypotheses and searches end.
@@ -214,14 +217,20 @@ class BeamSearch:
 
     def __init__(
         self,
-        decoder: StepDecoder,
-        past: Past,
+        decoder: PackedDecoder,
+        cache: DecoderCache,
         prompts_NP: torch.Tensor,
         width: int,
         limits: Limits,
         process: Processor | None = None,
     ) -> None:
-        self.decoder, self.past, self.prompts_NP, self.width, self.process = decoder, past, prompts_NP, width, process
+        self.decoder, self.cache, self.prompts_NP, self.width, self.process = (
+            decoder,
+            cache,
+            prompts_NP,
+            width,
+            process,
+        )
         self.limits, self.length = limits, 0
         sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
         self.running = _no_hypotheses(sentences, 1, longest, device)._replace(
@@ -231,20 +240,20 @@ class BeamSearch:
         self.found = _no_hypotheses(sentences, width, longest, device)
         self.numbers = torch.arange(sentences, device=device)
         self.searching = torch.ones(sentences, dtype=torch.bool, device=device)
-        self.tokens_NW = read_prompts(decoder, past, prompts_NP)
+        self.tokens_NW = read_prompts(decoder, cache, prompts_NP)
 
     def run(self) -> Hypotheses:
         """The best hypotheses of each sentence, W of them, in the sentences' order."""
         while len(self.numbers):
             self._step()
-            self._let_go()
+            self._drop_finished()
         return self.found
 
     def _step(self) -> None:
         """One more token for each hypothesis."""
         sentences, width = self.tokens_NW.shape
         position = self.prompts_NP.shape[1] + self.length - 1
-        log_p_RV = log_probabilities(self.decoder.step(self.tokens_NW, position, self.past))
+        log_p_RV = log_probabilities(self.decoder.step(self.tokens_NW, position, self.cache))
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
         log_p_NWV = log_p_RV.view(sentences, width, -1)
@@ -252,30 +261,34 @@ class BeamSearch:
         self.length += 1
         ended_NC = ends(candidates, self.length, self.limits)
         if ended_NC[:, : self.width].any():
-            self.finished = finish(self.finished, self.running, candidates, ended_NC, self.length, self.limits)
-        self.running, parents, self.tokens_NW = descend(self.running, candidates, ended_NC, self.width, self.length)
-        self.past.descend(parents)
+            self.finished = update_finished(
+                self.finished, self.running, candidates, ended_NC, self.length, self.limits
+            )
+        self.running, parents, self.tokens_NW = select_running(
+            self.running, candidates, ended_NC, self.width, self.length
+        )
+        self.cache.reorder(parents)
         still = may_improve(self.running, self.finished, self.length, self.limits) & ~ended_NC.all(1)
         over = self.searching & ~still
         if over.any():
-            self._keep_found(over)
+            self._store_results(over)
             self.searching &= still
 
-    def _keep_found(self, over: torch.Tensor) -> None:
-        """Writes down what was found for the sentences whose search is over."""
-        for kept, found in zip(self.found, self.finished.of(over), strict=True):
+    def _store_results(self, over: torch.Tensor) -> None:
+        """Stores the results of the sentences whose search is over."""
+        for kept, found in zip(self.found, self.finished.select(over), strict=True):
             kept[self.numbers[over]] = found
 
-    def _let_go(self) -> None:
-        """Goes on without the sentences whose search is over, where that saves more than the moving costs."""
+    def _drop_finished(self) -> None:
+        """Continues without the sentences whose search is over, where that saves more than copying costs."""
         left = self.searching.nonzero().squeeze(1)
-        if len(self.numbers) - len(left) < max(1, len(self.numbers) * LEAST_LEAVING):
+        if len(self.numbers) - len(left) < max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
             return
         self.numbers, self.searching = self.numbers[left], self.searching[left]
-        self.running, self.finished = self.running.of(left), self.finished.of(left)
-        self.limits = self.limits.of(left)
+        self.running, self.finished = self.running.select(left), self.finished.select(left)
+        self.limits = self.limits.select(left)
         self.tokens_NW, self.prompts_NP = self.tokens_NW[left], self.prompts_NP[left]
-        self.past.keep(left)
+        self.cache.select(left)
 
     def _rows(self) -> torch.Tensor:
         """All tokens of the running hypotheses, (rows, length)."""
@@ -285,27 +298,27 @@ class BeamSearch:
 
 
 def greedy_search(
-    decoder: StepDecoder,
-    past: Past,
+    decoder: PackedDecoder,
+    cache: DecoderCache,
     prompts_NP: torch.Tensor,
     limits: Limits,
     padding: int,
     process: Processor | None = None,
     *,
-    may_leave: bool = True,
+    may_drop_finished: bool = True,
 ) -> torch.Tensor:
     """The likeliest token at each step, (sentences, prompt and new tokens), `padding` after the end.
 
     Args:
-        may_leave: Whether sentences that have ended may leave the past.
+        may_drop_finished: Whether finished sentences may be dropped from the cache.
     """
-    tokens_N1 = read_prompts(decoder, past, prompts_NP)
+    tokens_N1 = read_prompts(decoder, cache, prompts_NP)
     sentences, longest = len(prompts_NP), int(limits.lengths.max())
     found = torch.cat((prompts_NP, prompts_NP.new_full((sentences, longest), padding)), 1)
     numbers = torch.arange(sentences, device=prompts_NP.device)
     searching = torch.ones(sentences, dtype=torch.bool, device=prompts_NP.device)
     for length in range(prompts_NP.shape[1], prompts_NP.shape[1] + longest):
-        scores_NV = decoder.step(tokens_N1, length - 1, past)
+        scores_NV = decoder.step(tokens_N1, length - 1, cache)
         if process is not None:
             scores_NV = process(found[numbers, :length], scores_NV.float())
         tokens_N1 = scores_NV.argmax(-1, keepdim=True).masked_fill(~searching[:, None], padding)
@@ -315,16 +328,21 @@ def greedy_search(
         left = searching.nonzero().squeeze(1)
         if not len(left):
             return found[:, : length + 1]
-        if may_leave and len(numbers) - len(left) >= max(1, len(numbers) * LEAST_LEAVING):
-            numbers, searching, tokens_N1, limits = numbers[left], searching[left], tokens_N1[left], limits.of(left)
-            past.keep(left)
+        if may_drop_finished and len(numbers) - len(left) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
+            numbers, searching, tokens_N1, limits = (
+                numbers[left],
+                searching[left],
+                tokens_N1[left],
+                limits.select(left),
+            )
+            cache.select(left)
     return found
 
 
-def read_prompts(decoder: StepDecoder, past: Past, prompts_NP: torch.Tensor) -> torch.Tensor:
-    """Puts all tokens of the prompts but the last into the past; returns the last, (sentences, 1)."""
+def read_prompts(decoder: PackedDecoder, cache: DecoderCache, prompts_NP: torch.Tensor) -> torch.Tensor:
+    """Reads all tokens of the prompts but the last into the cache; returns the last, (sentences, 1)."""
     for position in range(prompts_NP.shape[1] - 1):
-        decoder.step(prompts_NP[:, position, None], position, past)
+        decoder.step(prompts_NP[:, position, None], position, cache)
     return prompts_NP[:, -1:]
 
 

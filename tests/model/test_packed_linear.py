@@ -1,11 +1,11 @@
-"""Products of weights that are laid out: those of the weights, in each type and for few and many rows."""
+"""Packed linear layers multiply by their weights, in each type and for few and many rows."""
 
 import pytest
 import torch
 from torch import nn
 
-from vanilla_transformer.model import packed_weights as layouts
-from vanilla_transformer.model.packed_weights import FEW_ROWS, MANY_OUTPUTS, MANY_ROWS, Layout, checksum
+from vanilla_transformer.model import packed_weights
+from vanilla_transformer.model.packed_weights import FEW_ROWS, MANY_OUTPUTS, MANY_ROWS, PackedWeights, checksum
 
 # Relative to the largest output.
 EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
@@ -20,19 +20,19 @@ EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
     ("dtype", "quantization", "tolerance"),
     [(torch.float32, None, EXACT), (torch.bfloat16, None, ROUNDED), (torch.float32, "int8", EIGHT_BITS)],
 )
-def test_a_product_is_that_of_the_weight(
+def test_a_packed_linear_multiplies_by_its_weight(
     monkeypatch, unpacked, outputs, rows, with_bias, dtype, quantization, tolerance
 ):
-    monkeypatch.setattr(layouts, "multiplies_few_rows_unpacked", lambda: unpacked)
+    monkeypatch.setattr(packed_weights, "multiplies_few_rows_unpacked", lambda: unpacked)
     torch.manual_seed(0)
     linear, x = nn.Linear(64, outputs, bias=with_bias), torch.randn(rows, 64)
-    layout = Layout(dtype, quantization, few_rows=True)
+    pack = PackedWeights(dtype, quantization, few_rows=True)
     with torch.no_grad():
         expected = linear(x)
         for activation in (None, nn.ReLU(), nn.GELU()):
-            product = layout.product(linear.weight, linear.bias, activation)
+            packed = pack.linear(linear.weight, linear.bias, activation)
             wanted = expected if activation is None else activation(expected)
-            difference = (product(x.to(layout.activations)).float() - wanted).abs().max()
+            difference = (packed(x.to(pack.activations)).float() - wanted).abs().max()
             assert difference <= tolerance * expected.abs().max()
 
 
@@ -40,20 +40,20 @@ def test_a_product_is_that_of_the_weight(
     ("rows", "inputs", "outputs", "plain"), [(4, 128, 128, True), (128, 128, 128, False), (4, 512, 1024, False)]
 )
 def test_shapes_decide_whether_weights_are_multiplied_as_they_are(monkeypatch, rows, inputs, outputs, plain):
-    if not layouts._has_packed_products(torch.float32):
+    if not packed_weights._can_pack(torch.float32):
         pytest.skip("torch was built without oneDNN")
     multiplied = []
     linear = torch.nn.functional.linear
-    monkeypatch.setattr(layouts.F, "linear", lambda *args: multiplied.append(1) or linear(*args))
-    Layout(torch.float32, None).product(torch.randn(outputs, inputs), None)(torch.randn(rows, inputs))
+    monkeypatch.setattr(packed_weights.F, "linear", lambda *args: multiplied.append(1) or linear(*args))
+    PackedWeights(torch.float32, None).linear(torch.randn(outputs, inputs), None)(torch.randn(rows, inputs))
     assert bool(multiplied) == plain
 
 
-def test_several_weights_make_one_product():
+def test_several_linear_layers_are_one():
     first, second = nn.Linear(8, 4), nn.Linear(8, 6)
     x = torch.randn(3, 8)
     with torch.no_grad():
-        found = Layout(torch.float32, None).joined(first, second, scaled=0.5)(x)
+        found = PackedWeights(torch.float32, None).fused_linear(first, second, scaled=0.5)(x)
         torch.testing.assert_close(found, torch.cat((0.5 * first(x), second(x)), 1))
 
 
