@@ -10,12 +10,27 @@ import sacrebleu
 from hub_server import HubServer, Repository, card_head, card_problems
 from huggingface_hub import ModelCard, constants
 
-import vanilla_transformer.model
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
-CODE = {path.name for path in Path(vanilla_transformer.model.__path__[0]).glob("[!_]*.py")}
+CODE = {
+    f"{name}.py"
+    for name in (
+        "configuration_vanilla_transformer",
+        "cpu",
+        "fast_generation",
+        "generation",
+        "loss",
+        "modeling_vanilla_transformer",
+        "packed_decoder",
+        "packed_encoder",
+        "packed_weights",
+        "pipeline_vanilla_transformer",
+        "saving",
+        "search",
+    )
+}
 MODEL = {
     "config.json",
     "generation_config.json",

@@ -74,7 +74,7 @@ def test_too_short_a_file_is_refused(tmp_path):
 @pytest.mark.parametrize("contestant", ["OurEngine", "MarianEngine", "CTranslate2Engine"])
 def test_every_contestant_decodes_to_the_length_asked_for(saved, tmp_path, contestant):
     bench.export(str(saved), tmp_path)
-    engine = getattr(contestant)(str(saved), tmp_path, "float32", "cpu", 1)
+    engine = getattr(bench, contestant)(str(saved), tmp_path, "float32", "cpu", 1)
     rows = engine.tokenizer(["a b", "b"])["input_ids"]
     assert engine.decode(rows, 4, 6) == engine.decode(rows, 1, 6) == 2 * 6
     assert 2 <= engine.translate(["a b", "b"]) <= 2 * (max(map(len, rows)) + 50)
