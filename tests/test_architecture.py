@@ -15,7 +15,7 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
 LAYERS = [
     *("cli", "export", "hub", "training"),
-    *("inspection", "checkpointing", "distributed", "reporting", "evaluation"),
+    *("inspection", "checkpointing", "distributed", "reporting", "tasks", "evaluation"),
     *("translation", "recipe", "data", "analysis"),
     *("atomic_files", "malloc", "registration", "model"),
 ]

@@ -108,7 +108,7 @@ def _measured(directory: Path, first: bool) -> dict:
     corpus = inputs.train
     figures = {
         "pairs": corpus.report.read,
-        "tokens": int(corpus.source_lengths.sum(dtype=np.int64) + corpus.target_lengths.sum(dtype=np.int64)),
+        "tokens": sum(int(lengths.sum(dtype=np.int64)) for lengths in corpus.lengths.values()),
         "tokens_bytes": (run.prepared / "train" / "tokens.arrow").stat().st_size,
         "seconds": end - start,
         "cpu_seconds": time.process_time() - cpu,
@@ -118,7 +118,7 @@ def _measured(directory: Path, first: bool) -> dict:
     if first:
         learned = run.tokenizer_config.stat().st_mtime
         figures |= {"counting": said[0] - start, "learning": learned - said[0], "tokenizing": end - learned}
-    plan = StepPlan(corpus.source_lengths, corpus.target_lengths, batch_tokens=25_000, batches_per_step=2, seed=1)
+    plan = StepPlan(*corpus.lengths.values(), batch_tokens=25_000, batches_per_step=2, seed=1)
     corpus.rows(plan.epoch(0)[0].batches[0])
     figures["planning"] = time.time() - end
     return figures | {"peak": _peak_memory("self"), "peak_of_children": _peak_of_children()}

@@ -215,7 +215,7 @@ def plan(pairs: int, epochs: int = 2) -> dict[str, float]:
         seconds.append(time.perf_counter() - start_time)
         some = steps[:: len(steps) // 1000 + 1]
         padded = sum(len(batch) * int(targets[batch].max()) for step in some for batch in step.batches)
-        real_share = sum(step.target_tokens for step in some) / padded
+        real_share = sum(step.items for step in some) / padded
         del steps, some
     after = peak_memory(torch.device("cpu"))
     return {

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -27,11 +27,11 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerToke
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
-from vanilla_transformer.recipe.defaults import model_config
 from vanilla_transformer.recipe.schema import Recipe, settled
 from vanilla_transformer.reporting.run_logger import RunLogger
+from vanilla_transformer.tasks import Batch, get_task
 from vanilla_transformer.training.loop import TrainingLoop, make_plan
-from vanilla_transformer.training.prefetch import Batch, FedStep, Place, feed
+from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps
 from vanilla_transformer.training.signals import StopRequest
 
 # More steps than any measurement takes.
@@ -69,7 +69,7 @@ class Turns:
 
     def __init__(self, job: Job, connection: Connection) -> None:
         self.job, self.connection = job, connection
-        self.config = model_config(job.recipe)
+        self.config = get_task(job.recipe.task).config(job.recipe)
         self.left: int | None = None
         self.start = self.end_of_step = self.between = 0.0
         self.lengths: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -145,14 +145,14 @@ def train_ours(job: Job, turns: Turns) -> None:
     """The loop of this package, from its planned batches to its optimizer."""
 
     class InTurns(TrainingLoop):
-        def _update(self, step: FedStep) -> None:
+        def _update(self, step: LocalStep) -> None:
             turns.before_step()
             super()._update(step)
             turns.after_step()
 
-        def _loss(self, model: nn.Module, batch: Batch, target_tokens: int) -> torch.Tensor:
+        def _loss(self, model: nn.Module, batch: Batch, items: int) -> torch.Tensor:
             turns.batch(batch["attention_mask"], batch["labels"])
-            return super()._loss(model, batch, target_tokens)
+            return super()._loss(model, batch, items)
 
     accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
     logger = RunLogger(job.directory / "metrics.jsonl", job.directory / "train.log", enabled=False)
@@ -176,9 +176,7 @@ def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) ->
             turns.after_step()
 
     corpus, recipe, tokenizer = job.corpus(), job.recipe, job.tokenizer()
-    model = MarianMTModel(
-        _marian_config(turns.config, int(max(corpus.source_lengths.max(), corpus.target_lengths.max())))
-    )
+    model = MarianMTModel(_marian_config(turns.config, _longest(corpus)))
     if best:
         settings |= {"train_sampling_strategy": "group_by_length", "bf16": True}
     arguments = Seq2SeqTrainingArguments(
@@ -223,13 +221,17 @@ def _marian_config(config: VanillaTransformerConfig, longest: int) -> MarianConf
     )
 
 
+def _longest(corpus: PreparedCorpus) -> int:
+    return max(int(lengths.max()) for lengths in corpus.lengths.values())
+
+
 def _as_dataset(corpus: PreparedCorpus) -> Dataset:
     rows = corpus.rows(np.arange(len(corpus)))
     return Dataset.from_dict(
         {
-            "input_ids": [source.tolist() for source, _ in rows],
-            "labels": [target.tolist() for _, target in rows],
-            "length": [max(len(source), len(target)) for source, target in rows],
+            "input_ids": [ids.tolist() for ids in rows["source"]],
+            "labels": [ids.tolist() for ids in rows["target"]],
+            "length": np.maximum(*corpus.lengths.values()).tolist(),
         }
     )
 
@@ -286,18 +288,16 @@ class TorchTransformer(nn.Module):
 def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
     """A plain loop around `torch.nn.Transformer`, with the batches and the optimizer of this package."""
     corpus, device = job.corpus(), job.device
-    longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
-    model = TorchTransformer(turns.config, longest).to(device)
+    model = TorchTransformer(turns.config, _longest(corpus)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
-    pad_id = settled(turns.config.pad_token_id)
-    steps: Iterator[FedStep] = feed(make_plan(corpus, job.recipe), corpus, pad_id, Place(0, 0), pin=False)
-    for step in steps:
+    collate = partial(get_task(job.recipe.task).collate, config=turns.config)
+    for step in local_steps(make_plan(corpus, job.recipe), corpus, collate, DataPosition(0, 0), pin=False):
         turns.before_step()
         for batch in step.batches:
             turns.batch(batch["attention_mask"], batch["labels"])
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
                 loss = model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            (loss / step.target_tokens).backward()
+            (loss / step.items).backward()
         optimizer.step()
         optimizer.zero_grad()
         turns.after_step()

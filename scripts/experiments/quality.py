@@ -29,16 +29,16 @@ class PlanAtRandom(StepPlan):
     def epoch(self, epoch: int) -> list[Step]:
         """The steps of an epoch, every pair in one of them."""
         ours = sum(len(step.batches) for step in super().epoch(epoch))
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.source_lengths))
-        longer = np.maximum(self.source_lengths[order], self.target_lengths[order]).astype(np.int64)
+        sources, targets = self.lengths
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(sources))
+        longer = np.maximum(sources[order], targets[order]).astype(np.int64)
         numbers = (longer.cumsum() - longer) * ours // longer.sum()
         batches = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
         groups = [
             batches[start : start + self.batches_per_step] for start in range(0, len(batches), self.batches_per_step)
         ]
         return [
-            Step(tuple(group), sum(int(self.target_lengths[batch].sum(dtype=np.int64)) for batch in group))
-            for group in groups
+            Step(tuple(group), sum(int(targets[batch].sum(dtype=np.int64)) for batch in group)) for group in groups
         ]
 
 

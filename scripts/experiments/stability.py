@@ -164,7 +164,7 @@ def _corpus(options: Stability, directory: Path) -> tuple[Path, list[int]]:
     counts = np.zeros(len(inputs.tokenizer), dtype=np.int64)
     for start in range(0, len(inputs.train), ROWS_AT_A_TIME):
         rows = inputs.train.rows(np.arange(start, min(start + ROWS_AT_A_TIME, len(inputs.train))))
-        counts += np.bincount(np.concatenate([target for _, target in rows]), minlength=len(counts))
+        counts += np.bincount(np.concatenate(rows["target"]), minlength=len(counts))
     return shared.path, counts.tolist()
 
 

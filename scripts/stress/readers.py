@@ -38,10 +38,11 @@ from vanilla_transformer.checkpointing.store import (
     partial_path,
 )
 from vanilla_transformer.data.corpus import open_corpus
-from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.streams import PairStream, pair_tables
 from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
 from vanilla_transformer.reporting.run_logger import RunLogger
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.translation import load_model
 
 LONGEST_WAIT = 20
@@ -437,15 +438,20 @@ def _stream() -> PairStream:
     return PairStream("pairs", lambda: pair_tables(iter(PAIRS)), stamp="the same")
 
 
+def _tokens(tokenizer: VanillaTransformerTokenizer, directory: Path) -> StoredCorpus:
+    task = get_task("translation")
+    return prepare_corpus(_stream(), tokenizer, task, max_length=20, directory=directory / "tokens", progress=False)
+
+
 def _make_tokens(directory: Path) -> None:
     _make_model(directory)
     tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
-    prepare_corpus(_stream(), tokenizer, max_length=20, directory=directory / "tokens", progress=False)
+    _tokens(tokenizer, directory)
 
 
 def _prepare(directory: Path) -> str:
     tokenizer = VanillaTransformerTokenizer.from_pretrained(directory)
-    corpus = prepare_corpus(_stream(), tokenizer, max_length=20, directory=directory / "tokens", progress=False)
+    corpus = _tokens(tokenizer, directory)
     if len(corpus) != 4 or corpus.report.kept != 4 or corpus.report.read != 6:
         raise BadReader(f"another corpus: {corpus.report}")
     return "read"

@@ -2,12 +2,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.data import batching
-from vanilla_transformer.data.batching import Step, StepPlan, batches_in_order, collate, padding_share, share
+from vanilla_transformer.data.batching import Step, StepPlan, padding_share, share
 
 lengths_of_pairs = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
 
@@ -51,7 +50,7 @@ def test_an_epoch_has_each_pair_once_within_the_budget(lengths, batch_tokens, ba
         assert len(batch) == 1 or len(batch) * longest <= batch_tokens // batches_per_step
     assert all(len(step.batches) == batches_per_step for step in steps[:-1])
     assert 1 <= len(steps[-1].batches) <= batches_per_step
-    assert [step.target_tokens for step in steps] == [sum(targets[b].sum() for b in step.batches) for step in steps]
+    assert [step.items for step in steps] == [sum(targets[b].sum() for b in step.batches) for step in steps]
 
 
 def test_a_pair_longer_than_the_budget_has_a_batch_of_its_own():
@@ -87,7 +86,7 @@ def test_long_and_short_pairs_are_spread_over_the_epoch():
 
 def test_small_and_large_steps_are_spread_over_the_epoch():
     steps = make_plan(text_lengths(20_000), batches_per_step=1).epoch(0)
-    tokens = np.array([step.target_tokens for step in steps])
+    tokens = np.array([step.items for step in steps])
     half = len(tokens) // 2
     assert tokens[:half].mean() == pytest.approx(tokens[half:].mean(), rel=0.05)
 
@@ -110,7 +109,7 @@ def test_padding_is_what_fills_the_batches():
 
 def test_steps_have_about_equally_many_target_tokens():
     steps = make_plan(text_lengths(60_000), 8192, 8).epoch(0)
-    tokens = np.array([step.target_tokens for step in steps[:-1]])
+    tokens = np.array([step.items for step in steps[:-1]])
     assert tokens.std() < 0.02 * tokens.mean()
 
 
@@ -184,30 +183,3 @@ def test_what_is_left_over_for_fewer_batches_than_processes_is_cut_no_finer_than
 def test_one_process_gets_the_step_as_it_is():
     step = Step((np.array([1, 2]), np.array([3])), target_tokens=0)
     assert [batch.tolist() for batch in share(step, 0, 1)] == [[1, 2], [3]]
-
-
-def test_batches_in_order_are_always_the_same_ones_from_long_to_short():
-    sources, targets = text_lengths(2000)
-    batches = batches_in_order(sources, targets, 500)
-    again = batches_in_order(sources, targets, 500)
-    assert all(np.array_equal(one, other) for one, other in zip(batches, again, strict=True))
-    assert sorted(np.concatenate(batches)) == list(range(2000))
-    longest = [max(sources[batch].max(), targets[batch].max()) for batch in batches]
-    assert longest == sorted(longest, reverse=True)
-    assert all(len(batch) * side <= 500 for batch, side in zip(batches, longest, strict=True))
-    assert batches_in_order(sources[:0], targets[:0], 500) == []
-
-
-def test_a_batch_is_padded_on_the_right():
-    rows = [([5, 6, 2], [7, 2]), (np.array([9, 2], dtype=np.uint16), np.array([8, 4, 2], dtype=np.uint16))]
-    batch = collate(rows, pad_id=0)
-    assert batch["input_ids"].tolist() == [[5, 6, 2], [9, 2, 0]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert batch["labels"].tolist() == [[7, 2, -100], [8, 4, 2]]
-    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
-
-
-def test_a_batch_without_rows_has_nothing_to_learn():
-    batch = collate([], pad_id=3)
-    assert batch["input_ids"].tolist() == [[3]]
-    assert batch["labels"].tolist() == [[-100]]

@@ -7,6 +7,7 @@ from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tasks import get_task
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +21,15 @@ def parts(tmp_path, tokenizer):
 
     def prepared(name, size):
         pairs = {"source": [f"{name} {number}" for number in range(size)] + [""], "target": [name] * (size + 1)}
-        return prepare_corpus(Dataset.from_dict(pairs), tokenizer, max_length=30, directory=tmp_path / name)
+        corpus, task = Dataset.from_dict(pairs), get_task("translation")
+        return prepare_corpus(corpus, tokenizer, task, max_length=30, directory=tmp_path / name)
 
     return [prepared("news", 10), prepared("parliament", 4), prepared("law", 1)]
 
 
 def texts(corpus, tokenizer):
-    rows = corpus.rows(range(len(corpus)))
-    return [tuple(tokenizer.decode(ids, skip_special_tokens=True) for ids in pair) for pair in rows]
+    rows = corpus.rows(range(len(corpus))).values()
+    return [tuple(tokenizer.decode(ids, skip_special_tokens=True) for ids in pair) for pair in zip(*rows, strict=True)]
 
 
 def counts(corpus, tokenizer):
@@ -47,10 +49,11 @@ def test_rows_come_in_the_order_of_their_indices_and_lengths_are_theirs(parts, t
     mixed = MixedCorpus(parts, [1, 2, 3], seed=1)
     indices = np.random.default_rng(0).permutation(len(mixed))
     rows = mixed.rows(indices)
-    assert [len(source) for source, _ in rows] == mixed.source_lengths[indices].tolist()
-    assert [len(target) for _, target in rows] == mixed.target_lengths[indices].tolist()
+    assert list(rows) == list(mixed.lengths) == ["source", "target"]
+    for name, lengths in mixed.lengths.items():
+        assert list(map(len, rows[name])) == lengths[indices].tolist()
     everything = texts(mixed, tokenizer)
-    assert [tokenizer.decode(source, skip_special_tokens=True) for source, _ in rows] == [
+    assert [tokenizer.decode(source, skip_special_tokens=True) for source in rows["source"]] == [
         everything[index][0] for index in indices
     ]
 

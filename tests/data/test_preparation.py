@@ -10,6 +10,9 @@ from vanilla_transformer.data import preparation, streams
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tasks import get_task
+
+TASK = get_task("translation")
 
 PAIRS = [
     ("a dog", "ein Hund"),
@@ -39,7 +42,7 @@ def prepare(tmp_path, tokenizer):
     def call(pairs=PAIRS, **changed):
         corpus = pairs if isinstance(pairs, Dataset) else corpus_of(pairs)
         arguments = {"tokenizer": tokenizer, "max_length": 30, "directory": tmp_path / "prepared", **changed}
-        return prepare_corpus(corpus, progress=False, **arguments)
+        return prepare_corpus(corpus, task=TASK, progress=False, **arguments)
 
     return call
 
@@ -50,13 +53,13 @@ def forbid_tokenizing(monkeypatch):
         def fail(*_):
             raise AssertionError("the corpus was tokenized again")
 
-        monkeypatch.setattr(preparation, "_tokenized", fail)
+        monkeypatch.setattr(preparation, "_encoded", fail)
 
     return forbid
 
 
 def as_lists(rows):
-    return [(source.tolist(), target.tolist()) for source, target in rows]
+    return [(source.tolist(), target.tolist()) for source, target in zip(rows["source"], rows["target"], strict=True)]
 
 
 def expected_rows(tokenizer, pairs):
@@ -70,9 +73,9 @@ def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pair
     expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
     assert as_lists(prepared.rows(range(len(prepared)))) == expected
     assert as_lists(prepared.rows(np.array([3, 0, 3]))) == [expected[3], expected[0], expected[3]]
-    assert prepared.source_lengths.tolist() == [len(source) for source, _ in expected]
-    assert prepared.target_lengths.tolist() == [len(target) for _, target in expected]
-    assert prepared.source_lengths.dtype == prepared.target_lengths.dtype == np.int32
+    assert list(prepared.lengths) == ["source", "target"]
+    for lengths, column in zip(prepared.lengths.values(), zip(*expected, strict=True), strict=True):
+        assert lengths.tolist() == list(map(len, column)) and lengths.dtype == np.int32
 
 
 def test_what_earlier_calls_of_the_tokenizer_asked_for_changes_no_row(prepare, tokenizer):
@@ -100,18 +103,17 @@ def test_a_pair_exactly_as_long_as_allowed_is_kept(prepare, tokenizer):
 
 
 def test_ids_take_two_bytes_where_that_is_enough(prepare):
-    source, target = prepare().rows([0])[0]
-    assert source.dtype == target.dtype == np.uint16
+    assert {ids[0].dtype for ids in prepare().rows([0]).values()} == {np.dtype(np.uint16)}
 
 
 def test_a_text_that_must_be_too_long_is_not_tokenized_and_counted_all_the_same(prepare, tokenizer, monkeypatch):
-    original, lengths = preparation._tokenized, []
+    original, lengths = preparation._encoded, []
 
-    def tokenized(pairs, tokenizer):
+    def encoded(pairs, *arguments):
         lengths.extend(len(text) for pair in pairs for text in pair)
-        return original(pairs, tokenizer)
+        return original(pairs, *arguments)
 
-    monkeypatch.setattr(preparation, "_tokenized", tokenized)
+    monkeypatch.setattr(preparation, "_encoded", encoded)
     longest = 30 * max(map(len, tokenizer.get_vocab()))
     report = prepare([*PAIRS, ("a" * (longest + 1), "a"), ("a", "ab" * longest)]).report
     assert report == PreparationReport(read=10, kept=4, dropped_empty=2, dropped_too_long=4)
@@ -179,7 +181,7 @@ def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizin
 def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkeypatch, forbid_tokenizing):
     monkeypatch.setattr(streams, "PAIRS_PER_TABLE", 2)
     first = prepare()
-    tokenized, calls = preparation._tokenized, []
+    tokenized, calls = preparation._encoded, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -187,7 +189,7 @@ def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkey
             raise KeyboardInterrupt
         return tokenized(*arguments)
 
-    monkeypatch.setattr(preparation, "_tokenized", interrupted)
+    monkeypatch.setattr(preparation, "_encoded", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(PAIRS * 2)
     assert sorted(path.name for path in (tmp_path / "prepared").iterdir()) == ["report.json", "tokens.arrow"]
@@ -247,9 +249,23 @@ def test_another_process_gets_the_place_and_not_the_tokens(prepare):
 
 
 def test_the_bar_is_for_terminals_and_can_be_switched_off(tokenizer, tmp_path, capsys, monkeypatch):
-    prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "piped", progress=True)
+    prepare_corpus(
+        corpus_of(PAIRS),
+        tokenizer,
+        TASK,
+        max_length=30,
+        directory=tmp_path / "piped",
+        progress=True,
+    )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "silent", progress=False)
+    prepare_corpus(
+        corpus_of(PAIRS),
+        tokenizer,
+        TASK,
+        max_length=30,
+        directory=tmp_path / "silent",
+        progress=False,
+    )
     assert capsys.readouterr().err == ""
-    prepare_corpus(corpus_of(PAIRS), tokenizer, max_length=30, directory=tmp_path / "told", progress=True)
+    prepare_corpus(corpus_of(PAIRS), tokenizer, TASK, max_length=30, directory=tmp_path / "told", progress=True)
     assert "tokenizing" in capsys.readouterr().err

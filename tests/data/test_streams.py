@@ -13,6 +13,9 @@ from vanilla_transformer.data.corpus import CorpusError, corpus_languages, open_
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.streams import sample_pairs, stream_of
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.tasks import get_task
+
+TASK = get_task("translation")
 
 PAIRS = [(f"source {number}", f"Ziel {number}") for number in range(7)]
 
@@ -145,16 +148,18 @@ def test_a_stamp_is_another_if_a_file_or_the_columns_are(tmp_path, folder, lines
     ids=["dataset", "shards", "generator", "large_string"],
 )
 def test_datasets_in_hand_are_prepared_too(tmp_path, tokenizer, dataset):
-    prepared = prepare_corpus(dataset, tokenizer, max_length=30, directory=tmp_path, progress=False)
-    decoded = [tokenizer.decode(source, skip_special_tokens=True) for source, _ in prepared.rows(range(7))]
+    prepared = prepare_corpus(dataset, tokenizer, TASK, max_length=30, directory=tmp_path, progress=False)
+    decoded = [tokenizer.decode(source, skip_special_tokens=True) for source in prepared.rows(range(7))["source"]]
     assert decoded == rows()["source"]
 
 
 def test_interleaved_streams_of_the_library_are_prepared_too(tmp_path, tokenizer):
     parts = [Dataset.from_dict(rows(PAIRS[:2])).to_iterable_dataset(), Dataset.from_dict(rows()).to_iterable_dataset()]
     mixed = datasets.interleave_datasets(parts, probabilities=[0.5, 0.5], seed=1, stopping_strategy="all_exhausted")
-    prepared = prepare_corpus(mixed, tokenizer, max_length=30, directory=tmp_path, progress=False)
-    decoded = {tokenizer.decode(source, skip_special_tokens=True) for source, _ in prepared.rows(range(len(prepared)))}
+    prepared = prepare_corpus(mixed, tokenizer, TASK, max_length=30, directory=tmp_path, progress=False)
+    decoded = {
+        tokenizer.decode(source, skip_special_tokens=True) for source in prepared.rows(range(len(prepared)))["source"]
+    }
     assert len(prepared) > 7 and decoded == set(rows()["source"])
 
 
@@ -194,7 +199,7 @@ def test_a_sample_is_taken_at_equal_distances_from_all_corpora(monkeypatch, pair
 def test_prepared_text_is_not_read_again_while_its_stamp_is_the_same(tmp_path, lines, tokenizer, monkeypatch):
     def prepare():
         corpus = open_corpus(lines)
-        return prepare_corpus(corpus, tokenizer, max_length=30, directory=tmp_path / "tokens", progress=False)
+        return prepare_corpus(corpus, tokenizer, TASK, max_length=30, directory=tmp_path / "tokens", progress=False)
 
     first = prepare()
     reads, original = [], corpus_module._open_table
@@ -209,14 +214,21 @@ def test_prepared_text_is_not_read_again_while_its_stamp_is_the_same(tmp_path, l
 
 def test_a_changed_file_is_prepared_anew_even_with_the_old_time(tmp_path, lines, tokenizer):
     def prepare():
-        return prepare_corpus(open_corpus(lines), tokenizer, max_length=30, directory=tmp_path / "t", progress=False)
+        return prepare_corpus(
+            open_corpus(lines),
+            tokenizer,
+            TASK,
+            max_length=30,
+            directory=tmp_path / "t",
+            progress=False,
+        )
 
     prepare()
     before = os.stat(lines[0])
     with open(lines[0], "r+") as file:
         file.write("sourcE")
     os.utime(lines[0], ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert tokenizer.decode(prepare().rows([0])[0][0], skip_special_tokens=True) == "sourcE 0"
+    assert tokenizer.decode(prepare().rows([0])["source"][0], skip_special_tokens=True) == "sourcE 0"
 
 
 def test_tables_of_pairs_are_small_however_long_the_corpus_is():

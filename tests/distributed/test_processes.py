@@ -26,7 +26,10 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.distributed import processes
 from vanilla_transformer.distributed.processes import LaunchError
 from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import loop, setup
+
+TASK = get_task("translation")
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 
@@ -85,7 +88,7 @@ def test_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp
 def steps_of(recipe, directory, folder):
     """The pairs of each step."""
     settings, tokenizer = load_recipe(recipe), VanillaTransformerTokenizer.from_pretrained(directory)
-    corpus = prepare_corpus(read_corpus(settings.train), tokenizer, max_length=256, directory=folder / "tokens")
+    corpus = prepare_corpus(read_corpus(settings.train), tokenizer, TASK, max_length=256, directory=folder / "tokens")
     plan = loop.make_plan(corpus, settings)
     assert len(plan.epoch(0)) == EPOCH
     return [*plan.epoch(0), *plan.epoch(1)][:STEPS]

@@ -14,9 +14,11 @@ from vanilla_transformer.recipe.defaults import (
     choose_vocab_size,
     complete,
     device_facts,
-    model_config,
 )
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks import get_task
+
+TASK = get_task("translation")
 
 LAPTOP = DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=True)
 GPU = DeviceFacts("cuda", cores=8, memory=80 * 10**9, bfloat16=True)
@@ -25,7 +27,7 @@ MAY_STAY_OPEN = {"tokenizer", "source_column", "target_column", "max_grad_norm",
 
 def chosen(pairs, device, **given):
     recipe, _ = choose_vocab_size(Recipe(**given), pairs)
-    return complete(recipe, CorpusFacts(pairs, pairs * 14, pairs * 13), device)
+    return complete(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13)), device)
 
 
 @pytest.mark.parametrize("device", [LAPTOP, GPU], ids=["cpu", "gpu"])
@@ -35,12 +37,12 @@ def test_nothing_is_left_open(pairs, device):
     left = {name for name, value in vars(recipe).items() if value is None or value == "auto"}
     assert left <= MAY_STAY_OPEN
     assert all(sentence.endswith(".") for sentence in sentences)
-    model_config(recipe)
+    TASK.config(recipe)
 
 
 def test_a_complete_recipe_is_not_changed_and_needs_no_words():
     recipe, _ = chosen(29_000, LAPTOP)
-    assert complete(recipe, CorpusFacts(10**7, 10**8, 10**8), GPU) == (recipe, [])
+    assert complete(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8)), GPU) == (recipe, [])
 
 
 def test_what_is_given_is_kept():
@@ -57,7 +59,7 @@ def test_millions_of_pairs_on_an_accelerator_get_the_papers_base_model():
 
 
 def test_more_pairs_never_get_a_smaller_model():
-    sizes = [model_config(chosen(pairs, GPU)[0]).d_model for pairs in (10**3, 10**4, 10**5, 10**6, 10**7)]
+    sizes = [TASK.config(chosen(pairs, GPU)[0]).d_model for pairs in (10**3, 10**4, 10**5, 10**6, 10**7)]
     assert sizes == sorted(sizes) and sizes[-1] < 1024
 
 

@@ -23,12 +23,15 @@ from vanilla_transformer.analysis.memory import training_memory
 from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.cli.train import Train
-from vanilla_transformer.data.batching import StepPlan, collate, share
+from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.evaluation.metrics import check_names
-from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, complete, model_config
+from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, complete
 from vanilla_transformer.recipe.schema import load_recipe, shipped_recipes
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
+
+TASK = get_task("translation")
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
@@ -54,7 +57,7 @@ TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder
 def completed(name, device, pairs=4_500_000):
     """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
     recipe, _ = choose_vocab_size(load_recipe(name), pairs)
-    return complete(recipe, CorpusFacts(pairs, 28 * pairs, 30 * pairs), device)[0]
+    return complete(recipe, TASK, CorpusFacts(pairs, (28 * pairs, 30 * pairs)), device)[0]
 
 
 def lengths_of_wmt(count=60_000):
@@ -103,7 +106,7 @@ def test_every_recipe_can_be_followed_on_any_device(name):
     for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
         recipe = completed(name, device)
         assert recipe.max_steps is not None and recipe.batches_per_step is not None
-        model_config(recipe)
+        TASK.config(recipe)
         kept = {field: value for field, value in vars(given).items() if value not in (None, "auto")}
         assert {field: getattr(recipe, field) for field in kept} == kept
         assert recipe.average_checkpoints * recipe.save_steps <= recipe.max_steps
@@ -139,7 +142,7 @@ def test_the_papers_numbers_are_the_recipes(name):
     assert (recipe.label_smoothing, recipe.warmup_steps, recipe.learning_rate_scale) == (0.1, 4_000, 1.0)
     assert (recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type) == (4, 0.6, "google")
-    config = model_config(recipe)
+    config = TASK.config(recipe)
     sizes = (config.d_model, config.d_ff, config.num_heads, config.d_k, config.encoder_layers, config.decoder_layers)
     assert sizes == ((1024, 4096, 16, 64, 6, 6) if big else (512, 2048, 8, 64, 6, 6))
     # Ten minutes between checkpoints: of base, 12 hours for all steps; of big, three and a half days.
@@ -174,7 +177,7 @@ def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
         source, target, batch_tokens=recipe.batch_tokens, batches_per_step=recipe.batches_per_step, seed=recipe.seed
     )
     steps = plan.epoch(0)[:-1]
-    assert np.mean([step.target_tokens for step in steps]) == pytest.approx(25_000, rel=0.1)
+    assert np.mean([step.items for step in steps]) == pytest.approx(25_000, rel=0.1)
     assert np.mean([source[np.concatenate(step.batches)].sum() for step in steps]) == pytest.approx(25_000, rel=0.1)
     # No device waits for another: each has equally many whole batches.
     assert recipe.batches_per_step % device.processes == 0
@@ -193,7 +196,7 @@ def test_a_batch_of_the_big_model_fits_into_a_small_device():
     recipe = completed("wmt14-en-de-big", DeviceFacts("cuda", 8, 8 * 10**9, True))
     sentences = recipe.batch_tokens // recipe.batches_per_step // 50
     sizes = {"sentences": sentences, "source_length": 50, "target_length": 50}
-    assert training_memory(model_config(recipe), **sizes, precision=recipe.precision).total < 0.8 * 8e9
+    assert training_memory(TASK.config(recipe), **sizes, precision=recipe.precision).total < 0.8 * 8e9
 
 
 @pytest.mark.parametrize("batches_per_step", [4, 8])
@@ -204,14 +207,15 @@ def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step
     rows = [tuple(draw.integers(4, 50, length) for length in pair) for pair in lengths.T]
     step = StepPlan(*lengths, batch_tokens=400, batches_per_step=batches_per_step, seed=1).epoch(0)[0]
     torch.manual_seed(0)
-    model = VanillaTransformerForConditionalGeneration(model_config(recipe)).double()
+    model = VanillaTransformerForConditionalGeneration(TASK.config(recipe)).double()
     gradients, pairs = [], []
     for devices in (1, 2, 8):
         model.zero_grad()
         batches = [batch for rank in range(devices) for batch in share(step, rank, devices)]
         for batch in batches:
-            inputs = collate([rows[index] for index in batch], pad_id=0)
-            model(**inputs, num_items_in_batch=step.target_tokens).loss.backward()
+            columns = {"source": [rows[index][0] for index in batch], "target": [rows[index][1] for index in batch]}
+            inputs = TASK.collate(columns, None, model.config)
+            model(**inputs, num_items_in_batch=step.items).loss.backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
         pairs.append(sorted(np.concatenate(batches).tolist()))
     assert pairs[0] == pairs[1] == pairs[2]
@@ -290,7 +294,7 @@ def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_ste
 def test_the_model_for_wu2021_has_no_more_parameters_than_theirs():
     # 9,968 types are in their training text, the 256 bytes and 4 special tokens among them.
     recipe = dataclasses.replace(load_recipe("multi30k-en-de-wu2021"), vocab_size=9_968)
-    assert count_parameters(model_config(recipe))["total"] < 2_700_000
+    assert count_parameters(TASK.config(recipe))["total"] < 2_700_000
 
 
 def test_text_that_is_split_already_brings_its_vocabulary(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from scripts.experiments import table3
 from scripts.experiments.runs import ExperimentError, command
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS, model_config
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks import get_task
 
 SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
 SMALL = Recipe(
@@ -35,7 +36,7 @@ def test_around_the_papers_base_the_rows_are_the_papers():
     base = settled_recipe(VanillaTransformerConfig.from_preset("base"))
     for row in table3.TABLE:
         if row != "base":
-            ours = model_config(dataclasses.replace(base, **table3.scaled(row, base)))
+            ours = get_task("translation").config(dataclasses.replace(base, **table3.scaled(row, base)))
             theirs = VanillaTransformerConfig.from_preset(f"table3-{row}")
             for field in MODEL_FIELDS:
                 assert getattr(ours, field) == pytest.approx(getattr(theirs, field)), (row, field)

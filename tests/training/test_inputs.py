@@ -43,7 +43,8 @@ def gather(tmp_path):
 
 def texts(gathered, corpus):
     decode = gathered.tokenizer.decode
-    return [tuple(decode(ids, skip_special_tokens=True) for ids in pair) for pair in corpus.rows(range(len(corpus)))]
+    pairs = zip(*corpus.rows(range(len(corpus))).values(), strict=True)
+    return [tuple(decode(ids, skip_special_tokens=True) for ids in pair) for pair in pairs]
 
 
 COLUMNS = ["source_column=en", "target_column=de"]
@@ -65,7 +66,7 @@ def test_a_small_corpus_comes_again_until_it_has_its_weight(files, gather):
     assert said[-2].endswith("news.de, 60.0%: each once.")
     assert said[-1].endswith("law.jsonl, 40.0%: each 2 times.")
     again, _ = gather([*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS])
-    assert np.array_equal(again.train.source_lengths, gathered.train.source_lengths)
+    assert np.array_equal(again.train.lengths["source"], gathered.train.lengths["source"])
 
 
 def test_a_run_on_a_mixture_that_was_stopped_ends_as_if_it_had_not_been(files, tmp_path):
@@ -99,7 +100,7 @@ def test_a_run_on_a_share_drawn_anew_in_each_epoch_ends_as_if_it_had_never_stopp
 
 def test_another_weight_needs_no_new_tokens(files, gather, monkeypatch):
     gather([*files, *COLUMNS])
-    monkeypatch.setattr("vanilla_transformer.data.preparation._tokenized", lambda *_: pytest.fail("tokenized again"))
+    monkeypatch.setattr("vanilla_transformer.data.preparation._encoded", lambda *_: pytest.fail("tokenized again"))
     gathered, _ = gather([*files[:2], "weight=1", *files[2:], "weight=1", *COLUMNS])
     assert len(gathered.train) == 24
 

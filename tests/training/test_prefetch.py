@@ -2,17 +2,20 @@
 
 import threading
 from contextlib import closing
+from functools import partial
 from itertools import count, islice
 
 import numpy as np
 import pytest
 import torch
 
-from vanilla_transformer.data.batching import Step, StepPlan, collate, share
+from vanilla_transformer.data.batching import Step, StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.training.prefetch import Place, feed, in_background
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.prefetch import DataPosition, local_steps, prefetch
 
-PAD = 0
+COLLATE = partial(get_task("translation").collate, config=VanillaTransformerConfig())
 
 
 class Corpus(PreparedCorpus):
@@ -20,11 +23,14 @@ class Corpus(PreparedCorpus):
 
     def __init__(self):
         random = np.random.default_rng(0)
-        self.source_lengths, self.target_lengths = random.integers(1, 10, (2, 40), dtype=np.int32)
+        sources, targets = random.integers(1, 10, (2, 40), dtype=np.int32)
+        self.lengths = {"source": sources, "target": targets}
 
     def rows(self, indices):
-        lengths = self.source_lengths, self.target_lengths
-        return [tuple(np.full(side[index], index + 3) for side in lengths) for index in indices]
+        return {
+            name: [np.full(side[index], index + 3) for index in indices.tolist()]
+            for name, side in self.lengths.items()
+        }
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def corpus():
 
 @pytest.fixture
 def plan(corpus):
-    return StepPlan(corpus.source_lengths, corpus.target_lengths, batch_tokens=60, batches_per_step=3, seed=1)
+    return StepPlan(*corpus.lengths.values(), batch_tokens=60, batches_per_step=3, seed=1)
 
 
 def assert_same(fed, batches):
@@ -46,11 +52,11 @@ def assert_same(fed, batches):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, rank):
     steps = [(epoch, step) for epoch in range(2) for step in plan.epoch(epoch)]
-    found = list(islice(feed(plan, corpus, PAD, Place(0, 0, rank, 2), pin=False), len(steps)))
+    found = list(islice(local_steps(plan, corpus, COLLATE, DataPosition(0, 0, rank, 2), pin=False), len(steps)))
     for fed, (epoch, step) in zip(found, steps, strict=True):
-        assert (fed.epoch, fed.target_tokens) == (epoch, step.target_tokens)
+        assert (fed.epoch, fed.items) == (epoch, step.items)
         assert fed.steps_in_epoch == len(plan.epoch(epoch))
-        assert_same(fed, [collate(corpus.rows(rows), PAD) for rows in share(step, rank, 2)])
+        assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in share(step, rank, 2)])
 
 
 @pytest.mark.parametrize("done", [3, "all"])
@@ -58,16 +64,21 @@ def test_it_begins_at_any_place(corpus, plan, done):
     steps = plan.epoch(1)
     done = len(steps) if done == "all" else done
     expected = [*steps[done:], plan.epoch(2)[0]]
-    found = list(islice(feed(plan, corpus, PAD, Place(1, done), pin=False), len(expected)))
+    found = list(islice(local_steps(plan, corpus, COLLATE, DataPosition(1, done), pin=False), len(expected)))
     assert [fed.epoch for fed in found] == [1] * (len(steps) - done) + [2]
     for fed, step in zip(found, expected, strict=True):
-        assert_same(fed, [collate(corpus.rows(rows), PAD) for rows in step.batches])
+        assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in step.batches])
 
 
 def test_it_counts_the_tokens_with_and_without_padding(corpus, plan):
-    for fed, step in zip(feed(plan, corpus, PAD, Place(0, 0), pin=False), plan.epoch(0), strict=False):
-        sides = [lengths[rows] for rows in step.batches for lengths in (corpus.source_lengths, corpus.target_lengths)]
-        assert fed.tokens() == (sum(map(sum, sides)), sum(len(side) * max(side) for side in sides))
+    for fed, step in zip(
+        local_steps(plan, corpus, COLLATE, DataPosition(0, 0), pin=False), plan.epoch(0), strict=False
+    ):
+        sides = [lengths[rows] for rows in step.batches for lengths in corpus.lengths.values()]
+        assert (fed.real_tokens, fed.all_tokens) == (
+            sum(map(sum, sides)),
+            sum(len(side) * max(side) for side in sides),
+        )
 
 
 def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
@@ -87,7 +98,10 @@ def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
             alive.discard(self.epoch)
 
     class Plan:
-        source_lengths, target_lengths = corpus.source_lengths, corpus.target_lengths
+        seed = 1
+
+        def real_and_all_tokens(self, batch):
+            return len(batch), len(batch)
 
         def over(self, *lengths):
             return self
@@ -98,13 +112,13 @@ def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
             order.owner = Owner(epoch)
             return [Step((order[:20], order[20:]), 1)] * 2
 
-    kept = list(islice(feed(Plan(), corpus, PAD, Place(0, 0), pin=False), 7))
+    kept = list(islice(local_steps(Plan(), corpus, COLLATE, DataPosition(0, 0), pin=False), 7))
     assert len(kept) == 7
     assert at_planning == [set()] * 4
 
 
 def test_what_is_made_in_the_background_is_the_same_in_the_same_order():
-    assert list(in_background(iter(range(100)), ahead=3)) == list(range(100))
+    assert list(prefetch(iter(range(100)), ahead=3)) == list(range(100))
 
 
 def test_it_works_ahead_and_not_further():
@@ -117,7 +131,7 @@ def test_it_works_ahead_and_not_further():
                 enough.set()
             yield number
 
-    with closing(in_background(items(), ahead=2)) as ready:
+    with closing(prefetch(items(), ahead=2)) as ready:
         assert next(ready) == 0
         # One is taken, two wait, and a fourth has no place yet.
         assert enough.wait(30)
@@ -129,14 +143,14 @@ def test_an_error_comes_in_the_place_of_its_item():
         yield 1
         raise OSError("the disk is gone")
 
-    ready = in_background(items(), ahead=5)
+    ready = prefetch(items(), ahead=5)
     assert next(ready) == 1
     with pytest.raises(OSError, match="the disk is gone"):
         next(ready)
 
 
 def test_closing_ends_the_thread_though_there_is_more():
-    with closing(in_background(count(), ahead=2)) as ready:
+    with closing(prefetch(count(), ahead=2)) as ready:
         assert next(ready) == 0
         thread = next(thread for thread in threading.enumerate() if thread.name == "batches")
     thread.join(30)

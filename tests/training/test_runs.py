@@ -24,14 +24,16 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.checkpointing import store
 from vanilla_transformer.checkpointing.store import CheckpointError
-from vanilla_transformer.data.batching import collate
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import loop
 from vanilla_transformer.training.dry_run import rehearse
 from vanilla_transformer.training.loop import DivergenceError, train
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+
+TASK = get_task("translation")
 
 # Runs that are killed are processes of their own. A server that has everything imported makes each in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -192,13 +194,13 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     losses = [record["loss"] for record in figures(train(plain)) if "loss" in record]
 
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
-    corpus = prepare_corpus(read_corpus(plain.train), tokenizer, max_length=256, directory=tmp_path / "tokens")
+    corpus = prepare_corpus(read_corpus(plain.train), tokenizer, TASK, max_length=256, directory=tmp_path / "tokens")
     config = VanillaTransformerConfig.from_pretrained(tmp_path / "model")
     set_seed(plain.seed)
     model = VanillaTransformerForConditionalGeneration(config).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for number, (loss, step) in enumerate(zip(losses, loop.make_plan(corpus, plain).epoch(0), strict=False), start=1):
-        whole_step = collate(corpus.rows(np.concatenate(step.batches)), pad_id=0)
+        whole_step = TASK.collate(corpus.rows(np.concatenate(step.batches)), None, model.config)
         logits = model(**whole_step).logits
         expected = torch.nn.functional.cross_entropy(logits.mT, whole_step["labels"], label_smoothing=0.1)
         assert loss == pytest.approx(expected.item(), abs=1e-4)
@@ -526,10 +528,11 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
             corpus = prepare_corpus(
                 read_corpus(recipe.train),
                 VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
+                TASK,
                 max_length=256,
                 directory=tmp_path / "tokens",
             )
-            lengths = corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()
+            lengths = b"".join(lengths.tobytes() for lengths in corpus.lengths.values())
             progress["data"] = hashlib.sha256(lengths).hexdigest()
             del progress["dev"]
             (checkpoint / "progress.json").write_text(json.dumps(progress))

@@ -12,7 +12,7 @@ from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.recipe.schema import load_recipe
 
 if TYPE_CHECKING:
-    from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,17 @@ def _directory(path: Path) -> Path:
     return path.parent if path.is_file() else path
 
 
-def _model(home: Path) -> "VanillaTransformerForConditionalGeneration":
+def _model(home: Path) -> "PreTrainedModel":
     """A model of that shape and search, whose weights are still to come."""
     from transformers import GenerationConfig
 
     from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-    from vanilla_transformer.recipe.defaults import new_model
+    from vanilla_transformer.tasks import get_task
     from vanilla_transformer.translation import load_config
 
     if not (home / "config.json").is_file() and (home / "recipe.yaml").is_file():
-        return new_model(load_recipe(home / "recipe.yaml"))
+        recipe = load_recipe(home / "recipe.yaml")
+        return get_task(recipe.task).build(recipe)
     model = VanillaTransformerForConditionalGeneration(load_config(home, its_weights=False))
     if (home / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(home)

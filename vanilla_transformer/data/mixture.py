@@ -46,8 +46,10 @@ class MixedCorpus(PreparedCorpus):
                 for number, (start, size, share) in enumerate(zip(self._starts, sizes, self.shares, strict=False))
             ]
         )
-        self.source_lengths = np.concatenate([part.source_lengths for part in self.parts])[self._pairs]
-        self.target_lengths = np.concatenate([part.target_lengths for part in self.parts])[self._pairs]
+        self.lengths = {
+            name: np.concatenate([part.lengths[name] for part in self.parts])[self._pairs]
+            for name in self.parts[0].lengths
+        }
         self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
         identity = [[part.tokens for part in self.parts], self.shares, seed]
         self.tokens = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
@@ -60,16 +62,16 @@ class MixedCorpus(PreparedCorpus):
             return self
         return MixedCorpus(self.parts, self._weights, seed=self._seed, epoch=epoch)
 
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
-        """Return the source and target ids of the pairs at `indices`."""
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
+        """Return the ids of the rows at `indices`, by column."""
         pairs = self._pairs[np.asarray(indices, dtype=np.int64)]
         owners = np.searchsorted(self._starts, pairs, side="right") - 1
-        found: list[tuple[Ids, Ids]] = [()] * len(pairs)  # type: ignore[list-item]
+        found: dict[str, list[Ids]] = {name: [None] * len(pairs) for name in self.lengths}  # type: ignore[list-item]
         for number in np.unique(owners).tolist():
             places = np.flatnonzero(owners == number)
-            rows = self.parts[number].rows(pairs[places] - self._starts[number])
-            for place, row in zip(places.tolist(), rows, strict=True):
-                found[place] = row
+            for name, column in self.parts[number].rows(pairs[places] - self._starts[number]).items():
+                for place, ids in zip(places.tolist(), column, strict=True):
+                    found[name][place] = ids
         return found
 
 

@@ -1,15 +1,15 @@
-"""A corpus in tokens: made once, kept on disk, read by position."""
+"""A corpus in tokens: named columns of ids, made once, kept on disk, read by position."""
 
 import hashlib
 import json
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +25,27 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
+_DIGEST = 16
 # Another number makes the tokens again, which a change of what is written here asks for.
-LAYOUT = 2
+LAYOUT = 3
 
 Ids = NDArray[np.unsignedinteger]
+Lengths = NDArray[np.integer]
+Rows = Mapping[str, Sequence[Ids]]
+"""Rows of a corpus by column: for each of its names the ids of one row after the other."""
+
+
+class Encoder(Protocol):
+    """How text becomes ids: the part of a task that preparation needs."""
+
+    name: str
+    text_columns: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def encode(
+        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    ) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Return the ids of every row for each of `columns`, from the text of every row for each of `text_columns`."""
 
 
 @dataclass(frozen=True)
@@ -53,79 +70,84 @@ class PreparationReport:
 
 
 class PreparedCorpus(ABC):
-    """Pairs of token ids, by position.
+    """Rows of token ids in named columns, by position.
 
     Attributes:
-        source_lengths, target_lengths: Tokens of each pair's sides, ``</s>`` included.
+        lengths: Ids of each row, by column and in the order of the columns; those that end a sentence count.
         report: What was kept and what was dropped.
         tokens: A hash of all ids in their order: another one whenever a model would learn from anything else.
         texts: A hash of the text that they are of, for each corpus of a mixture.
     """
 
-    source_lengths: NDArray[np.int32]
-    target_lengths: NDArray[np.int32]
+    lengths: dict[str, NDArray[np.int32]]
     report: PreparationReport
     tokens: str
     texts: tuple[str, ...]
 
     def __len__(self) -> int:
-        return len(self.source_lengths)
+        return len(next(iter(self.lengths.values())))
 
     @abstractmethod
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
-        """Return the source and target ids of the pairs at `indices`."""
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Return the ids of the rows at `indices`, by column."""
 
     def of_epoch(self, epoch: int) -> "PreparedCorpus":
-        """Return the pairs of an epoch: these, in each epoch, but for a mixture that draws some of them."""
+        """Return the rows of an epoch: these, in each epoch, but for a mixture that draws some of them."""
         return self
 
 
 class StoredCorpus(PreparedCorpus):
-    """The pairs that `prepare_corpus` kept in `directory`, memory-mapped."""
+    """The rows that `prepare_corpus` kept in `directory`, memory-mapped.
+
+    Raises:
+        CorpusError: The directory holds no tokens, or not as this version keeps them.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
+        report = _what_is_there(directory)
+        if report is None:
+            raise CorpusError(f"{directory} holds no corpus in tokens that this version can read: prepare it again")
         self.report = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
         self.tokens, self.texts = report["tokens"], (report["text"],)
         reader = pa.ipc.open_file(pa.memory_map(str(directory / TOKENS_FILE)))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        self._sources = [_Side.of(batch.column("source")) for batch in batches]
-        self._targets = [_Side.of(batch.column("target")) for batch in batches]
+        self._columns = {
+            name: [_Column.from_arrow(batch.column(name)) for batch in batches] for name in reader.schema.names
+        }
         self._ends = np.cumsum([batch.num_rows for batch in batches])
-        self.source_lengths = _lengths(self._sources)
-        self.target_lengths = _lengths(self._targets)
+        self.lengths = {name: _lengths(parts) for name, parts in self._columns.items()}
 
     def __reduce__(self) -> tuple[type["StoredCorpus"], tuple[Path]]:
         # Another process maps the file again, instead of getting a copy of it.
         return StoredCorpus, (self.directory,)
 
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> list[tuple[Ids, Ids]]:
-        """Return the source and target ids of the pairs at `indices`, as views of the file."""
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
+        """Return the ids of the rows at `indices`, by column, as views of the file."""
         positions = np.asarray(indices, dtype=np.int64)
         batches = np.searchsorted(self._ends, positions, side="right")
         offsets = positions - np.concatenate(([0], self._ends))[batches]
-        return [
-            (self._sources[batch].row(offset), self._targets[batch].row(offset))
-            for batch, offset in zip(batches.tolist(), offsets.tolist(), strict=True)
-        ]
+        places = list(zip(batches.tolist(), offsets.tolist(), strict=True))
+        return {name: [parts[batch].row(offset) for batch, offset in places] for name, parts in self._columns.items()}
 
 
 def prepare_corpus(
     corpus: PairStream | Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerFast,
+    task: Encoder,
     *,
     max_length: int,
     directory: Path,
     progress: bool = True,
 ) -> StoredCorpus:
-    """Turn text pairs into tokens in `directory`, or open those that are there from the same text and tokenizer.
+    """Turn text into tokens in `directory`, or open those that are there from the same text, tokenizer and task.
 
     The text is read once. If the tokens are there it is read only where its stamp does not say that it is the same.
 
     Args:
         corpus: Pairs of text; a dataset, streamed or not, has them in the columns ``source`` and ``target``.
-        tokenizer: Gives the ids, the end of sentence included.
+        tokenizer: Gives the ids.
+        task: Says of which columns the ids are, and how each row of text becomes its ids.
         max_length: A pair with more tokens on a side is dropped, as is one with nothing but white space on a side.
         directory: Is made where it does not exist. Nothing in it is used before all of it is written.
         progress: Whether to show a bar on standard error.
@@ -135,32 +157,32 @@ def prepare_corpus(
     """
     directory = Path(directory)
     stream = corpus if isinstance(corpus, PairStream) else stream_of(corpus)
-    settings = _settings(tokenizer, max_length)
+    settings = _settings(tokenizer, task, max_length)
     there = _what_is_there(directory)
     if there is None or there["settings"] != settings or not is_same_text(stream, there["stamp"], there["text"]):
-        made = _write_tokens(stream, tokenizer, max_length, directory, progress)
+        made = _write_tokens(stream, tokenizer, task, max_length, directory, progress)
         _write_report(directory, {**made, "settings": settings, "stamp": stream.stamp})
     elif stream.stamp is not None and there["stamp"] != stream.stamp:
         _write_report(directory, {**there, "stamp": stream.stamp})
     return StoredCorpus(directory)
 
 
-class _Side(NamedTuple):
-    """One side of neighbouring pairs: their ids one after the other, and where each pair's begin and end."""
+class _Column(NamedTuple):
+    """One column of neighbouring rows: their ids one after the other, and where each row's begin and end."""
 
     ids: Ids
     bounds: NDArray[np.int32]
 
     @classmethod
-    def of(cls, column: pa.ListArray) -> "_Side":
+    def from_arrow(cls, column: pa.ListArray) -> "_Column":
         return cls(column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True))
 
     def row(self, offset: int) -> Ids:
         return self.ids[self.bounds[offset] : self.bounds[offset + 1]]
 
 
-def _lengths(sides: Sequence[_Side]) -> NDArray[np.int32]:
-    return np.concatenate([np.diff(side.bounds) for side in sides])
+def _lengths(parts: Sequence[_Column]) -> NDArray[np.int32]:
+    return np.concatenate([np.diff(part.bounds) for part in parts])
 
 
 def _what_is_there(directory: Path) -> dict[str, Any] | None:
@@ -173,7 +195,7 @@ def _what_is_there(directory: Path) -> dict[str, Any] | None:
             metadata = reader.schema.metadata or {}
             rows = sum(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
         is_its_own = report["id"] == metadata.get(b"id", b"").decode() and counts.kept == rows
-        is_sound = counts.is_sound and {"settings", "text", "tokens", "stamp"} <= report.keys()
+        is_sound = counts.is_sound and {"settings", "text", "tokens", "stamp"} <= report.keys() and rows > 0
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return report if is_its_own and is_sound else None
@@ -184,12 +206,12 @@ def _write_report(directory: Path, report: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def _settings(tokenizer: PreTrainedTokenizerFast, max_length: int) -> str:
+def _settings(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int) -> str:
     """Hash all but the text that the tokens depend on."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
     del backend["padding"], backend["truncation"]
-    settings = [LAYOUT, max_length, tokenizer.split_special_tokens, backend]
+    settings = [LAYOUT, task.name, task.columns, max_length, tokenizer.split_special_tokens, backend]
     return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
 
@@ -207,38 +229,38 @@ def text_hash(corpus: PairStream | Dataset) -> str:
 
 
 def has_equal_sides(text: str) -> bool:
-    """Tell by the hash of a text whether source and target are the same throughout."""
-    third = len(text) // 3
-    return text[:third] == text[third : 2 * third]
+    """Tell by the hash of a text in two columns whether these are the same throughout."""
+    *columns, _ = [text[start : start + 2 * _DIGEST] for start in range(0, len(text), 2 * _DIGEST)]
+    return len(columns) == 2 and columns[0] == columns[1]
 
 
-class PairHash:
-    """A hash of pairs of sequences that depends on them alone, and not on the portions they come in."""
+class RowHash:
+    """A hash of rows of sequences that depends on them alone, and not on the portions they come in."""
 
     def __init__(self) -> None:
-        self._sides = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
-        self._lengths = hashlib.blake2b(digest_size=16)
+        self._columns: list[Any] = []
+        self._lengths = hashlib.blake2b(digest_size=_DIGEST)
 
-    def add(self, sides: Iterable[tuple[memoryview, NDArray[np.int64]]]) -> None:
-        """Go on with pairs, given for each side as what its sequences hold and as the length of each."""
-        lengths = []
-        for hashed, (content, counts) in zip(self._sides, sides, strict=True):
+    def add(self, columns: Iterable[tuple[memoryview, NDArray[np.int64]]]) -> None:
+        """Go on with rows, given for each column as what its sequences hold and as the length of each."""
+        contents, lengths = zip(*columns, strict=True)
+        self._columns = self._columns or [hashlib.blake2b(digest_size=_DIGEST) for _ in contents]
+        for hashed, content in zip(self._columns, contents, strict=True):
             hashed.update(content)
-            lengths.append(counts)
         self._lengths.update(np.stack(lengths, axis=1).data)
 
     def hexdigest(self) -> str:
-        """Return the hash of all so far: those of the two sides, then that of the lengths."""
-        return "".join(part.hexdigest() for part in (*self._sides, self._lengths))
+        """Return the hash of all so far: those of the columns, then that of the lengths."""
+        return "".join(part.hexdigest() for part in (*self._columns, self._lengths))
 
 
-class TextHash(PairHash):
-    """A hash of text pairs, whatever tables they come in."""
+class TextHash(RowHash):
+    """A hash of text, whatever tables it comes in."""
 
     def update(self, table: pa.Table) -> None:
-        """Go on with the pairs of a table."""
+        """Go on with the rows of a table."""
         sides = []
-        for name in ("source", "target"):
+        for name in table.column_names:
             column = pa.concat_arrays(table.column(name).cast(pa.large_string()).chunks)
             _, offsets, text = column.buffers()
             bounds = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
@@ -247,14 +269,19 @@ class TextHash(PairHash):
 
 
 def _write_tokens(
-    stream: PairStream, tokenizer: PreTrainedTokenizerFast, max_length: int, directory: Path, progress: bool
+    stream: PairStream,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Encoder,
+    max_length: int,
+    directory: Path,
+    progress: bool,
 ) -> dict[str, Any]:
-    """Write the ids of the pairs that are neither empty nor too long; return what the report says of the text."""
+    """Write the ids of the rows that are neither empty nor too long; return what the report says of the text."""
     # Half or a quarter of what 64 bits would take.
     kind = pa.list_(pa.uint16() if len(tokenizer) <= 1 << 16 else pa.uint32())
     name = secrets.token_hex(8)
-    schema = pa.schema([("source", kind), ("target", kind)], metadata={"id": name})
-    text, tokens, read, kept, empty = TextHash(), PairHash(), 0, 0, 0
+    schema = pa.schema([(column, kind) for column in task.columns], metadata={"id": name})
+    text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
     longest = _longest_text(tokenizer, max_length)
     directory.mkdir(parents=True, exist_ok=True)
     with (
@@ -266,15 +293,15 @@ def _write_tokens(
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for table in stream.tables():
                 text.update(table)
-                texts = zip(table.column("source").to_pylist(), table.column("target").to_pylist(), strict=True)
-                full = [(source, target) for source, target in texts if source.strip() and target.strip()]
-                fitting = [pair for pair in full if max(map(len, pair)) <= longest]
-                short = _short_enough(_tokenized(fitting, tokenizer), max_length)
+                texts = zip(*(table.column(column).to_pylist() for column in task.text_columns), strict=True)
+                full = [row for row in texts if all(map(str.strip, row))]
+                fitting = [row for row in full if max(map(len, row)) <= longest]
+                short = _short_enough(_encoded(fitting, tokenizer, task), max_length)
                 if short:
                     columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
                     writer.write_batch(pa.record_batch(columns, schema))
-                    sides = map(_Side.of, columns)
-                    tokens.add((side.ids.data, np.diff(side.bounds).astype(np.int64)) for side in sides)
+                    written = map(_Column.from_arrow, columns)
+                    tokens.add((column.ids.data, np.diff(column.bounds).astype(np.int64)) for column in written)
                 read += table.num_rows
                 kept += len(short)
                 empty += table.num_rows - len(full)
@@ -297,24 +324,31 @@ def _longest_text(tokenizer: PreTrainedTokenizerFast, max_length: int) -> float:
     return max_length * max(map(len, tokenizer.get_vocab())) if own else math.inf
 
 
-def _tokenized(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> list[tuple[list[int], ...]]:
-    if not pairs:
+def _encoded(
+    texts: Sequence[tuple[str, ...]], tokenizer: PreTrainedTokenizerFast, task: Encoder
+) -> list[tuple[Sequence[int], ...]]:
+    if not texts:
         return []
+    ids = task.encode(dict(zip(task.text_columns, zip(*texts, strict=True), strict=True)), tokenizer)
+    return list(zip(*(ids[column] for column in task.columns), strict=True))
+
+
+def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    """Return the ids of each text, with those that the tokenizer puts at its ends."""
     # The tokenizer's own call makes Python objects of much that is not asked for, in twice the time of this. The
     # backend works on all cores already; processes on top of it only cost memory.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
-    sides = [[encoding.ids for encoding in backend.encode_batch_fast(side)] for side in zip(*pairs, strict=True)]
-    return list(zip(*sides, strict=True))
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
 
-def _short_enough(pairs: Iterable[tuple[list[int], ...]], max_length: int) -> list[tuple[list[int], ...]]:
-    return [pair for pair in pairs if max(map(len, pair)) <= max_length]
+def _short_enough(rows: Iterable[tuple[Sequence[int], ...]], max_length: int) -> list[tuple[Sequence[int], ...]]:
+    return [row for row in rows if max(map(len, row)) <= max_length]
 
 
-def _id_lists(rows: Sequence[list[int]], kind: pa.ListType) -> pa.ListArray:
+def _id_lists(rows: Sequence[Sequence[int]], kind: pa.ListType) -> pa.ListArray:
     offsets = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     ids = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), count=offsets[-1])

@@ -3,26 +3,31 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
-from vanilla_transformer.analysis.cost import training_flops
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.cpu import has_bfloat16_products
-from vanilla_transformer.model.generation import paper_generation_config
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipe.schema import Recipe, settled
+
+
+class Architecture(Protocol):
+    """What is asked of a task here: what its model is made of, and what training it costs."""
+
+    def config(self, recipe: Recipe) -> Any:
+        """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
+
+    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
+        """Operations of one training pass over rows of these lengths, column by column, counted as in Table 2."""
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data in pairs and tokens."""
+    """The size of the training data: rows, which are pairs as a rule, and the tokens of each column."""
 
     pairs: int
-    source_tokens: int
-    target_tokens: int
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,11 @@ def choose_vocab_size(recipe: Recipe, pairs: int) -> tuple[Recipe, list[str]]:
     return dataclasses.replace(recipe, vocab_size=size), [f"Vocabulary: {size:,} types, for {pairs:,} pairs."]
 
 
-def complete(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[Recipe, list[str]]:
+def complete(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> tuple[Recipe, list[str]]:
     """Fills every open field of a recipe whose vocabulary is settled, and explains each choice in a sentence."""
     sentences: list[str] = []
     for choose in (_choose_model, _choose_precision, _choose_batches, _choose_length, _choose_intervals):
-        chosen, sentence = choose(recipe, corpus, device)
+        chosen, sentence = choose(recipe, task, corpus, device)
         changes = {name: value for name, value in chosen.items() if getattr(recipe, name) in (None, "auto")}
         if changes:
             recipe = dataclasses.replace(recipe, **changes)
@@ -105,7 +110,7 @@ def complete(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[
     return recipe, sentences
 
 
-def check_sizes(recipe: Recipe) -> None:
+def check_sizes(recipe: Recipe, task: Architecture) -> None:
     """Refuses sizes that make no model, before any text is read.
 
     Raises:
@@ -114,29 +119,11 @@ def check_sizes(recipe: Recipe) -> None:
     refusals = []
     for preset in [recipe.preset] if recipe.preset else sorted({guide.preset for guide in GUIDES}, reverse=True):
         try:
-            model_config(dataclasses.replace(recipe, preset=preset))
+            task.config(dataclasses.replace(recipe, preset=preset))
             return
         except ValueError as error:
             refusals.append(error)
     raise refusals[0]
-
-
-def model_config(recipe: Recipe) -> VanillaTransformerConfig:
-    """The model that the recipe describes: its preset, with the fields that it gives itself."""
-    given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}
-    config = VanillaTransformerConfig.from_preset(recipe.preset or "base", **given)
-    # Only learned positions have an end: it must lie beyond the longest source and the 50 tokens that may be added.
-    config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length + 50)
-    return config
-
-
-def new_model(recipe: Recipe) -> VanillaTransformerForConditionalGeneration:
-    """The model that the recipe describes, with random weights, and with the recipe's search for `generate`."""
-    model = VanillaTransformerForConditionalGeneration(model_config(recipe))
-    model.generation_config = paper_generation_config(
-        model.config, recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type
-    )
-    return model
 
 
 def device_facts(device: torch.device, processes: int) -> DeviceFacts:
@@ -155,13 +142,15 @@ def _guide(pairs: int) -> Guide:
     return next(guide for guide in GUIDES if pairs <= guide.pairs)
 
 
-def _choose_model(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[dict[str, Any], str]:
+def _choose_model(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+) -> tuple[dict[str, Any], str]:
     guide = _guide(corpus.pairs)
     preset = recipe.preset or (guide.cpu_preset if device.kind == "cpu" else guide.preset)
     # The paper's presets state their dropout; our small ones leave it to the size of the data.
     is_papers_choice = recipe.preset not in (None, "tiny", "small")
     dropout = recipe.dropout if recipe.dropout is not None or is_papers_choice else guide.dropout
-    config = model_config(dataclasses.replace(recipe, preset=preset, dropout=dropout))
+    config = task.config(dataclasses.replace(recipe, preset=preset, dropout=dropout))
     chosen = {name: getattr(config, name) for name in MODEL_FIELDS}
     sentence = (
         f"Model: {preset}, {config.encoder_layers}+{config.decoder_layers} layers of width {config.d_model} with "
@@ -170,16 +159,20 @@ def _choose_model(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> t
     return {"preset": preset, **chosen}, sentence
 
 
-def _choose_precision(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[dict[str, Any], str]:
+def _choose_precision(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+) -> tuple[dict[str, Any], str]:
     wide = device.kind != "cpu" or (recipe.d_model or 0) >= CPU_BFLOAT16_FROM_WIDTH
     precision: Literal["float32", "bfloat16"] = "bfloat16" if device.bfloat16 and wide else "float32"
     reason = "this device computes in it" if precision == "bfloat16" else "bfloat16 would not be faster here"
     return {"precision": precision}, f"Precision: {precision}, {reason}."
 
 
-def _choose_batches(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[dict[str, Any], str]:
-    batch_tokens = recipe.batch_tokens or min(_guide(corpus.pairs).batch_tokens, max(corpus.target_tokens // 10, 1))
-    config = model_config(recipe)
+def _choose_batches(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+) -> tuple[dict[str, Any], str]:
+    batch_tokens = recipe.batch_tokens or min(_guide(corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
+    config = task.config(recipe)
     width = 20 * config.d_model + 4 * config.d_ff
     bytes_per_token = 4 * ((config.encoder_layers + config.decoder_layers) * width + 4 * config.vocab_size)
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
@@ -192,16 +185,18 @@ def _choose_batches(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) ->
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
 
 
-def _choose_length(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[dict[str, Any], str]:
+def _choose_length(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+) -> tuple[dict[str, Any], str]:
     epochs = _guide(corpus.pairs).epochs
-    tokens = max(corpus.source_tokens, corpus.target_tokens)
+    tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (settled(recipe.batch_tokens) * SHARE_OF_REAL_TOKENS))
     steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} pairs"
     if steps > MOST_STEPS:
         steps, reason = MOST_STEPS, "as many as the paper's base model had"
     seconds_per_step = 0.0
     if device.kind == "cpu":
-        seconds_per_step = _cpu_seconds_per_epoch(recipe, corpus, device) / steps_per_epoch
+        seconds_per_step = _cpu_seconds_per_epoch(recipe, task, corpus, device) / steps_per_epoch
         if steps * seconds_per_step > CPU_HOURS * 3600:
             steps, reason = max(1, int(CPU_HOURS * 3600 / seconds_per_step)), "more would take long on a CPU"
     if recipe.max_steps is None:
@@ -217,7 +212,9 @@ def _choose_length(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> 
     return {"max_steps": steps, "warmup_steps": warmup}, sentence
 
 
-def _choose_intervals(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> tuple[dict[str, Any], str]:
+def _choose_intervals(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+) -> tuple[dict[str, Any], str]:
     steps = settled(recipe.max_steps)
     chosen = {"eval_steps": max(1, steps // EVALUATIONS), "save_steps": max(1, steps // CHECKPOINTS)}
     sentence = (
@@ -227,9 +224,9 @@ def _choose_intervals(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) 
     return chosen, sentence
 
 
-def _cpu_seconds_per_epoch(recipe: Recipe, corpus: CorpusFacts, device: DeviceFacts) -> float:
-    mean = np.array([corpus.source_tokens]) / corpus.pairs, np.array([corpus.target_tokens]) / corpus.pairs
-    flops = corpus.pairs * training_flops(model_config(recipe), *mean)
+def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:
+    mean = [np.array([tokens]) / corpus.pairs for tokens in corpus.tokens]
+    flops = corpus.pairs * task.training_flops(task.config(recipe), *mean)
     return flops / (CPU_FLOPS_PER_CORE[recipe.precision] * device.cores * device.processes)
 
 

@@ -31,6 +31,8 @@ class RecipeError(Exception):
 class Recipe:
     """Settings of a training run; what is left out is chosen from the data and the device, and printed."""
 
+    task: str = "translation"
+    """What the model learns to do."""
     train: tuple[str, ...] = ()
     """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id or `cmudict:train`.
     Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small ones come again.

@@ -104,7 +104,5 @@ def _lines(steps: Sequence[tuple[StepPlan, Step]], place: Progress, accelerator:
 
 def _sizes(plan: StepPlan, batches: Sequence[Indices]) -> str:
     count, pairs = len(batches), sum(map(len, batches))
-    source, target = (
-        sum(int(lengths[rows].sum()) for rows in batches) for lengths in (plan.source_lengths, plan.target_lengths)
-    )
-    return f"{count} {'batch' if count == 1 else 'batches'}, {pairs:,} pairs, {source:,} + {target:,} tokens"
+    tokens = " + ".join(f"{sum(int(lengths[rows].sum()) for rows in batches):,}" for lengths in plan.lengths)
+    return f"{count} {'batch' if count == 1 else 'batches'}, {pairs:,} pairs, {tokens} tokens"

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from tqdm import tqdm
+from transformers import PreTrainedModel
 
-from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.checkpointing.averaging import load_average
@@ -18,16 +17,14 @@ from vanilla_transformer.checkpointing.store import (
     remove_partial_files,
 )
 from vanilla_transformer.evaluation.metrics import Score
-from vanilla_transformer.evaluation.scoring import evaluate_model
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipe.schema import Recipe, settled
 from vanilla_transformer.reporting.curves import plot_learning_curves
 from vanilla_transformer.reporting.model_card import write_model_card
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.summary import Summary, describe_weights
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
-from vanilla_transformer.translation import translate_lines
 from vanilla_transformer.translation.loading import without_progress_bars
 
 if TYPE_CHECKING:
@@ -38,7 +35,7 @@ def finish_run(
     recipe: Recipe,
     run: RunDirectory,
     inputs: Inputs,
-    model: VanillaTransformerForConditionalGeneration,
+    model: PreTrainedModel,
     progress: Progress,
     logger: RunLogger,
 ) -> None:
@@ -84,7 +81,7 @@ def _load_mean_of_checkpoints(
     return steps
 
 
-def _save_model(model: VanillaTransformerForConditionalGeneration, run: RunDirectory) -> None:
+def _save_model(model: PreTrainedModel, run: RunDirectory) -> None:
     """Puts whole files into the output directory."""
     partial = run.path / f"{PARTIAL}model"
     try:
@@ -105,30 +102,27 @@ def _score(
     corpus: "Dataset",
     recipe: Recipe,
     inputs: Inputs,
-    model: VanillaTransformerForConditionalGeneration,
+    model: PreTrainedModel,
     logger: RunLogger,
 ) -> list[Score]:
-    total = len(set(corpus["source"]))
-    with tqdm(desc=f"translating {name}", total=total, unit="sentence", disable=None, leave=False) as bar:
-        evaluation = evaluate_model(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update)
-    for score in evaluation.scores:
+    scores = get_task(recipe.task).evaluate(model, inputs.tokenizer, corpus, recipe.metrics, name=name)
+    for score in scores:
         logger.info(f"{name}: {score}")
-    return evaluation.scores
+    return scores
 
 
 def _summarise(
     recipe: Recipe,
     inputs: Inputs,
-    model: VanillaTransformerForConditionalGeneration,
+    model: PreTrainedModel,
     progress: Progress,
     records: list[dict[str, Any]],
     averaged: list[int],
     scores: dict[str, list[Score]],
 ) -> Summary:
-    corpus = inputs.train
-    tokens_in_epoch = int(corpus.target_lengths.sum(dtype=np.int64))
-    epochs = progress.target_tokens / tokens_in_epoch
-    flops = epochs * training_flops(model.config, corpus.source_lengths, corpus.target_lengths)
+    corpus, task, lengths = inputs.train, get_task(recipe.task), inputs.train.lengths.values()
+    epochs = progress.target_tokens / int(task.items(*lengths).sum(dtype=np.int64))
+    flops = epochs * task.training_flops(model.config, *lengths)
     memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
     peak = device_peak(model.device, recipe.precision)
     peak_of_all = peak.flops_per_second * progress.processes
@@ -158,9 +152,8 @@ def _summarise(
     )
 
 
-def _print_examples(recipe: Recipe, inputs: Inputs, model: VanillaTransformerForConditionalGeneration) -> None:
-    """Prints each example and its translation to standard output, with a tab between them."""
-    for source, translation in zip(
-        recipe.examples, translate_lines(model, inputs.tokenizer, recipe.examples), strict=True
-    ):
-        print(source, translation.text, sep="\t")
+def _print_examples(recipe: Recipe, inputs: Inputs, model: PreTrainedModel) -> None:
+    """Prints each example and what the model makes of it to standard output, with a tab between them."""
+    shown = get_task(recipe.task).show(model, inputs.tokenizer, recipe.examples)
+    for source, text in zip(recipe.examples, shown, strict=True):
+        print(source, text, sep="\t")

@@ -32,6 +32,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
 )
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
@@ -142,7 +143,13 @@ def _prepare(
     run: RunDirectory,
     say: Callable[[str], None],
 ) -> PreparedCorpus:
-    prepared = prepare_corpus(corpus, tokenizer, max_length=recipe.max_length, directory=run.prepared / directory)
+    prepared = prepare_corpus(
+        corpus,
+        tokenizer,
+        get_task(recipe.task),
+        max_length=recipe.max_length,
+        directory=run.prepared / directory,
+    )
     say(f"{name}: {prepared.report}")
     return prepared
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
+from transformers import PreTrainedModel
 
 from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
 from vanilla_transformer.checkpointing.sharded import is_sharded, load_full_state, shard
@@ -24,18 +25,18 @@ from vanilla_transformer.checkpointing.store import (
     prune_checkpoints,
 )
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
-from vanilla_transformer.data.batching import StepPlan, collate, share
+from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.malloc import keep_freed_memory
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.recipe.defaults import duration, new_model
+from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, settled
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import PROJECT, final_scores
+from vanilla_transformer.tasks import Batch, RowRandom, get_task
 from vanilla_transformer.training.finalize import finish_run
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.prefetch import Batch, FedStep, Place, feed, in_background
+from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError
 from vanilla_transformer.training.setup import Begun, begun, length_fingerprint, prepare
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
@@ -115,6 +116,7 @@ class TrainingLoop:
         logger: RunLogger,
     ) -> None:
         self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
+        self.task = get_task(recipe.task)
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
@@ -126,8 +128,9 @@ class TrainingLoop:
 
         keep_freed_memory()
         set_seed(recipe.seed)
-        model = new_model(recipe).to(accelerator.device)
+        model = self.task.build(recipe).to(accelerator.device)
         self.config = model.config
+        self.collate = partial(self.task.collate, config=model.config)
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
             model.set_attn_implementation("eager")
@@ -156,10 +159,10 @@ class TrainingLoop:
         impatient = self.recipe.patience is not None and self.progress.evaluations_without_gain >= self.recipe.patience
         return self.progress.step >= self.max_steps or impatient
 
-    def whole_model(self) -> VanillaTransformerForConditionalGeneration:
+    def whole_model(self) -> PreTrainedModel:
         """The model for one process to go on with; where weights are divided one of the same shape, as it begins."""
         if is_sharded(self.accelerator):
-            return new_model(self.recipe).to(self.accelerator.device)
+            return self.task.build(self.recipe).to(self.accelerator.device)
         return self.plain_model
 
     def resume(self) -> None:
@@ -226,15 +229,14 @@ class TrainingLoop:
                     break
         self.logger.close_bar()
 
-    def _remaining_steps(self) -> Generator[FedStep]:
+    def _remaining_steps(self) -> Generator[LocalStep]:
         """Epoch after epoch, from the place where the run stands."""
         progress, device = self.progress, self.accelerator.device
-        place = Place(
+        position = DataPosition(
             progress.epoch, progress.step_in_epoch, self.accelerator.process_index, self.accelerator.num_processes
         )
-        pad_id = settled(self.config.pad_token_id)
-        steps = feed(self.plan, self.corpus, pad_id, place, pin=device.type == "cuda")
-        with closing(in_background(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
+        steps = local_steps(self.plan, self.corpus, self.collate, position, pin=device.type == "cuda")
+        with closing(prefetch(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
             while not self.is_over:
                 asked = time.perf_counter()
                 step = next(ready)
@@ -247,16 +249,16 @@ class TrainingLoop:
     def _is_due(self, *intervals: int) -> bool:
         return self.is_over or any(self.progress.step % interval == 0 for interval in intervals)
 
-    def _update(self, step: FedStep) -> None:
-        """Section 5.3: one update of the weights, from the mean loss over the target tokens of the whole step."""
+    def _update(self, step: LocalStep) -> None:
+        """Section 5.3: one update of the weights, from the mean loss over the items of the whole step."""
         processes = self.accelerator.num_processes
         for number, batch in enumerate(step.batches, start=1):
             # Processes exchange their gradients once a step, after its last batch.
             with nullcontext() if number == len(step.batches) else self.accelerator.no_sync(self.model):
-                loss = self._loss(self.model, batch, step.target_tokens)
+                loss = self._loss(self.model, batch, step.items)
                 # The exchange takes the mean over processes, and the step wants their sum.
                 self.accelerator.backward(loss * processes)
-            self.unread_loss += loss.detach() * step.target_tokens
+            self.unread_loss += loss.detach() * step.items
         if self.recipe.max_grad_norm is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
         self.learning_rate = self.schedule.get_last_lr()[0]
@@ -264,22 +266,21 @@ class TrainingLoop:
         self.schedule.step()
         self.optimizer.zero_grad()
 
-    def _loss(self, model: torch.nn.Module, batch: Batch, target_tokens: int) -> torch.Tensor:
-        """The summed cross-entropy of a batch over `target_tokens`; without rows, zero with a zero gradient."""
+    def _loss(self, model: torch.nn.Module, batch: Batch, items: int) -> torch.Tensor:
+        """The summed loss of a batch over `items`; without rows, zero with a zero gradient."""
         device = self.accelerator.device
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
         with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
-            return model(**inputs, num_items_in_batch=target_tokens, skip_logits=True).loss
+            return model(**inputs, num_items_in_batch=items, skip_logits=True).loss
 
-    def _count(self, step: FedStep) -> None:
+    def _count(self, step: LocalStep) -> None:
         self.progress.step += 1
         self.progress.step_in_epoch += 1
-        self.progress.target_tokens += step.target_tokens
-        self.progress.window_tokens += step.target_tokens
-        real_tokens, all_tokens = step.tokens()
-        self._real_tokens += real_tokens
-        self._all_tokens += all_tokens
+        self.progress.target_tokens += step.items
+        self.progress.window_tokens += step.items
+        self._real_tokens += step.real_tokens
+        self._all_tokens += step.all_tokens
 
     def _read_losses(self, stop: StopRequest) -> bool:
         """Takes the losses since the last reading from all processes; True if a signal asked one of them to stop."""
@@ -337,10 +338,10 @@ class TrainingLoop:
         self._record({"dev_nll": nll, "dev_perplexity": perplexity}, words)
 
     @torch.no_grad()
-    def _check_last_update(self, step: FedStep) -> None:
+    def _check_last_update(self, step: LocalStep) -> None:
         """Sees that the model still has a loss: that of a step is of the weights before its update."""
         self.plain_model.eval()
-        loss = self._loss(self.plain_model, step.batches[0], step.target_tokens)
+        loss = self._loss(self.plain_model, step.batches[0], step.items)
         self.plain_model.train()
         if not math.isfinite(self.accelerator.reduce(loss, "sum").item()):
             raise self._divergence("After the update the loss is")
@@ -354,16 +355,16 @@ class TrainingLoop:
 
     @torch.no_grad()
     def _dev_nll(self, dev: PreparedCorpus) -> float:
-        """Mean negative log-likelihood of a target token, in nats."""
-        total, tokens = torch.zeros_like(self.unread_loss), 0
+        """Mean loss of an item, without smoothing: of a target token its negative log-likelihood, in nats."""
+        total, items = torch.zeros_like(self.unread_loss), 0
         self.plain_model.eval()
         for step in make_plan(dev, self.recipe).epoch(0):
-            tokens += step.target_tokens
+            items += step.items
             for rows in share(step, self.accelerator.process_index, self.accelerator.num_processes):
-                batch = collate(dev.rows(rows), settled(self.config.pad_token_id))
-                total += self._loss(self.plain_model, batch, target_tokens=1)
+                batch = self.collate(dev.rows(rows), RowRandom(self.recipe.seed, 0, rows))
+                total += self._loss(self.plain_model, batch, items=1)
         self.plain_model.train()
-        return self.accelerator.reduce(total, "sum").item() / tokens
+        return self.accelerator.reduce(total, "sum").item() / items
 
     def _record(self, figures: dict[str, float], words: str) -> None:
         """Writes figures of this step to metrics.jsonl, the log and the trackers."""
@@ -401,8 +402,8 @@ class TrainingLoop:
 def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
     """The recipe's batches for a corpus."""
     return StepPlan(
-        corpus.source_lengths,
-        corpus.target_lengths,
+        *corpus.lengths.values(),
+        items=get_task(recipe.task).items,
         batch_tokens=settled(recipe.batch_tokens),
         batches_per_step=settled(recipe.batches_per_step),
         seed=recipe.seed,

@@ -2,41 +2,38 @@
 
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
-
-from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, collate, share
-from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.data.preparation import PreparedCorpus, Rows
+from vanilla_transformer.tasks import Batch, RowRandom
 
 Item = TypeVar("Item")
-Batch = dict[str, torch.Tensor]
 _LOOKS_FOR_THE_END = 0.1  # Seconds between two looks at whether somebody still wants what is made.
 
 
 @dataclass(frozen=True, slots=True)
-class FedStep:
-    """One process's batches of a step; `target_tokens` are those of all processes."""
+class LocalStep:
+    """One process's batches of a step.
+
+    Attributes:
+        items: What the loss of the step is the mean over, in the batches of all processes.
+        real_tokens: Tokens of this process's batches, without padding; `all_tokens` are those with it.
+    """
 
     epoch: int
     steps_in_epoch: int
     batches: list[Batch]
-    target_tokens: int
-
-    def tokens(self) -> tuple[int, int]:
-        """Tokens of both sides of this process's batches: those of text, and all with padding."""
-        real = all_tokens = 0
-        for batch in self.batches:
-            real += int(batch["attention_mask"].sum()) + int((batch["labels"] != LABEL_PADDING).sum())
-            all_tokens += batch["input_ids"].numel() + batch["labels"].numel()
-        return real, all_tokens
+    items: int
+    real_tokens: int
+    all_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataPosition:
     """Where in the data to begin, and as which of how many processes."""
 
     epoch: int
@@ -45,31 +42,40 @@ class Place:
     processes: int = 1
 
 
-def feed(plan: StepPlan, corpus: PreparedCorpus, pad_id: int, place: Place, pin: bool) -> Iterator[FedStep]:
-    """Gives the steps from a place on, epoch after epoch, without end.
+def local_steps(
+    plan: StepPlan,
+    corpus: PreparedCorpus,
+    collate: Callable[[Rows, RowRandom], Batch],
+    position: DataPosition,
+    pin: bool,
+) -> Iterator[LocalStep]:
+    """Gives the steps from a position on, epoch after epoch, without end.
 
     Args:
         plan: The steps of each epoch.
-        corpus: The pairs that the plan counts.
-        pad_id: Stands where a source is shorter than its batch.
-        place: Where to begin.
+        corpus: The rows that the plan counts.
+        collate: Makes a batch of rows.
+        position: Where to begin.
         pin: Puts the batches where an accelerator fetches them by itself, while the processor goes on.
     """
-    epoch, done = place.epoch, place.step_in_epoch
+    epoch, done = position.epoch, position.step_in_epoch
     while True:
-        pairs = corpus.of_epoch(epoch)
-        steps = plan.over(pairs.source_lengths, pairs.target_lengths).epoch(epoch)
+        corpus_of_epoch = corpus.of_epoch(epoch)
+        plan_of_epoch = plan.over(*corpus_of_epoch.lengths.values())
+        steps = plan_of_epoch.epoch(epoch)
         for index in range(done, len(steps)):
-            batches = [collate(pairs.rows(rows), pad_id) for rows in share(steps[index], place.rank, place.processes)]
+            mine = share(steps[index], position.rank, position.processes)
+            batches = [collate(corpus_of_epoch.rows(rows), RowRandom(plan.seed, epoch, rows)) for rows in mine]
             if pin:
                 batches = [{name: tensor.pin_memory() for name, tensor in batch.items()} for batch in batches]
-            yield FedStep(epoch, len(steps), batches, steps[index].target_tokens)
+            real, padded = map(sum, zip(*map(plan_of_epoch.real_and_all_tokens, mine), strict=True))
+            yield LocalStep(epoch, len(steps), batches, steps[index].items, real, padded)
         # Of a large corpus two epochs are too much to hold.
-        del pairs, steps
+        del corpus_of_epoch, plan_of_epoch, steps
         epoch, done = epoch + 1, 0
 
 
-def in_background(items: Iterator[Item], ahead: int) -> Generator[Item]:
+def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
     """Gives the same items, the next few of them made by a thread meanwhile; closing it ends the thread.
 
     Args:

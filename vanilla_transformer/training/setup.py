@@ -19,10 +19,10 @@ from vanilla_transformer.distributed.processes import (
     start_accelerator,
 )
 from vanilla_transformer.distributed.watch import standing_together
-from vanilla_transformer.evaluation.metrics import check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, complete, device_facts
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.reporting.run_logger import RunLogger
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory
 
@@ -45,8 +45,9 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
         RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
         AlreadyFinished: On all processes: there is nothing to do.
     """
-    check_names(recipe.metrics)
-    check_sizes(recipe)
+    task = get_task(recipe.task)
+    task.check(recipe)
+    check_sizes(recipe, task)
     if recipe.patience is not None and not recipe.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
     if recipe.output is None:
@@ -91,16 +92,15 @@ def _settle(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Reci
     """Chooses what is still open, and says so."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
-        source_tokens=int(inputs.train.source_lengths.sum(dtype=np.int64)),
-        target_tokens=int(inputs.train.target_lengths.sum(dtype=np.int64)),
+        tokens=tuple(int(lengths.sum(dtype=np.int64)) for lengths in inputs.train.lengths.values()),
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
-    recipe, sentences = complete(inputs.recipe, corpus, device)
+    recipe, sentences = complete(inputs.recipe, get_task(inputs.recipe.task), corpus, device)
     for sentence in sentences:
         logger.info(sentence)
     return recipe
 
 
 def length_fingerprint(corpus: PreparedCorpus) -> str:
-    """Tells corpora apart by the lengths of their pairs alone, as checkpoints of earlier versions do."""
-    return hashlib.sha256(corpus.source_lengths.tobytes() + corpus.target_lengths.tobytes()).hexdigest()
+    """Tells corpora apart by the lengths of their rows alone, as checkpoints of earlier versions do."""
+    return hashlib.sha256(b"".join(lengths.tobytes() for lengths in corpus.lengths.values())).hexdigest()

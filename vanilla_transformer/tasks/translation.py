@@ -1,0 +1,105 @@
+"""Text into other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from tqdm import tqdm
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from vanilla_transformer.analysis.cost import training_flops
+from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
+from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.translation import translate_lines
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from vanilla_transformer.evaluation.metrics import Score
+
+
+class Translation:
+    """Pairs of text: each token of the target is an item of the loss."""
+
+    name = "translation"
+    text_columns: tuple[str, ...] = ("source", "target")
+    columns = text_columns
+    auto_class = "AutoModelForSeq2SeqLM"
+    pipeline = "translation"
+    metrics: tuple[str, ...] = ("sacrebleu", "chrf")
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuses metrics that there are not."""
+        from vanilla_transformer.evaluation.metrics import check_names
+
+        check_names(recipe.metrics)
+
+    def config(self, recipe: Recipe) -> VanillaTransformerConfig:
+        """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
+        given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}
+        config = VanillaTransformerConfig.from_preset(recipe.preset or "base", **given)
+        # Only learned positions have an end: it must lie beyond the longest source and the 50 tokens that may follow.
+        config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length + 50)
+        return config
+
+    def build(self, recipe: Recipe) -> VanillaTransformerForConditionalGeneration:
+        """The model that the recipe describes, with random weights, and with the recipe's search for `generate`."""
+        model = VanillaTransformerForConditionalGeneration(self.config(recipe))
+        model.generation_config = paper_generation_config(
+            model.config, recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type
+        )
+        return model
+
+    def training_flops(self, config: VanillaTransformerConfig, *lengths: np.ndarray) -> float:
+        """Operations of one training pass over pairs of these lengths, as Table 2 counts them."""
+        return training_flops(config, *lengths)
+
+    def encode(
+        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, list[list[int]]]:
+        """The ids of both sides, the end of each sentence included."""
+        return {name: token_ids(texts[name], tokenizer) for name in self.columns}
+
+    def items(self, *lengths: Lengths) -> Lengths:
+        """The tokens of each target."""
+        return lengths[-1]
+
+    def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
+        """Pads pairs to `input_ids`, `attention_mask` and `labels`, where -100 is padding."""
+        if not rows["source"]:
+            nothing = torch.full((1, 1), config.pad_token_id)
+            return {
+                "input_ids": nothing,
+                "attention_mask": torch.ones_like(nothing),
+                "labels": torch.full_like(nothing, LABEL_PADDING),
+            }
+        input_ids, attention_mask = pad(rows["source"], config.pad_token_id)
+        labels, _ = pad(rows["target"], LABEL_PADDING)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+
+    def evaluate(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        corpus: "Dataset",
+        metrics: Sequence[str],
+        *,
+        name: str,
+    ) -> "list[Score]":
+        """Translates the sources and scores the translations against the targets."""
+        from vanilla_transformer.evaluation.scoring import evaluate_model
+
+        total = len(set(corpus["source"]))
+        with tqdm(desc=f"translating {name}", total=total, unit="sentence", disable=None, leave=False) as bar:
+            return evaluate_model(model, tokenizer, corpus, metrics, progress=bar.update).scores
+
+    def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+        """The translation of each text."""
+        return [translation.text for translation in translate_lines(model, tokenizer, texts)]
