@@ -1,6 +1,7 @@
 """The house: who imports whom, what ships to the Hub, where the paper's sections stand."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -72,6 +73,25 @@ def test_imports_point_one_way(path: Path):
         if name.startswith("vanilla_transformer."):
             imported = name.split(".")[1]
             assert imported in LAYERS[LAYERS.index(part) :], f"{path.name} must not import {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_but_tasks_asks_which_task_it_is(path: Path):
+    if path.relative_to(PACKAGE).parts[0] in ("tasks", "model", "registration.py"):
+        return  # What the latter two call a task is one of the pipelines of transformers.
+    for name in imports(path):
+        assert name.removeprefix("vanilla_transformer.tasks") in (name, ""), f"{path.name} imports {name}"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tested = []
+        if isinstance(node, ast.Compare):
+            tested = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            tested = [node.subject]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            tested = node.args[:1]
+        for part in tested:
+            words = ast.unparse(part)
+            assert not re.fullmatch(r"(.*\.)?task(\.name)?", words), f"{path.name}, line {node.lineno}: {words}"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

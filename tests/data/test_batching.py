@@ -139,9 +139,9 @@ def test_a_budget_that_cannot_be_kept_is_refused(arguments, message):
 
 
 def test_lengths_that_do_not_belong_together_are_refused():
-    with pytest.raises(ValueError, match="got 2 and 1"):
+    with pytest.raises(ValueError, match=r"got \[2, 1\]"):
         make_plan((np.array([1, 2]), np.array([1])))
-    with pytest.raises(ValueError, match="got 0 and 0"):
+    with pytest.raises(ValueError, match=r"got \[0, 0\]"):
         make_plan((np.array([]), np.array([])))
 
 
@@ -150,7 +150,7 @@ def test_lengths_that_do_not_belong_together_are_refused():
 @pytest.mark.parametrize("rows", [1, 3, 12])
 def test_processes_share_a_step_without_loss_and_in_step(world_size, batches, rows):
     indices = np.split(np.arange(rows * batches), batches)
-    step = Step(tuple(indices), target_tokens=0)
+    step = Step(tuple(indices), items=0)
     shares = [share(step, rank, world_size) for rank in range(world_size)]
     assert len({len(mine) for mine in shares}) == 1
     assert sorted(np.concatenate([batch for mine in shares for batch in mine])) == list(range(rows * batches))
@@ -173,7 +173,7 @@ def test_processes_share_a_step_without_loss_and_in_step(world_size, batches, ro
 def test_what_is_left_over_for_fewer_batches_than_processes_is_cut_no_finer_than_it_must_be(
     batches, world_size, pieces
 ):
-    step = Step(tuple(np.split(np.arange(12 * batches), batches)), target_tokens=0)
+    step = Step(tuple(np.split(np.arange(12 * batches), batches)), items=0)
     for rank in range(world_size):
         sizes = [len(batch) for batch in share(step, rank, world_size)]
         assert len(sizes) == len(pieces)
@@ -181,5 +181,5 @@ def test_what_is_left_over_for_fewer_batches_than_processes_is_cut_no_finer_than
 
 
 def test_one_process_gets_the_step_as_it_is():
-    step = Step((np.array([1, 2]), np.array([3])), target_tokens=0)
+    step = Step((np.array([1, 2]), np.array([3])), items=0)
     assert [batch.tolist() for batch in share(step, 0, 1)] == [[1, 2], [3]]

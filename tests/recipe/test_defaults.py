@@ -107,9 +107,9 @@ def test_without_bfloat16_products_numbers_stay_float32():
 )
 def test_sizes_that_make_no_model_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        check_sizes(Recipe(**given))
+        check_sizes(Recipe(**given), TASK)
 
 
 def test_sizes_that_suit_one_preset_of_those_that_may_be_chosen_are_not_refused_before_it_is_chosen():
-    check_sizes(Recipe(d_model=12))
-    check_sizes(Recipe())
+    check_sizes(Recipe(d_model=12), TASK)
+    check_sizes(Recipe(), TASK)

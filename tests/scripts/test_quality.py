@@ -27,10 +27,10 @@ def test_batches_at_random_have_every_pair_once_and_the_tokens_of_ours():
     assert sorted(indices) == list(range(2000))
     assert not np.array_equal(indices, np.concatenate([batch for step in plan.epoch(1) for batch in step.batches]))
     assert len(steps) == len(ours)
-    tokens = np.array([step.target_tokens for step in steps[:-1]])
-    assert tokens.mean() == pytest.approx(np.mean([step.target_tokens for step in ours[:-1]]), rel=0.01)
+    tokens = np.array([step.items for step in steps[:-1]])
+    assert tokens.mean() == pytest.approx(np.mean([step.items for step in ours[:-1]]), rel=0.01)
     assert tokens.std() < 0.1 * tokens.mean()
-    assert sum(step.target_tokens for step in steps) == lengths[1].sum()
+    assert sum(step.items for step in steps) == lengths[1].sum()
     # Neighbours in a batch are of all lengths.
     assert np.mean([np.ptp(lengths[0][batch]) for step in steps for batch in step.batches]) > 20
     assert np.mean([np.ptp(lengths[0][batch]) for step in ours for batch in step.batches]) < 20

@@ -21,6 +21,12 @@ class Architecture(Protocol):
     def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
         """Operations of one training pass over rows of these lengths, column by column, counted as in Table 2."""
 
+    def numbers_kept(self, config: Any) -> int:
+        """Roughly how many numbers the forward pass keeps of a token for the backward pass."""
+
+    def describe(self, config: Any) -> str:
+        """The sizes in words, as in "6+6 layers of width 512 with dropout 0.1"."""
+
 
 @dataclass(frozen=True)
 class CorpusFacts:
@@ -151,11 +157,8 @@ def _choose_model(
     is_papers_choice = recipe.preset not in (None, "tiny", "small")
     dropout = recipe.dropout if recipe.dropout is not None or is_papers_choice else guide.dropout
     config = task.config(dataclasses.replace(recipe, preset=preset, dropout=dropout))
-    chosen = {name: getattr(config, name) for name in MODEL_FIELDS}
-    sentence = (
-        f"Model: {preset}, {config.encoder_layers}+{config.decoder_layers} layers of width {config.d_model} with "
-        f"dropout {config.dropout:g}, for {corpus.pairs:,} pairs on {_name(device)}."
-    )
+    chosen = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
+    sentence = f"Model: {preset}, {task.describe(config)}, for {corpus.pairs:,} pairs on {_name(device)}."
     return {"preset": preset, **chosen}, sentence
 
 
@@ -172,9 +175,7 @@ def _choose_batches(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
 ) -> tuple[dict[str, Any], str]:
     batch_tokens = recipe.batch_tokens or min(_guide(corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
-    config = task.config(recipe)
-    width = 20 * config.d_model + 4 * config.d_ff
-    bytes_per_token = 4 * ((config.encoder_layers + config.decoder_layers) * width + 4 * config.vocab_size)
+    bytes_per_token = 4 * task.numbers_kept(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     most = min(MOST_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
     # Equally many for each process.

@@ -281,10 +281,13 @@ def _decoding(directory: Path) -> str:
 
 def _model_lines(directory: Path) -> list[str]:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return [
-        f"{_count_parameters(directory):,} parameters: {config['encoder_layers']}+{config['decoder_layers']} layers "
-        f"of width {config['d_model']}, {config['num_heads']} heads, vocabulary {config['vocab_size']:,}."
+    layers = "+".join(str(config[name]) for name in ("encoder_layers", "decoder_layers") if name in config)
+    sizes = [
+        f"{layers} layers of width {config['d_model']}" if layers else "",
+        f"{config['num_heads']} heads" if "num_heads" in config else "",
+        f"vocabulary {config['vocab_size']:,}",
     ]
+    return [f"{_count_parameters(directory):,} parameters: {', '.join(filter(None, sizes))}."]
 
 
 def _count_parameters(directory: Path) -> int:

@@ -61,6 +61,16 @@ class Translation:
         """Operations of one training pass over pairs of these lengths, as Table 2 counts them."""
         return training_flops(config, *lengths)
 
+    def numbers_kept(self, config: VanillaTransformerConfig) -> int:
+        """Those of all layers of both stacks, and of the logits."""
+        in_layer = 20 * config.d_model + 4 * config.d_ff
+        return (config.encoder_layers + config.decoder_layers) * in_layer + 4 * config.vocab_size
+
+    def describe(self, config: VanillaTransformerConfig) -> str:
+        """Layers, width and dropout."""
+        layers = f"{config.encoder_layers}+{config.decoder_layers} layers"
+        return f"{layers} of width {config.d_model} with dropout {config.dropout:g}"
+
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, list[list[int]]]:

@@ -64,11 +64,14 @@ def local_steps(
         plan_of_epoch = plan.over(*corpus_of_epoch.lengths.values())
         steps = plan_of_epoch.epoch(epoch)
         for index in range(done, len(steps)):
-            mine = share(steps[index], position.rank, position.processes)
-            batches = [collate(corpus_of_epoch.rows(rows), RowRandom(plan.seed, epoch, rows)) for rows in mine]
-            if pin:
-                batches = [{name: tensor.pin_memory() for name, tensor in batch.items()} for batch in batches]
-            real, padded = map(sum, zip(*map(plan_of_epoch.real_and_all_tokens, mine), strict=True))
+            # The batches of an epoch are views of one array: a name for one of them here would keep all.
+            batches, tokens = [], []
+            for rows in share(steps[index], position.rank, position.processes):
+                batch = collate(corpus_of_epoch.rows(rows), RowRandom(plan.seed, epoch, rows))
+                batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
+                tokens.append(plan_of_epoch.real_and_all_tokens(rows))
+                del rows
+            real, padded = map(sum, zip(*tokens, strict=True))
             yield LocalStep(epoch, len(steps), batches, steps[index].items, real, padded)
         # Of a large corpus two epochs are too much to hold.
         del corpus_of_epoch, plan_of_epoch, steps

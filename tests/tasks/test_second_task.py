@@ -1,0 +1,164 @@
+"""The seam: a task of another kind, with one column and random numbers in its batches, trains as translation does."""
+
+import dataclasses
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
+from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.tasks import registry, register_task
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.prefetch import DataPosition, local_steps
+
+
+class BigramConfig(PreTrainedConfig):
+    model_type = "bigram_of_a_test"
+    vocab_size: int = 0
+    d_model: int = 8
+
+
+class BigramModel(PreTrainedModel):
+    """Each token from the one before it."""
+
+    config_class = BigramConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = torch.nn.Embedding(config.vocab_size, config.d_model)
+        self.output = torch.nn.Linear(config.d_model, config.vocab_size)
+        self.post_init()
+
+    def _init_weights(self, module):
+        torch.nn.init.normal_(module.weight, std=0.1)
+
+    def forward(self, input_ids, labels, num_items_in_batch=None, skip_logits=False):
+        logits = self.output(self.embedding(input_ids[:, :-1]))
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+        return MaskedLMOutput(loss=loss / num_items_in_batch)
+
+
+class Bigrams:
+    """A language model of texts of one column, some of whose tokens are hidden, others in each epoch."""
+
+    name = "bigrams"
+    text_columns = columns = ("source",)
+    auto_class, pipeline, metrics = "AutoModelForCausalLM", "text-generation", ()
+
+    def check(self, recipe):
+        assert not recipe.metrics
+
+    def config(self, recipe):
+        return BigramConfig(vocab_size=recipe.vocab_size or 8, d_model=8, pad_token_id=0)
+
+    def build(self, recipe):
+        return BigramModel(self.config(recipe))
+
+    def training_flops(self, config, *lengths):
+        return 12.0 * config.d_model * config.vocab_size * sum(side.sum() for side in lengths)
+
+    def numbers_kept(self, config):
+        return config.d_model + 2 * config.vocab_size
+
+    def describe(self, config):
+        return f"width {config.d_model}"
+
+    def encode(self, texts, tokenizer):
+        return {"source": token_ids(texts["source"], tokenizer)}
+
+    def items(self, *lengths):
+        return lengths[0] - 1
+
+    def collate(self, rows, rng, config):
+        if not rows["source"]:
+            return {"input_ids": torch.zeros((1, 2), dtype=torch.int64), "labels": torch.full((1, 2), LABEL_PADDING)}
+        seen = [np.where(rng[place].random(len(ids)) < 0.2, 1, ids) for place, ids in enumerate(rows["source"])]
+        return {"input_ids": pad(seen, config.pad_token_id)[0], "labels": pad(rows["source"], LABEL_PADDING)[0]}
+
+    def evaluate(self, model, tokenizer, corpus, metrics, *, name):
+        raise AssertionError("nothing is scored")
+
+    def show(self, model, tokenizer, texts):
+        return [text[::-1] for text in texts]
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
+    register_task(Bigrams())
+    for name, count in (("train", 60), ("dev", 5)):
+        numbers = (" ".join(str((start + step) % 7) for step in range(start % 5 + 3)) for start in range(count))
+        (tmp_path / f"{name}.tsv").write_text("source\ttarget\n" + "".join(f"{line}\t-\n" for line in numbers))
+    steps = {"batch_tokens": 60, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 4, "eval_steps": 4}
+    return Recipe(
+        task="bigrams",
+        train=(str(tmp_path / "train.tsv"),),
+        dev=(str(tmp_path / "dev.tsv"),),
+        tokenizer_sides="source",
+        vocab_size=264,
+        learning_rate_scale=0.3,
+        log_steps=1,
+        precision="float32",
+        metrics=(),
+        examples=("1 2 3",),
+        **steps,
+    )
+
+
+def test_it_learns_resumes_to_the_same_weights_and_is_written_down(recipe, tmp_path, capsys):
+    for name, limits in {"once": (12,), "twice": (5, 12)}.items():
+        for limit in limits:
+            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+    once, twice = (tmp_path / name / "checkpoints" / "step-00000012" for name in ("once", "twice"))
+    assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
+    records = [json.loads(line) for line in (tmp_path / "once" / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < 0.8 * losses[0]
+    assert load_recipe(tmp_path / "once" / "recipe.yaml").task == "bigrams"
+    assert "1 2 3\t3 2 1\n" in capsys.readouterr().out
+    saved = BigramModel.from_pretrained(tmp_path / "once")
+    assert saved.config.vocab_size == len(saved.output.weight)
+
+
+def test_every_token_but_the_first_of_a_row_counts_once_in_an_epoch(recipe, tmp_path):
+    train(dataclasses.replace(recipe, max_steps=2, output=str(tmp_path / "model")))
+    records = (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()
+    lengths = np.array([3, 4, 5, 6, 7, 3])
+    plan = StepPlan(lengths, items=Bigrams().items, batch_tokens=14, batches_per_step=2, seed=1)
+    for epoch in range(3):
+        assert sum(step.items for step in plan.epoch(epoch)) == sum(lengths - 1)
+    assert json.loads(records[0])["target_tokens"] > 0
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_random_numbers_in_batches_are_those_of_the_rows_on_any_number_of_processes(processes):
+    class Corpus:
+        lengths = {"source": np.random.default_rng(0).integers(2, 9, 40).astype(np.int32)}
+
+        def of_epoch(self, epoch):
+            return self
+
+        def rows(self, indices):
+            return {"source": [np.full(self.lengths["source"][index], index + 3) for index in indices.tolist()]}
+
+    def batches(processes):
+        """What each row of the second epoch looks like in its batch, by its number."""
+        plan = StepPlan(Corpus.lengths["source"], items=Bigrams().items, batch_tokens=30, batches_per_step=3, seed=5)
+        collate = partial(Bigrams().collate, config=BigramConfig(pad_token_id=0))
+        found = {}
+        for rank in range(processes):
+            steps = local_steps(plan, Corpus(), collate, DataPosition(1, 0, rank, processes), pin=False)
+            for step, planned in zip(steps, plan.epoch(1), strict=False):
+                for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
+                    for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):
+                        found[row] = [token for token in ids if token]
+        return found
+
+    assert len(batches(1)) == 40
+    assert batches(processes) == batches(1)
