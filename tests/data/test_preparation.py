@@ -8,7 +8,7 @@ from datasets import Dataset, concatenate_datasets
 
 from vanilla_transformer.data import preparation, streams
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
+from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 
@@ -224,6 +224,16 @@ def test_a_report_that_cannot_be_true_is_made_anew(prepare, tmp_path, changes):
     whole = json.loads(path.read_text())
     path.write_text(json.dumps({name: value for name, value in (whole | changes).items() if value is not ...}))
     assert prepare().report == expected
+
+
+@pytest.mark.parametrize("missing", [("tokens",), ("settings", "text", "tokens", "stamp", "id")])
+def test_tokens_of_an_earlier_version_are_made_anew_and_else_refused_in_one_sentence(prepare, tmp_path, missing):
+    expected, path = as_lists(prepare().rows(range(4))), tmp_path / "prepared" / "report.json"
+    report = {name: value for name, value in json.loads(path.read_text()).items() if name not in missing}
+    path.write_text(json.dumps(report))
+    with pytest.raises(CorpusError, match="prepared holds no corpus in tokens that this version can read: prepare it"):
+        StoredCorpus(tmp_path / "prepared")
+    assert as_lists(prepare().rows(range(4))) == expected
 
 
 @pytest.mark.parametrize("text", ['"text"', "4", "null", "[" * 99_999])

@@ -214,9 +214,9 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     ("place", "call"),
     [
         ("training.inputs._save_tokenizer", 1),
-        ("inputs.prepare_corpus", 2),
-        ("checkpoint_writer.commit_checkpoint", 1),  # Before there is any checkpoint.
-        ("checkpoint_writer.save", 4),  # Between weights and moments, while the loop goes on.
+        ("training.inputs.prepare_corpus", 2),
+        ("checkpointing.writer.commit_checkpoint", 1),  # Before there is any checkpoint.
+        ("checkpointing.writer.save", 4),  # Between weights and moments, while the loop goes on.
         ("checkpointing.store._sha256", 7),  # While a manifest is made.
         ("checkpointing.store.sync", 19),  # Between the files of a checkpoint.
         ("training.loop.prune_checkpoints", 3),
@@ -262,7 +262,7 @@ def test_signals_do_what_they_did_before_once_training_is_over(undisturbed):
 
 def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(recipe, undisturbed, tmp_path):
     mine = into(recipe, tmp_path / "model")
-    process = in_background(mine, kill_at_call, place="checkpoint_writer.commit_checkpoint", call=5)
+    process = in_background(mine, kill_at_call, place="checkpointing.writer.commit_checkpoint", call=5)
     assert exit_code(process) == -signal.SIGKILL
     newest = tmp_path / "model" / "checkpoints" / "step-00000012" / "optimizer.bin"
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -493,7 +493,7 @@ def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
 def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
     first, second = write_pairs(tmp_path, "train", 300, seed=2), write_pairs(tmp_path, "other", 300, seed=3)
     mine = into(recipe, tmp_path / "model", train=first)
-    process = in_background(mine, kill_at_call, place="checkpoint_writer.commit_checkpoint", call=3)
+    process = in_background(mine, kill_at_call, place="checkpointing.writer.commit_checkpoint", call=3)
     assert exit_code(process) == -signal.SIGKILL
     for old, new in zip(first, second, strict=True):
         os.replace(new, old)
