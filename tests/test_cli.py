@@ -210,7 +210,7 @@ def test_text_that_is_not_utf8_is_named_by_line_after_the_lines_before_it(run, m
         (["evaluate", "{model}", "--data", "{tmp}/none.tsv"], "none.tsv"),
         (["evaluate", "{model}", "--data"], "--data: there is no corpus"),
         (["train", "nonsense"], "nonsense"),
-        (["train", "--seed", "1", "nonsense"], "comes before all options"),
+        (["train", "--seed", "1", "nonsense"], "must come before all options"),
         (["train", "--dropout", "2"], "error: dropout must be at least 0 and below 1, not 2.0."),
         (["train", "--train", "a.en", "a.de", "weight=x"], "error: train: "),
         (["average", "{model}", "--output", "{model}"], "not empty"),
@@ -442,7 +442,7 @@ def test_average_refuses_weights_that_are_not_as_their_manifest_says_or_no_numbe
     weights["model.shared.weight"][0] += 1
     save_file(weights, file, metadata={"format": "pt"})
     code, _, err = run("average", *paths, "--output", tmp_path / "mean")
-    assert code == 1 and f"{paths[1]} is not as it was written, the contents of model.safetensors have changed" in err
+    assert code == 1 and f"{paths[1]} is corrupted, the contents of model.safetensors have changed" in err
     (paths[1] / "manifest.json").unlink()
     assert run("average", *paths, "--output", tmp_path / "mean")[0] == 0
     weights["model.shared.weight"][0] = float("nan")
@@ -480,7 +480,7 @@ def test_a_device_without_numbers_is_refused(run, model):
 def test_a_token_that_cannot_be_one_is_told_before_it_is_sent(run, model, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_\u00e9")
     code, _, err = run("push", model, "org/name")
-    assert code == 1 and "The token for the Hub has letters that no token has" in err
+    assert code == 1 and "The Hub token contains invalid characters" in err
 
 
 def test_average_of_a_finished_run_counts_its_last_step_as_the_run_did(run, model, tmp_path):
@@ -505,7 +505,7 @@ def test_tokenizer_is_learned_and_splits_and_joins_lines_exactly(run, tmp_path):
     (tmp_path / "text").write_text(text, encoding="utf-8")
     learned = tmp_path / "tokenizer"
     code, out, err = run("tokenizer", "train", tmp_path / "text", "--vocab-size", 265, "--output", learned)
-    assert (code, out) == (0, "") and "265 types" in err
+    assert (code, out) == (0, "") and "265 vocabulary entries" in err
     for ids in ([], ["--ids"]):
         code, pieces, err = run("tokenizer", "encode", learned, *ids, stdin=text.encode())
         assert (code, err) == (0, "") and pieces.count("\n") == 3

@@ -75,9 +75,8 @@ def test_base_is_shown_part_by_part_beside_the_papers_number():
     assert "  > base                  65 M   63.0 M   39,841 to 41,793\n" in out
     words = " ".join(out.split())
     assert "does not publish its vocabulary" in words
-    assert (
-        "One vocabulary of 41,004 to 41,208 types gives 10 of the 11, and none gives big its number as well" in words
-    )
+    explained = "A vocabulary of 41,004 to 41,208 entries explains 10 of the 11"
+    assert f"{explained}; no single vocabulary also explains big" in words
 
 
 @pytest.mark.parametrize(("preset", "share"), [("base", 0.29), ("big", 0.42)])
@@ -109,7 +108,7 @@ def test_the_reason_for_other_flops_is_given():
 
 def test_rows_that_leave_a_number_open_say_so_and_our_sizes_have_no_row():
     out = page("table3-A-h1", *ONE_SENTENCE)
-    assert "Table 3 of the paper gives this row no number of its own: as base, 65 million." in out
+    assert "Table 3 of the paper leaves this row open, meaning the same as base: 65 million." in " ".join(out.split())
     assert "Table 2" not in out
     assert "Table" not in page("tiny", *ONE_SENTENCE)
 
@@ -143,15 +142,15 @@ def test_a_model_is_counted_from_its_configuration_alone(model, tmp_path):
     assert described["parameters"]["total"] == loaded.num_parameters()
     assert described["sizes"]["vocab_size"] == 260
     assert described["table_3"] is None and described["run"] is None
-    assert "ITS RUN" not in page(tmp_path, *ONE_SENTENCE)
+    assert "TRAINING RUN" not in page(tmp_path, *ONE_SENTENCE)
 
 
 def test_a_training_log_ends_with_tokens_flops_time_and_the_share_of_the_peak(finished):
     summary = json.loads((finished / "summary.json").read_text())
     last = (finished / "train.log").read_text().splitlines()[-1]
     assert f"{summary['target_tokens']:,} target tokens in " in last and " minutes on " in last
-    assert f"{summary['flops']:.2e} FLOPs, {summary['share_of_peak']:.1%} of the peak (" in last
-    assert "as matrix products measured on" in last
+    assert f"{summary['flops']:.2e} FLOPs, {summary['share_of_peak']:.1%} of peak (" in last
+    assert "measured with matrix products on" in last
     speed = summary["flops"] / summary["seconds"]
     assert summary["share_of_peak"] == pytest.approx(speed / summary["peak_flops_per_second"])
     assert 0 < summary["share_of_peak"] < 1
@@ -161,16 +160,16 @@ def test_a_training_log_ends_with_tokens_flops_time_and_the_share_of_the_peak(fi
 def test_a_finished_run_shows_what_it_took(finished):
     assert report(finished, *ONE_SENTENCE)["run"] == json.loads((finished / "summary.json").read_text())
     out = page(finished, *ONE_SENTENCE)
-    of_run = dict(line.strip().split("  ", 1) for line in out.partition("ITS RUN\n")[2].splitlines())
+    of_run = dict(line.strip().split("  ", 1) for line in out.partition("TRAINING RUN\n")[2].splitlines())
     assert of_run["steps"].strip() == "4"
-    assert {"target tokens", "minutes", "FLOPs", "share of the peak", "peak is", "most memory"} <= of_run.keys()
+    assert {"target tokens", "minutes", "FLOPs", "share of peak", "peak is", "peak memory"} <= of_run.keys()
 
 
 def test_a_run_of_an_earlier_version_shows_what_it_wrote(model, tmp_path):
     (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
     (tmp_path / "summary.json").write_text('{"steps": 1234, "flops": 2.5e15}')
     assert page(tmp_path, *ONE_SENTENCE).endswith(
-        "ITS RUN\n  steps                       1,234\n  FLOPs                       2.50e15\n"
+        "TRAINING RUN\n  steps                       1,234\n  FLOPs                       2.50e15\n"
     )
 
 
@@ -182,8 +181,8 @@ def test_the_processor_is_shown_as_its_libraries_multiply():
     assert found["translate_takes"] == ("bfloat16" if cpu.has_bfloat16_products() else "float32")
     assert found["int8_weight_bits"] == (7 if cpu.saturates(torch.backends.quantized.engine) else 8)
     shown = page("base", *ONE_SENTENCE).partition("THIS PROCESSOR\n")[2].splitlines()
-    assert f"weights of {found['int8_weight_bits']} bits" in shown[2]
-    assert shown[3].split() == ["translate", "takes", found["translate_takes"]]
+    assert f"{found['int8_weight_bits']}-bit weights" in shown[2]
+    assert shown[3].split() == ["translate", "uses", found["translate_takes"]]
 
 
 @pytest.mark.parametrize(
@@ -194,8 +193,8 @@ def test_the_processor_is_shown_as_its_libraries_multiply():
         (["none/there"], 1, "There is no directory none/there"),
         (["{empty}"], 1, "is not a model directory: it has no config.json"),
         (["{other}"], 1, "bert"),
-        (["{broken}"], 1, "summary.json is not JSON"),
-        (["{model}", "--vocab-size", "7"], 2, "--vocab-size is for presets"),
+        (["{broken}"], 1, "summary.json is not valid JSON"),
+        (["{model}", "--vocab-size", "7"], 2, "--vocab-size applies to presets"),
         (["base", "--vocab-size", "0"], 2, "--vocab-size must be at least 1, not 0"),
         (["base", "--batch-tokens", "0"], 2, "--batch-tokens must be at least 1, not 0"),
         (["base", "--batches-per-step", "-1"], 2, "--batches-per-step must be at least 1, not -1"),

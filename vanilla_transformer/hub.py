@@ -1,4 +1,4 @@
-"""A model directory to the Hub: what of it is sent, to where, and what to do when that fails."""
+"""Uploads a model directory to the Hub."""
 
 import fnmatch
 import re
@@ -39,12 +39,12 @@ from vanilla_transformer.translation.loading import (
     load_weights_and_config,
 )
 
-# The code of a model's classes; models of earlier versions carry helpers under a longer name.
+# The code of the model classes; models of earlier versions carry helper files under longer names.
 _CODE = (
     *sorted(path.name for folder in map(Path, vanilla_transformer.model.__path__) for path in folder.glob("[!_]*.py")),
     "*_vanilla_transformer.py",
 )
-# Of a directory nothing else leaves the machine: no checkpoint, no log, no corpus.
+# Nothing else is uploaded: no checkpoint, no log, no data.
 SENT = (
     "config.json",
     "generation_config.json",
@@ -56,12 +56,12 @@ SENT = (
     RECIPE,
     "learning_curves.png",
 )
-# What an earlier push may have left that this one has no more: weights in other pieces, code of another version.
+# Files of an earlier push that may be obsolete: weights in other shards, code of another version.
 _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
 
 
 class PushError(OSError):
-    """A model that cannot be pushed, or not to there, said in one sentence."""
+    """A model that cannot be pushed, said in one sentence."""
 
 
 def push_model(
@@ -73,50 +73,50 @@ def push_model(
     message: str | None = None,
     license: str | None = None,
     replace_card: bool = False,
-    say: Callable[[str], object] = lambda sentence: None,
+    report: Callable[[str], object] = lambda message: None,
 ) -> str:
-    """Sends a model with its tokenizer, card, code and recipe to the Hub, and returns the address.
+    """Uploads a model with its tokenizer, card, code and recipe to the Hub, and returns its URL.
 
-    The repository is made where there is none, and a card where the directory has none. A card on the Hub that others
-    wrote or edited stays there. Broken off, the same call sends what is missing.
+    The repository is created if it does not exist, and so is the card. A card on the Hub that others wrote or edited
+    is kept. If interrupted, the same call uploads what is missing.
 
     Args:
         repo_id: ORG/NAME, or NAME in the user's own namespace.
-        private: Whether a new repository is for its owners alone; one that is public is refused.
-        revision: Branch, made where there is none; `main` if None.
-        license: Put into a card that names none.
-        replace_card: Put the directory's card in the place of one on the Hub that others wrote or edited.
-        say: Called with what the user should know.
+        private: Create a private repository; an existing public one is refused.
+        revision: Branch, created if it does not exist; `main` if None.
+        license: Added to a card without one.
+        replace_card: Replace the card on the Hub even if others wrote or edited it.
+        report: Called with messages for the user.
 
     Raises:
-        PushError: The directory is no model, or the Hub does not take it.
-        CardError: The card names another licence.
+        PushError: The directory is not a model, or the Hub refuses it.
+        CardError: The card has another licence.
     """
     _check_model(directory)
     token = get_token()
     if token is not None and not (token.isascii() and token.isprintable()):
         raise PushError(
-            "The token for the Hub has letters that no token has: copy it anew from "
-            f"{constants.ENDPOINT}/settings/tokens, into the environment variable HF_TOKEN or `hf auth login`."
+            "The Hub token contains invalid characters: copy it again from "
+            f"{constants.ENDPOINT}/settings/tokens into `hf auth login` or the environment variable HF_TOKEN."
         )
     if token is None:
         raise PushError(
-            "There is no token for the Hub: log in with `hf auth login`, or put a token that may write "
-            f"({constants.ENDPOINT}/settings/tokens) into the environment variable HF_TOKEN."
+            "No Hub token found: log in with `hf auth login`, or set the environment variable HF_TOKEN to a token "
+            f"with write access ({constants.ENDPOINT}/settings/tokens)."
         )
     api = HfApi(library_name="vanilla_transformer")
-    with _in_one_sentence(repo_id):
+    with _hub_errors(repo_id):
         repo_id = _prepare_place(api, repo_id, private)
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         names = _files(directory, license, repo_id)
         if not replace_card and _is_of_others_on_the_hub(directory, repo_id, revision):
-            say(
-                f"the card of {repo_id} on the Hub was written or edited by others and stays as it is: --replace-card "
-                f"puts that of {directory} in its place."
+            report(
+                f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
+                f"replaces it with that of {directory}."
             )
             names.remove(CARD)
-        with _gathered(directory, names, say) as folder:
+        with _gathered(directory, names, report) as folder:
             api.upload_folder(
                 folder_path=folder,
                 repo_id=repo_id,
@@ -128,13 +128,12 @@ def push_model(
 
 
 def _check_model(directory: Path) -> None:
-    """Raises PushError for a directory that others could not load."""
+    """Raises PushError for a directory that is not a complete model."""
     if not directory.is_dir():
-        raise PushError(f"There is no model directory {directory}: push sends what lies on this machine.")
+        raise PushError(f"There is no model directory {directory}: push needs a local directory.")
     if (directory / "checkpoints").is_dir() and not (directory / "summary.json").is_file():
         raise PushError(
-            f"The run in {directory} is not finished: give its `train` command again, or push what `average` makes of "
-            "its checkpoints."
+            f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
     for either in (
         *(["config.json"], ["model*.safetensors"], VOCABULARIES),
@@ -142,15 +141,15 @@ def _check_model(directory: Path) -> None:
     ):
         if not any(any(directory.glob(pattern)) for pattern in either):
             raise PushError(
-                f"{directory} is not a whole model, it has no {either[0]}: `save_pretrained` of the model and of the "
-                "tokenizer writes all of it."
+                f"{directory} is not a complete model, {either[0]} is missing: save it with `save_pretrained` of the "
+                "model and of the tokenizer."
             )
     load_config(directory)
     load_weights_and_config(directory, torch.float32)
 
 
 def _prepare_place(api: HfApi, repo_id: str, private: bool) -> str:
-    """Makes the repository where there is none, and returns its full name."""
+    """Creates the repository if it does not exist, and returns its full name."""
     if "/" not in repo_id:
         repo_id = f"{api.whoami()['name']}/{repo_id}"
     try:
@@ -162,19 +161,19 @@ def _prepare_place(api: HfApi, repo_id: str, private: bool) -> str:
 
 
 def _check_place(there: ModelInfo, repo_id: str, private: bool) -> None:
-    """Raises PushError where what is there already must not be written over, or is open to all against the wish."""
+    """Raises PushError if the repository holds another kind of model, or is public although `private` was asked."""
     kind = (there.config or {}).get("model_type")
     if kind not in (None, VanillaTransformerConfig.model_type):
-        raise PushError(f"The name {repo_id} is taken on the Hub, by a model of the type {kind}: choose another.")
+        raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
     if private and not there.private:
         raise PushError(
-            f"{repo_id} is on the Hub already and open to all: make it private in its settings there, or choose "
-            "another name."
+            f"{repo_id} already exists on the Hub and is public: make it private in its settings, or choose another "
+            "name."
         )
 
 
 def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
-    """Names of the files to send, with a card that is complete."""
+    """Names of the files to upload, after completing the card."""
     if not (directory / CARD).is_file():
         write_plain_card(directory, repo_id)
     set_hub_name(directory, repo_id)
@@ -185,8 +184,8 @@ def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
 
 
 @contextmanager
-def _gathered(directory: Path, names: Sequence[str], say: Callable[[str], object]) -> Iterator[Path]:
-    """A folder with the files to send, and with the recipe as others may see it; it is gone after the block."""
+def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], object]) -> Iterator[Path]:
+    """A temporary folder with the files to upload, and with the recipe without local paths."""
     with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
         for name in names:
             file, place = (directory / name).resolve(), Path(folder) / name
@@ -194,23 +193,23 @@ def _gathered(directory: Path, names: Sequence[str], say: Callable[[str], object
                 try:
                     place.write_text(without_local_paths(load_recipe(file)).to_yaml(), encoding="utf-8")
                 except RecipeError as error:
-                    say(f"{name} stays here, as it is no recipe: {error}")
+                    report(f"{name} is not uploaded, as it is not a valid recipe: {error}")
                 continue
             try:
                 place.symlink_to(file)
-            except OSError:  # Windows allows links to few users.
+            except OSError:  # Windows allows symbolic links to few users.
                 shutil.copyfile(file, place)
         yield Path(folder)
 
 
 def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None) -> bool:
     try:
-        # By force: a copy from an earlier push would hide what others have written since.
+        # A cached copy would hide later edits by others.
         file = hf_hub_download(repo_id, CARD, revision=revision, force_download=True)
     except (RemoteEntryNotFoundError, RevisionNotFoundError):
         return False
     except ValueError as error:
-        # That is how it tells that the Hub could not be asked; the reason is the cause.
+        # Raised when the Hub could not be reached; the reason is the cause.
         if isinstance(error.__cause__, HTTPError):
             raise error.__cause__ from error
         raise
@@ -219,13 +218,13 @@ def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None
 
 
 @contextmanager
-def _in_one_sentence(repo_id: str) -> Iterator[None]:
-    """Turns what the Hub and the network answer into what to do about it."""
-    again = "give the same command again, it sends what is missing"
+def _hub_errors(repo_id: str) -> Iterator[None]:
+    """Turns errors of the Hub and the network into advice."""
+    again = "run the same command again to upload the rest"
     try:
         yield
     except OfflineModeIsEnabled:
-        raise PushError("The Hub is not to be asked, as HF_HUB_OFFLINE is set: unset it to push.") from None
+        raise PushError("The Hub cannot be reached while HF_HUB_OFFLINE is set: unset it to push.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status == 401:
@@ -234,11 +233,11 @@ def _in_one_sentence(repo_id: str) -> Iterator[None]:
             )
         elif status == 403:
             sentence = (
-                f"The token may not write to {repo_id}: choose a name of your own that is not taken, or use a "
-                f"token that has the right ({constants.ENDPOINT}/settings/tokens)."
+                f"The token has no write access to {repo_id}: choose another name, or use a token with write access "
+                f"({constants.ENDPOINT}/settings/tokens)."
             )
         elif status >= 500 or status == 429:
-            sentence = f"The Hub has trouble at the moment ({status}): {again}."
+            sentence = f"The Hub is unavailable at the moment ({status}): {again}."
         else:
             said = error.server_message or re.sub(r"\s+", " ", str(error))
             sentence = f"The Hub refuses {repo_id} ({status}): {said.rstrip('.')}."

@@ -45,7 +45,7 @@ def test_checkpoints_of_different_models_are_refused(tmp_path, tiny_config):
     save_file({"w": torch.zeros(3)}, tmp_path / "b.safetensors")
     save_file({"v": torch.zeros(2)}, tmp_path / "c.safetensors")
     (tmp_path / "d.safetensors").write_bytes(b"no weights")
-    with pytest.raises(AveragingError, match=r"w has the shape \(3,\)"):
+    with pytest.raises(AveragingError, match=r"w has shape \(3,\)"):
         average_checkpoints([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
     with pytest.raises(AveragingError, match=r"only one of them has v"):
         average_checkpoints([tmp_path / "a.safetensors", tmp_path / "c.safetensors"])
@@ -54,11 +54,13 @@ def test_checkpoints_of_different_models_are_refused(tmp_path, tiny_config):
     with pytest.raises(AveragingError, match="no checkpoint"):
         average_checkpoints([])
     model = VanillaTransformerForConditionalGeneration(tiny_config)
-    with pytest.raises(AveragingError, match=r"a\.safetensors is of another model: .* missing; w is left over"):
+    with pytest.raises(AveragingError, match=r"a\.safetensors is from another model: .* missing; w is left over"):
         load_average(model, [tmp_path / "a.safetensors"])
     name, weight = next(iter(model.named_parameters()))
     save_file(
         {**model.state_dict(), name: torch.zeros(2)} | {"lm_head.weight": weight.clone()}, tmp_path / "e.safetensors"
     )
-    with pytest.raises(AveragingError, match=rf"e\.safetensors is of another model: {name} has the shape \(2,\) and"):
+    with pytest.raises(
+        AveragingError, match=rf"e\.safetensors is from another model: {name} has the shape \(2,\) and"
+    ):
         load_average(model, [tmp_path / "e.safetensors"])

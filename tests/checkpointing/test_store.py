@@ -130,7 +130,7 @@ def test_progress_of_another_version_is_told_and_not_gone_on_from(tmp_path, said
     later = dataclasses.make_dataclass("Later", [("place_in_space", int, 0)], bases=(Progress,))
     commit_checkpoint(partial, later(step=12))
     assert latest_complete_checkpoint(tmp_path, said.append).step == 3
-    assert said == ["Skipped checkpoint step-00000012: progress.json is of another version of this package."]
+    assert said == ["Skipped checkpoint step-00000012: progress.json is from another version of this package."]
 
 
 def test_what_is_no_checkpoint_stays_where_it_is(tmp_path, said):

@@ -166,7 +166,7 @@ def test_a_failure_comes_back_in_one_sentence_and_leaves_the_earlier_checkpoint(
     monkeypatch.setattr(checkpoint_writer, place, failing(OSError(30, "Read-only file system")))
     run.save(2)
     with pytest.raises(
-        CheckpointError, match=r"^The checkpoint of step 2 cannot .*\(Read-only file system; .*newest\.$"
+        CheckpointError, match=r"^The checkpoint of step 2 cannot .*\(Read-only file system; .*latest\.$"
     ):
         run.writer.wait()
     assert [path.name for path in run.directory.iterdir()] == ["step-00000001"]
@@ -206,14 +206,14 @@ def test_a_directory_that_is_deleted_meanwhile_is_told(run, held):
 
 
 def test_without_memory_for_a_copy_the_loop_waits_and_that_is_said_once(run, monkeypatch):
-    monkeypatch.setattr(checkpoint_writer, "_room_for", failing(RuntimeError("can't allocate memory")))
+    monkeypatch.setattr(checkpoint_writer, "_allocate_like", failing(RuntimeError("can't allocate memory")))
     for step in (1, 2):
         run.step()
         run.save(step)
         assert run.newest().step == step
         assert_same(load_file(run.newest().path / "model.safetensors"), dict(run.model.state_dict()))
-    assert [line for line in run.said if "waits" in line] == [
-        "Training waits for each checkpoint: there is no memory for a copy of the state (can't allocate memory)."
+    assert [line for line in run.said if "synchronously" in line] == [
+        "Checkpoints are written synchronously: no memory for a copy of the state (can't allocate memory)."
     ]
 
 

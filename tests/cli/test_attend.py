@@ -34,11 +34,11 @@ def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "Give one sentence"),
-        (["A", "--input", "x"], "Give one sentence"),
-        (["A", "--target-input", "x"], "--target-input goes with --input"),
+        ([], "Give either one sentence"),
+        (["A", "--input", "x"], "Give either one sentence"),
+        (["A", "--target-input", "x"], "--target-input requires --input"),
         (["A", "--picture", "a.txt"], "must end with .png"),
-        (["A", "--picture", "a.png", "--head", "nine"], "--head must be a number or mean or all, not nine"),
+        (["A", "--picture", "a.png", "--head", "nine"], "--head must be a number or mean or all, not 'nine'"),
         (["A", "--picture", "a.png", "--layer", "7"], "no layer 7"),
         (["A", "--output", "."], "is a directory"),
         ([" "], "source is empty"),

@@ -18,7 +18,7 @@ def text(tmp_path):
 def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, tmp_path, capsys, monkeypatch):
     output = str(tmp_path / "tokenizer")
     assert main(["tokenizer", "train", str(text), "--algorithm", "presplit", "--output", output]) == 0
-    assert "269 types" in capsys.readouterr().err
+    assert "269 vocabulary entries" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
     assert main(["tokenizer", "encode", output]) == 0
     pieces = capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, t
 def test_other_algorithms_need_a_size(text, tmp_path, capsys):
     code = main(["tokenizer", "train", str(text), "--output", str(tmp_path / "tokenizer")])
     assert code == 2
-    assert "--vocab-size: bpe can learn" in capsys.readouterr().err
+    assert "--vocab-size is required with --algorithm bpe" in capsys.readouterr().err
     assert not (tmp_path / "tokenizer").exists()
 
 
@@ -51,7 +51,7 @@ def test_an_output_that_cannot_be_made_is_refused_before_anything_is_learned(tex
     monkeypatch.setattr(VanillaTransformerTokenizer, "train", lambda *_, **__: pytest.fail("learned"))
     words = ["tokenizer", "train", str(text), "--vocab-size", "300", "--output"]
     assert main([*words, str(text / "tokenizer")]) == 2
-    assert f"cannot be made: {text} is a file" in capsys.readouterr().err
+    assert f"cannot be created: {text} is a file" in capsys.readouterr().err
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     assert main([*words, str(tmp_path / "new" / "tokenizer")]) == 2
     assert f"cannot be written: {tmp_path} is read-only" in capsys.readouterr().err

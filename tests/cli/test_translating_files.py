@@ -153,7 +153,7 @@ def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run, m
 
     monkeypatch.setattr(LineTranslator, "_generate", allocate)
     code, err = run("in", "--output", "out")
-    assert code == 1 and "too little memory" in err and "fewer --batch-tokens" in err
+    assert code == 1 and "Out of memory" in err and "reduce --batch-tokens" in err
 
 
 @pytest.mark.parametrize("name", ["in", "link", "out"])
@@ -192,7 +192,7 @@ def test_nothing_is_written_over_or_among_the_files_of_the_model(run, model, tmp
         (tmp_path / "pairs.tsv").write_text("a b\tx\n")
         code = main(["evaluate", str(mine), "--data", str(tmp_path / "pairs.tsv"), "--output", str(mine / name)])
         err = capsys.readouterr().err
-    assert code == 2 and "belongs to the model" in err and err.count("\n") == 1
+    assert code == 2 and "a file of the model" in err and err.count("\n") == 1
     assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
 
 
@@ -200,8 +200,8 @@ def test_nothing_is_written_over_or_among_the_files_of_the_model(run, model, tmp
     ("data", "output", "message"),
     [
         (["pairs.tsv"], "pairs.tsv", "cannot be both input and output"),
-        (["corpus:train"], "corpus/new.tsv", "lies in the directory of the corpus corpus"),
-        (["in", "in"], "corpus", "corpus is a directory: name a file"),
+        (["corpus:train"], "corpus/new.tsv", "is inside the corpus directory corpus"),
+        (["in", "in"], "corpus", "corpus is a directory: give a file"),
         (["in", "in"], "link", "link is a link to nowhere/out, which cannot be made"),
         (["in", "in"], None, "Standard output is closed"),
     ],
@@ -237,7 +237,7 @@ def test_a_directory_in_the_place_of_a_file_is_refused_before_anything_is_writte
     (tmp_path / "there").mkdir()
     (tmp_path / "out").write_text("of yesterday\n")
     code, err = run(*words)
-    assert code == 2 and "there is a directory: name a file." in err
+    assert code == 2 and "there is a directory: give a file." in err
     assert (tmp_path / "out").read_text() == "of yesterday\n"
 
 

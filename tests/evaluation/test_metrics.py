@@ -100,7 +100,7 @@ def test_what_cannot_be_scored_is_an_error():
         score(["wer"], ["A", "B"], [["A"]])
     with pytest.raises(MetricError, match="at least one"):
         score(["wer"], [], [])
-    with pytest.raises(MetricError, match="a reference for each"):
+    with pytest.raises(MetricError, match="at least one reference for each"):
         score(["wer"], ["A"], [[]])
     with pytest.raises(MetricError, match="empty"):
         score(["per"], ["A"], [[""]])

@@ -95,9 +95,9 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         r"| org/pairs:en-de:test | sacrebleu | 31.25 | `nrefs:1\|case:mixed\|tok:13a` |",
         "29,000 pairs",
         "The weights are the mean of the checkpoints of steps 1,900, 2,000.",
-        f"{weights:,} parameters: 1+2 layers of width 16, 2 heads, vocabulary 262.",
-        "2.50e+15 FLOPs, 4.0% of the peak (1 TFLOP/s, as matrix products measured on 2 CPU threads in bfloat16)",
-        "pairs of at most 99 tokens a side",
+        f"{weights:,} parameters: 1+2 layers with d_model 16, 2 heads, vocabulary size 262.",
+        "2.50e+15 FLOPs, 4.0% of peak (1 TFLOP/s, measured with matrix products on 2 CPU threads in bfloat16)",
+        "pairs of at most 99 tokens per side",
         "beam 4, length penalty 0.6, at most 50 tokens more than the source",
         "max_length: 99",
     ):
@@ -115,7 +115,7 @@ def test_what_is_not_known_is_left_out(directory: Path) -> None:
     write_model_card(directory, replace(RECIPE, test=()), replace(SUMMARY, scores={}), (None, None))
     card = card_of(directory)
     assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags", "datasets"}
-    assert "## Scores" not in card.text and "- No score of it is given here." in card.text
+    assert "## Scores" not in card.text and "- No scores are given here." in card.text
     assert "decodes" not in card.text and " for " not in card.text.splitlines()[3]
 
     write_plain_card(directory, "ann/cat")
@@ -168,7 +168,7 @@ def test_evaluate_puts_its_scores_into_the_card(directory: Path, capsys: pytest.
     assert "No score of it is given here" not in card.text
     assert is_unmodified((directory / "README.md").read_text())
     assert main(["evaluate", "org/name", "--data", str(corpus), "--card"]) == 2
-    assert "--card is for a model in a directory here" in capsys.readouterr().err
+    assert "--card requires a local model directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["scores", "licence", "name"])
@@ -236,7 +236,7 @@ def test_a_card_that_cannot_be_read_is_told_before_the_search(
     monkeypatch.setattr("vanilla_transformer.evaluation.evaluate_model", lambda *_, **__: pytest.fail("searched"))
     (directory / "README.md").write_text("---\ntags: [\n---\n")
     assert main(["evaluate", str(directory), "--card", "--data", "none.tsv"]) == 1
-    assert "The head of the card" in capsys.readouterr().err
+    assert "The metadata of the card" in capsys.readouterr().err
 
 
 def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
@@ -271,7 +271,7 @@ def test_the_licence_is_put_into_the_head_and_nothing_else_changes(directory: Pa
         set_license(directory, "cc-by-4.0")
         assert card_of(directory).data.license == "cc-by-4.0"
         assert card.read_bytes().decode().replace("license: cc-by-4.0\n", "").endswith(text)
-    with pytest.raises(CardError, match="the licence is cc-by-4.0"):
+    with pytest.raises(CardError, match="is cc-by-4.0: change it there"):
         set_license(directory, "mit")
 
 

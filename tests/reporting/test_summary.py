@@ -42,8 +42,8 @@ SUMMARY = Summary(
 def test_words_hold_tokens_flops_time_and_the_share_of_the_peak():
     words = SUMMARY.describe()
     assert "24,000,000 target tokens in 10.0 minutes" in words
-    assert "40,000 target tokens a second;" in words
-    assert "9.00e+15 FLOPs, 1.5% of the peak (989 TFLOP/s, as published for NVIDIA H200 in bfloat16)" in words
+    assert "40,000 target tokens/s;" in words
+    assert "9.00e+15 FLOPs, 1.5% of peak (989 TFLOP/s, published for NVIDIA H200 in bfloat16)" in words
     assert "peak memory 12.34 GB." in words
     assert "\n" not in words
 
@@ -52,12 +52,12 @@ def test_a_measured_peak_is_called_so():
     measured = dataclasses.replace(
         SUMMARY, peak_source="measured", peak_flops_per_second=2.15e11, device="2 CPU threads", precision="float32"
     )
-    assert "(215 GFLOP/s, as matrix products measured on 2 CPU threads in float32)" in measured.describe()
+    assert "(215 GFLOP/s, measured with matrix products on 2 CPU threads in float32)" in measured.describe()
 
 
 def test_several_processes_show_speed_of_all_and_of_each():
     words = dataclasses.replace(SUMMARY, processes=8).describe()
-    assert "40,000 target tokens a second (5,000 a process)" in words
+    assert "40,000 target tokens/s (5,000 per process)" in words
     assert "12.34 GB in the main process" in words
 
 

@@ -108,9 +108,9 @@ def test_several_trackers_are_taken_once_each(tmp_path):
 
 
 def test_an_unknown_tracker_is_answered_with_the_nearest_before_any_work(run, tmp_path):
-    with pytest.raises(RecipeError, match=r"no tracker 'tensorbord', did you mean 'tensorboard'\? There are aim, "):
+    with pytest.raises(RecipeError, match=r"no tracker 'tensorbord', did you mean 'tensorboard'\? Available: aim, "):
         run("tensorbord")
-    with pytest.raises(RecipeError, match=r"no tracker 'xyz'\. There are aim, "):
+    with pytest.raises(RecipeError, match=r"no tracker 'xyz'\. Available: aim, "):
         run("xyz")
     assert not (tmp_path / "my-model").exists()
 

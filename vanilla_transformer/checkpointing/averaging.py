@@ -1,4 +1,4 @@
-"""Section 6.1: the mean of the last checkpoints of a run."""
+"""Section 6.1: checkpoint averaging."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ class AveragingError(ValueError):
 
 
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
-    """Section 6.1: the mean of the weights of `paths`, summed in float64, each in the type that it has in the first.
+    """Section 6.1: the mean of the weights of `paths`, summed in float64, each in its dtype in the first.
 
     Args:
-        paths: Model directories, checkpoints, or files of safetensors.
+        paths: Model directories, checkpoints, or safetensors files.
     """
     if not paths:
-        raise AveragingError("There is no checkpoint to average.")
+        raise AveragingError("There are no checkpoints to average.")
     total: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
@@ -37,24 +37,24 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
 
 
 def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
-    """Puts the mean of `paths` into a model of the same shape; weights that are tied to a loaded one follow it."""
+    """Loads the mean of `paths` into a model of the same architecture, tied weights included."""
     load_weights(model, average_checkpoints(paths), paths[0])
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:
-    """Puts all the weights of a model that were read from `path` into it; tied weights need to be there only once.
+    """Loads weights that were read from `path` into a model; tied weights need to be present only once.
 
     Raises:
-        AveragingError: They are those of another model.
+        AveragingError: They belong to another architecture.
     """
     difference = difference_from(model, {name: weight.shape for name, weight in weights.items()})
     if difference is not None:
-        raise AveragingError(f"{path} is of another model: {difference}.")
+        raise AveragingError(f"{path} is from another model: {difference}.")
     model.load_state_dict(weights, strict=False)
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint under the names of today; tied weights are in the file once, under one name."""
+    """All tensors of a checkpoint under their current names; tied weights are stored once, under one name."""
     file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     try:
         with safe_open(file, framework="pt") as reader:
@@ -66,17 +66,17 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 def _weights_like(first: dict[str, torch.dtype], path: str | Path) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint, which has those of the first one."""
+    """The weights of a checkpoint, checked to have the same names as the first."""
     weights = read_weights(path)
     if first and weights.keys() != first.keys():
         name = sorted(weights.keys() ^ first.keys())[0]
-        raise AveragingError(f"{path} is of another model than the first checkpoint: only one of them has {name}.")
+        raise AveragingError(f"{path} is from another model than the first checkpoint: only one of them has {name}.")
     return weights
 
 
 def _as_shape(tensor: torch.Tensor, shape: torch.Size, name: str, path: str | Path) -> torch.Tensor:
     if tensor.shape != shape:
         raise AveragingError(
-            f"{name} has the shape {tuple(tensor.shape)} in {path} and {tuple(shape)} in the first checkpoint."
+            f"{name} has shape {tuple(tensor.shape)} in {path} but {tuple(shape)} in the first checkpoint."
         )
     return tensor

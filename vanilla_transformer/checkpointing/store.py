@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside, checked by a manifest, then renamed."""
+"""Checkpoints that are complete or absent: written to a temporary directory, described by a manifest, then renamed."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ class CheckpointError(OSError):
 
 @dataclass
 class Progress:
-    """Where a run stands: all that the loop remembers from one step to the next, beside weights and random states."""
+    """The state of the training loop besides weights, optimizer and random states."""
 
     data: str = ""
     dev: str = ""
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory with a manifest; `resumable` ones also hold the optimizer and the random states."""
+    """A checkpoint directory with its manifest; `resumable` ones also hold optimizer and random states."""
 
     path: Path
     step: int
@@ -51,7 +51,7 @@ class Checkpoint:
     files: dict[str, dict[str, int | str]] = field(repr=False)
 
     def damage(self) -> str | None:
-        """What is wrong with the files, or None: each must have the size and the sha256 of the manifest."""
+        """What is wrong with the files, or None: each must match its size and SHA-256 in the manifest."""
         for name, expected in self.files.items():
             file = self.path / name
             try:
@@ -65,16 +65,16 @@ class Checkpoint:
             try:
                 self.progress()
             except (OSError, ValueError, TypeError):
-                return f"{PROGRESS} is of another version of this package"
+                return f"{PROGRESS} is from another version of this package"
         return None
 
     def progress(self) -> Progress:
-        """Where the run stood."""
+        """The state of the loop when the checkpoint was written."""
         return Progress(**json.loads((self.path / PROGRESS).read_text()))
 
 
 def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Checkpoint]:
-    """The checkpoints in `directory`, oldest first; what is not one is reported."""
+    """The checkpoints in `directory`, oldest first; invalid ones are reported."""
     checkpoints = []
     for path in sorted(directory.glob("step-*")):
         checkpoint = _read_manifest(path)
@@ -86,7 +86,7 @@ def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Che
 
 
 def _read_manifest(path: Path) -> Checkpoint | None:
-    """What the manifest says, None where it says nothing that can be: nothing else guards the manifest itself."""
+    """The checkpoint described by a manifest, None if the manifest is invalid: nothing else guards the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         step, resumable, files = manifest["step"], manifest["resumable"], manifest["files"]
@@ -103,7 +103,7 @@ def _read_manifest(path: Path) -> Checkpoint | None:
 
 
 def weights_damage(path: Path) -> str | None:
-    """What is wrong with the weights in a directory by the manifest beside them, None without one."""
+    """What is wrong with the weights in a directory according to their manifest, None without one."""
     if not (path / MANIFEST).is_file():
         return None
     checkpoint = _read_manifest(path)
@@ -113,21 +113,21 @@ def weights_damage(path: Path) -> str | None:
 
 
 def _step_of(path: Path) -> int | None:
-    """The step of a checkpoint by its name, None for the name of something else."""
+    """The step in the name of a checkpoint, None for other names."""
     number = path.name.removeprefix("step-")
     return int(number) if number.isdecimal() and number.isascii() else None
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a file of a checkpoint is in its directory, and not where its deletion would harm others."""
+    """Whether a file name in a manifest stays inside the checkpoint, so that deleting it harms nothing else."""
     return bool(name) and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
 
 
 def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint to go on from whose files all are as they were written; skipped ones are reported.
+    """The latest resumable checkpoint whose files are all intact; skipped ones are reported.
 
     Raises:
-        CheckpointError: There are some, and none can be gone on from. Nothing is deleted.
+        CheckpointError: There are checkpoints, but none to resume from. Nothing is deleted.
     """
     for checkpoint in reversed(list_checkpoints(directory, report)):
         if not checkpoint.resumable:
@@ -138,19 +138,20 @@ def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -
         report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
     if has_checkpoints(directory):
         raise CheckpointError(
-            f"No checkpoint in {directory} can be gone on from, as said above: bring back what is missing, or the "
-            "version of this package that wrote them; to begin again, delete that directory or name another output."
+            f"No checkpoint in {directory} can be resumed from, for the reasons above: restore the missing files, or "
+            "use the version of this package that wrote them; to start over, delete the directory or choose another "
+            "--output."
         )
     return None
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Whether anything there has the name of a checkpoint, whole or not."""
+    """Whether anything in `directory` is named like a checkpoint, complete or not."""
     return any(_step_of(path) is not None for path in directory.glob("step-*"))
 
 
 def delete_checkpoints_after(directory: Path, step: int) -> None:
-    """Deletes what a killed run was just writing, and damaged checkpoints that the run goes back behind."""
+    """Deletes partially written checkpoints, and those after the step that the run resumes from."""
     remove_partial_files(directory)
     for path in directory.glob("step-*"):
         if (_step_of(path) or 0) > step:
@@ -158,18 +159,18 @@ def delete_checkpoints_after(directory: Path, step: int) -> None:
 
 
 def remove_partial_files(directory: Path) -> None:
-    """Deletes what a killed run was just writing."""
+    """Deletes what a killed run was writing."""
     for path in directory.glob(f"{PARTIAL}*"):
         _delete(path)
 
 
 def partial_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is written before it is whole."""
+    """Where the checkpoint of `step` is written until it is complete."""
     return directory / f"{PARTIAL}step-{step:08d}"
 
 
 def commit_checkpoint(partial: Path, progress: Progress) -> Path:
-    """Adds progress and manifest to the files in `partial`, sees them onto the disk, and gives it its final name."""
+    """Adds progress and manifest to the files in `partial`, syncs them to disk, and renames it to its final name."""
     (partial / PROGRESS).write_text(json.dumps(dataclasses.asdict(progress), indent=1))
     files = [file for file in partial.rglob("*") if file.is_file()]
     for file in files:
@@ -186,22 +187,22 @@ def commit_checkpoint(partial: Path, progress: Progress) -> Path:
 def checkpoints_to_average(
     directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
 ) -> list[Checkpoint]:
-    """The last `number` checkpoints that count in the mean of section 6.1; what is no checkpoint is reported.
+    """The last `number` checkpoints for the average of section 6.1; invalid ones are reported.
 
-    Those are the regular ones and that of the run's last step. One that a signal asked for changes no result.
+    Only regular checkpoints and that of the last step count: one written on a signal must not change the result.
     """
     checkpoints = list_checkpoints(directory, report)
     return [one for one in checkpoints if one.step % save_steps == 0 or one.step == last_step][-number:]
 
 
 def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None, averaged: int) -> None:
-    """Keeps the `averaged` ones that count in the mean, and the newest two to go on from.
+    """Keeps the last `averaged` checkpoints for the average, and the latest two to resume from.
 
-    Those kept for the mean alone lose all but their weights.
+    Of those kept only for the average, everything but the weights is deleted.
     """
 
     def ignore(message: str) -> None:
-        """What is damaged was reported when the run started."""
+        """Damaged checkpoints were reported when the run started."""
 
     checkpoints = list_checkpoints(directory, ignore)
     resumable = [checkpoint for checkpoint in checkpoints if checkpoint.resumable][-RESUMABLE_KEPT:]
@@ -216,7 +217,7 @@ def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None
 
 
 def _remove(path: Path) -> None:
-    """Deletes a checkpoint so that half of one is never taken for one."""
+    """Deletes a checkpoint such that a partially deleted one is never mistaken for a checkpoint."""
     doomed = path.with_name(PARTIAL + path.name)
     path.rename(doomed)
     _delete(doomed)

@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on: the loop waits for a copy of the state, and a thread does the rest."""
+"""Background checkpointing: training waits only for a copy of the state, and a thread writes it to disk."""
 
 import shutil
 import threading
@@ -32,20 +32,19 @@ from vanilla_transformer.checkpointing.store import (
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run, one at a time and each beside the others until it is whole.
+    """Writes the checkpoints of a run, one at a time, each to a temporary directory until it is complete.
 
-    What is small (schedule, random states) `accelerate` writes at once, on every process. Weights and moments, which
-    are large, are copied into memory that is kept from one checkpoint to the next; a thread of the main process
-    writes the copy with the same functions of `accelerate`, so that its `load_state` reads all back. Its `save_state`
-    itself reads the random states when it writes, so that it cannot write those of an earlier moment. Where weights
-    are divided among the processes, they are first put together.
+    The small part (schedule, random states) is written at once by `accelerate`, on every process. Weights and
+    optimizer state are copied into buffers that are reused for every checkpoint; a thread of the main process writes
+    the copy with `accelerate`'s own functions, so that its `load_state` reads everything back. `save_state` cannot do
+    this, as it reads the random states when it writes. Sharded weights are gathered first.
 
-    Used as a context it is left when the last checkpoint is whole. A failure of the thread is raised by whichever
-    method is called next.
+    As a context manager it waits for the last checkpoint on exit. A failure of the thread is raised by the next
+    method that is called.
 
     Args:
         model: Not wrapped: each of its parameters is written once, under its own name.
-        report: Told what the user should know and what is no failure.
+        report: Called with messages for the user that are not failures.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class CheckpointWriter:
         except CheckpointError as failure:
             if error is None:
                 raise
-            self.report(str(failure))  # What ended the run is to be told first.
+            self.report(str(failure))  # The error that ended the run takes precedence.
 
     def save(self, progress: Progress, tidy_up: Callable[[], object]) -> None:
-        """Has a checkpoint written, and then `tidy_up` called; called by all processes at the same step.
+        """Starts writing a checkpoint, after which `tidy_up` is called; called by all processes at the same step.
 
         Raises:
-            CheckpointError: This checkpoint or the one before cannot be written. Nothing of it is left.
+            CheckpointError: This checkpoint or the previous one cannot be written. Its files are removed.
         """
         self.wait()
         unfinished, progress = partial_path(self.directory, progress.step), replace(progress)
@@ -104,7 +103,7 @@ class CheckpointWriter:
                 self.wait()
 
     def wait(self) -> None:
-        """Returns when the checkpoint that is being written, if any, is whole.
+        """Waits for the checkpoint that is being written, if any.
 
         Raises:
             CheckpointError: It cannot be written.
@@ -115,13 +114,13 @@ class CheckpointWriter:
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raises what went wrong in the thread since the last call, if anything did, and waits for nothing."""
+        """Raises the failure of the thread since the last call, if any, without waiting."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def _begin(self, unfinished: Path) -> Callable[[], None]:
-        """Writes what must be written now, and returns what writes the rest."""
+        """Writes the small part now, and returns a function that writes the rest."""
         accelerator = self.accelerator
         save_accelerator_state(
             str(unfinished), [], [], [self.schedule], [], accelerator.process_index, accelerator.step
@@ -143,7 +142,7 @@ class CheckpointWriter:
             return self._copy.update(state)
         except (RuntimeError, MemoryError) as error:
             reason = " ".join(str(error).split())
-            self.report(f"Training waits for each checkpoint: there is no memory for a copy of the state ({reason}).")
+            self.report(f"Checkpoints are written synchronously: no memory for a copy of the state ({reason}).")
             self._synchronous = True
             return state
 
@@ -163,36 +162,35 @@ class CheckpointWriter:
             remove_partial_files(self.directory)
             reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
         return CheckpointError(
-            f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): the earlier ones are "
-            "whole, and when that is mended the same command goes on from the newest."
+            f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): earlier ones are "
+            "intact; fix that and run the same command again to resume from the latest."
         )
 
 
-# torch and safetensors have errors of their own for a disk that takes no more.
+# torch and safetensors raise exceptions of their own when the disk is full.
 _FAILURES = (OSError, RuntimeError, SafetensorError)
 
 
 class StateCopy:
-    """A copy of nested tensors in main memory that is made again and again in the same place.
+    """A copy of nested tensors in main memory whose buffers are reused.
 
-    The first time costs what the system takes to give out memory: for a state of 0.75 GB seconds, against hundredths
-    of a second for a copy into memory that is there.
+    Allocating them takes seconds for a state of 0.75 GB, copying into them hundredths of a second.
     """
 
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
 
     def update(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`state` with each tensor replaced by its copy, which holds until the next call.
+        """`state` with each tensor replaced by its copy, valid until the next call.
 
         Raises:
-            RuntimeError, MemoryError: There is no memory for it.
+            RuntimeError, MemoryError: There is not enough memory.
         """
         leaves, structure = tree_flatten(state)
         places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         tensors = [leaves[place] for place in places]
         if [(buffer.shape, buffer.dtype) for buffer in self._buffers] != [(one.shape, one.dtype) for one in tensors]:
-            self._buffers = [_room_for(tensor) for tensor in tensors]
+            self._buffers = [_allocate_like(tensor) for tensor in tensors]
         for place, buffer, tensor in zip(places, self._buffers, tensors, strict=True):
             leaves[place] = buffer.copy_(tensor, non_blocking=True)
         if any(tensor.device.type != "cpu" for tensor in tensors):
@@ -200,27 +198,27 @@ class StateCopy:
         return tree_unflatten(leaves, structure)
 
 
-def _room_for(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory for a copy; what comes from an accelerator comes several times faster into memory that stays in place."""
+def _allocate_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A buffer for a copy, pinned for tensors on an accelerator, which makes the copy several times faster."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
 
 
 def _write_large(state: dict[str, Any], directory: Path) -> None:
     save(state["weights"], directory / WEIGHTS, safe_serialization=True)
-    # Given a path, torch tells of a full disk in numbers of its own, and not what the system said.
+    # Given a path, torch hides the system's message about a full disk.
     with (directory / f"{OPTIMIZER_NAME}.bin").open("wb") as file:
         save(state["optimizer"], file)
 
 
 def _reason(error: BaseException, directory: Path) -> str:
-    """What the system said, where that is the reason of an error, else the error's own words in one line."""
+    """The operating system's message behind an error, otherwise the error's own message in one line."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
     try:
-        # torch does not hand on what the system said to it, but that says it again.
+        # torch does not pass on the system's message, but another write fails with the same one.
         (directory / f"{PARTIAL}probe").write_bytes(bytes(1 << 16))
     except OSError as again:
         if again.strerror:

@@ -1,4 +1,4 @@
-"""What the options of several commands have in common."""
+"""Types and checks shared by the options of several commands."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 Model = Annotated[str, Positional, arg(metavar="MODEL")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
-# The help of an option that may be left out says itself what holds then.
+# The help text of an optional option states its default.
 OptionalInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
@@ -16,22 +16,22 @@ OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")
 
 
 class UsageError(ValueError):
-    """Options that make no sense, alone or together."""
+    """Invalid options, or options that cannot be combined."""
 
 
 def at_least_one(**options: int | None) -> None:
-    """Raises UsageError for an option below one."""
+    """Raises UsageError for an option below 1."""
     for name, value in options.items():
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
 
 
 def refuse_full_directory(output: Path) -> None:
-    """Raises UsageError where something would be overwritten, or nothing can be written."""
+    """Raises UsageError if the directory is not empty or cannot be written."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise UsageError(f"{output} cannot be made: {there} is a file.")
+        raise UsageError(f"{output} cannot be created: {there} is a file.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"{output} cannot be written: {there} is read-only.")

@@ -1,4 +1,4 @@
-"""`vanilla-transformer attend`: what the heads of a model attend to, as a page or a picture."""
+"""`vanilla-transformer attend`: attention weights as an HTML page or a picture."""
 
 import warnings
 from dataclasses import dataclass
@@ -18,41 +18,40 @@ _PICTURES = ".png", ".svg", ".pdf"
 
 @dataclass(frozen=True)
 class Attend:
-    """Show what the heads of a model attend to, as a page that any browser opens, or as a picture.
+    """Show the attention weights of a model, as a self-contained HTML page or as a picture.
 
-    The page holds encoder self-attention, decoder self-attention and cross-attention of every layer and head, as
-    lines between words, as heat maps or all heads at once, and needs no network. `attend MODEL "A dog runs."` writes
-    attention.html.
+    The page shows encoder self-attention, decoder self-attention and cross-attention of every layer and head: as
+    lines between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html.
     """
 
     model: Model
-    """Directory or Hub id of the model."""
+    """Model directory or Hub id."""
     text: Annotated[str | None, Positional, arg(metavar="[TEXT]", help_behavior_hint="")] = None
-    """Sentence to read."""
+    """Source sentence."""
     input: OptionalPath = None
-    """File of UTF-8 text in the place of TEXT: the page shows each of its lines."""
+    """UTF-8 text file to use instead of TEXT: the page shows every line."""
     target: OptionalText = None
-    """What the decoder shall write (default: the model's own translation)."""
+    """Target sentence for the decoder (default: the model's own translation)."""
     target_input: OptionalPath = None
-    """File with as many lines as --input, what the decoder shall write for each."""
+    """File with one target sentence for each line of --input."""
     output: OptionalPath = None
-    """HTML page to write (default: attention.html, or none where --picture is given)."""
+    """HTML page to write (default: attention.html, or none if --picture is given)."""
     picture: OptionalPath = None
-    """PNG, SVG or PDF of one layer's attention to write, of one sentence."""
+    """PNG, SVG or PDF file to write: the attention of one layer for one sentence."""
     kind: Literal["encoder", "decoder", "cross"] = "cross"
-    """In the picture: self-attention of the encoder, of the decoder, or attention of the decoder to the source."""
+    """Picture: encoder self-attention, decoder self-attention or cross-attention."""
     layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
-    """In the picture: the layer, from 0, -1 for the last one, or the mean of all."""
+    """Picture: layer number from 0, -1 for the last, or the mean over layers."""
     head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
-    """In the picture: the head, from 0, the mean of the layer's heads, or all of them."""
+    """Picture: head number from 0, the mean over heads, or all of them."""
     view: Literal["heatmap", "lines"] = "heatmap"
-    """In the picture: a heat map, or lines between words as in the paper's figures 3 to 5."""
+    """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper."""
     words: Flag = False
-    """In the picture: whole words in the place of pieces (the mean over the pieces of a word that attends, the sum
-    over those of a word attended to). The page has a box for it."""
+    """Picture: whole words instead of sub-words (mean over the query's sub-words, sum over the key's). The page has
+    a checkbox for this."""
 
     def run(self) -> None:
-        """Writes the page, the picture or both, and prints their names."""
+        """Writes the page, the picture or both, and prints their paths."""
         sources, targets = self._sentences()
         page = Path("attention.html") if self.output is None and self.picture is None else self.output
         self._check(page, sources)
@@ -75,35 +74,35 @@ class Attend:
     def _sentences(self) -> tuple[list[str], list[str | None]]:
         """Sources, and a target for each where there is one."""
         if (self.text is None) == (self.input is None):
-            raise UsageError('Give one sentence, `attend MODEL "A dog runs."`, or a file of lines by --input.')
+            raise UsageError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
         if self.target is not None and self.input is not None:
             raise UsageError(
-                "--target is for one sentence: with --input give --target-input, a file of its own lines."
+                "--target cannot be combined with --input: give a file of target lines with --target-input."
             )
         if self.target_input is not None and self.input is None:
-            raise UsageError("--target-input goes with --input: for one sentence give --target.")
+            raise UsageError("--target-input requires --input: for one sentence use --target.")
         if self.text is not None:
             return [self.text], [self.target]
         sources = list(read_input(self.input))
         if not any(map(str.strip, sources)):
-            raise UsageError(f"{self.input} has no text.")
+            raise UsageError(f"{self.input} contains no text.")
         targets: list[str | None] = [None] * len(sources)
         if self.target_input is not None:
             targets = list(read_input(self.target_input))
         if len(targets) != len(sources):
             raise UsageError(
-                f"{self.input} has {len(sources)} lines and {self.target_input} {len(targets)}: they must be as many."
+                f"{self.input} has {len(sources)} lines but {self.target_input} has {len(targets)}: they must match."
             )
         pairs = [(source, target) for source, target in zip(sources, targets, strict=True) if source.strip()]
         return [source for source, _ in pairs], [target for _, target in pairs]
 
     def _check(self, page: Path | None, sources: list[str]) -> None:
-        """Refuses what cannot be written or drawn before a model is loaded."""
+        """Checks paths and options before the model is loaded."""
         if self.picture is not None:
             if self.picture.suffix.lower() not in _PICTURES:
                 raise UsageError(f"{self.picture} must end with {', '.join(_PICTURES)}.")
             if len(sources) > 1:
-                raise UsageError(f"--picture shows one sentence, not the {len(sources)} of {self.input}.")
+                raise UsageError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
             self._which()
         for file in (page, self.picture):
             if file is not None and file.is_dir():
@@ -122,10 +121,10 @@ class Attend:
         with warnings.catch_warnings(record=True) as caught:
             figure.savefig(picture, dpi=150)
         if any("missing from font" in str(warning.message) for warning in caught):
-            warn(f"the font of {picture} lacks some of the characters: the page shows them.")
+            warn(f"the font used in {picture} lacks some of the characters; the HTML page shows them.")
 
     def _which(self) -> tuple[Any, Any]:
-        """The layer and the head as numbers, where they are none of the words that are allowed."""
+        """Layer and head, as numbers unless they are keywords."""
         return _number(self.layer, "--layer", "mean"), _number(self.head, "--head", "mean", "all")
 
 
@@ -135,4 +134,4 @@ def _number(text: str, option: str, *words: str) -> int | str:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{option} must be a number or {' or '.join(words)}, not {text}.") from None
+        raise UsageError(f"{option} must be a number or {' or '.join(words)}, not {text!r}.") from None

@@ -1,4 +1,4 @@
-"""`vanilla-transformer average`: a model whose weights are the mean of several (section 6.1)."""
+"""`vanilla-transformer average`: checkpoint averaging (section 6.1)."""
 
 import sys
 from dataclasses import dataclass
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Average:
-    """Make a model of the mean weights of several: of a run's last checkpoints, or of those named (section 6.1).
+    """Average the weights of the last checkpoints of a run, or of the checkpoints given (section 6.1).
 
-    A run, finished or not, is named by its directory. Checkpoints (`RUN/checkpoints/step-...`) and models must be of
-    one shape; tokenizer and settings of the search are those of the first.
+    A run, finished or not, is given by its directory. Checkpoints (`RUN/checkpoints/step-...`) and models must have
+    the same architecture; the tokenizer and the generation config are those of the first.
     """
 
     models: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN|CHECKPOINT ...", help_behavior_hint="")]
-    """Directory of a run, or directories of checkpoints or models, or files of weights in such directories."""
+    """Directory of one run, or several checkpoint or model directories, or safetensors files in them."""
     output: Path
-    """Directory for the model; it must be empty or not exist."""
+    """Output directory for the model; must be empty or not exist."""
     last: OptionalInt = None
-    """How many checkpoints of a run, from its end (default: what its recipe says)."""
+    """Average the last N checkpoints of the run (default: average_checkpoints of its recipe)."""
 
     def run(self) -> None:
-        """Averages, saves and prints the directory."""
+        """Averages, saves the model and prints its directory."""
         from vanilla_transformer.checkpointing.averaging import AveragingError, load_average
         from vanilla_transformer.checkpointing.store import weights_damage
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
 
         if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
-            raise UsageError(f"{self.output} is not empty: name another directory as --output.")
+            raise UsageError(f"{self.output} is not empty: choose another --output directory.")
         checkpoints = self._checkpoints()
         home = _home(self.models[0])
         for checkpoint in checkpoints:
             damage = weights_damage(_directory(checkpoint))
             if damage is not None:
-                raise AveragingError(f"{checkpoint} is not as it was written, {damage}: name the others.")
+                raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
         load_average(model, checkpoints)
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model)
@@ -61,11 +61,11 @@ class Average:
 
         at_least_one(last=self.last)
         if not self.models:
-            raise UsageError("Name a run, or at least one checkpoint.")
+            raise UsageError("Give a run, or at least one checkpoint.")
         run = RunDirectory(self.models[0])
         if len(self.models) > 1 or not run.checkpoints.is_dir():
             if self.last is not None:
-                raise UsageError("--last is for the checkpoints of one run.")
+                raise UsageError("--last requires exactly one argument, the directory of a run.")
             return list(self.models)
         recipe = load_recipe(run.path / "recipe.yaml")
         last_step = (read_summary(run.summary) or {}).get("steps")
@@ -78,21 +78,21 @@ class Average:
 
 
 def _home(path: Path) -> Path:
-    """The directory that has the tokenizer, and the sizes of the model, of a run, a checkpoint or a model."""
+    """The directory that holds the tokenizer and the configuration for a run, a checkpoint or a model."""
     if not path.exists():
-        raise FileNotFoundError(2, "There is no such directory", str(path))
+        raise FileNotFoundError(2, "No such directory", str(path))
     path = _directory(path)
     in_run = path.resolve().parent.parent
     return in_run if not (path / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else path
 
 
 def _directory(path: Path) -> Path:
-    """Where a file of weights has the rest beside it; a directory stays itself."""
+    """The directory of a file of weights; a directory is returned unchanged."""
     return path.parent if path.is_file() else path
 
 
 def _model(home: Path) -> "PreTrainedModel":
-    """A model of that shape and search, whose weights are still to come."""
+    """A model with that configuration and generation config, before its weights are loaded."""
     from transformers import GenerationConfig
 
     from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration

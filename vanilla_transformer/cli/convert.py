@@ -1,4 +1,4 @@
-"""`vanilla-transformer convert`: a Marian or FSMT model as ours, or ours as a Marian model."""
+"""`vanilla-transformer convert`: from Marian or FSMT to this package's model, and from it to Marian."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,18 @@ from vanilla_transformer.cli.streams import warn
 
 @dataclass(frozen=True)
 class Convert:
-    """Turn a Marian (OPUS-MT) or FSMT (WMT19) model into one of ours, or one of ours into a Marian model.
+    """Convert a Marian (OPUS-MT) or FSMT (WMT19) model to this package's model, or this package's model to Marian.
 
-    The logits stay the same. The tokenizer stays the one that the model had, in its own class; `generate` decodes
-    with the settings that the model had.
+    The logits are identical. The tokenizer keeps its own class, and `generate` keeps the settings of the model.
     """
 
     source: Annotated[str, Positional, arg(metavar="SOURCE")]
-    """Directory or Hub id of a model; its type says in which direction to go."""
+    """Model directory or Hub id; its model type determines the direction."""
     output: Annotated[Path, Positional, arg(metavar="OUTPUT")]
-    """Directory for the model; it must be empty or not exist."""
+    """Output directory; must be empty or not exist."""
 
     def run(self) -> None:
-        """Converts, saves and prints the directory."""
+        """Converts the model and prints its directory."""
         refuse_full_directory(self.output)
         from vanilla_transformer.export.conversion import convert
 

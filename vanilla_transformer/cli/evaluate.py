@@ -1,4 +1,4 @@
-"""`vanilla-transformer evaluate`: scores of a model on a corpus."""
+"""`vanilla-transformer evaluate`: score a model on a corpus."""
 
 import dataclasses
 import hashlib
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score a model on a corpus: each metric with its value and how it was counted."""
+    """Score a model on a corpus: each metric with its value and its signature."""
 
     model: Model
-    """Directory or Hub id of the model."""
+    """Model directory or Hub id."""
     data: tuple[str, ...]
-    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or a built-in corpus: cmudict:test. With
-    source_column=, target_column= and streaming=true beside it, as `train` takes them."""
+    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or the built-in corpus cmudict:test,
+    optionally followed by source_column=, target_column= and streaming=true as in `train`."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
-    """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; or paper_bleu:fr and so on), wer, per (default: those
-    of the recipe in the model's directory, else sacrebleu and chrf)."""
+    """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per (default:
+    the metrics of the model's recipe, otherwise sacrebleu and chrf)."""
     source_column: OptionalText = None
-    """Column (or language of a `translation` column) to translate from (default: as --data says, or the first)."""
+    """Source column, or language of a `translation` column (default: as given in --data, or the first)."""
     target_column: OptionalText = None
-    """Column (or language of a `translation` column) to compare with (default: as --data says, or the second)."""
+    """Reference column, or language of a `translation` column (default: as given in --data, or the second)."""
     output: OptionalPath = None
-    """File for the translations, one line for each pair of the corpus."""
+    """Write the translations to this file, one line for each pair of the corpus."""
     card: Flag = False
-    """Put the scores into the model card, README.md in the directory of the model."""
+    """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
-    """Print one JSON object."""
+    """Print the result as one JSON object."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional log lines."""
     decoding: Decoding = Decoding(precision="float32")  # Scores are compared across machines.
 
     def run(self) -> None:
@@ -71,7 +71,7 @@ class Evaluate:
 
         if self.card:
             if not Path(self.model).is_dir():
-                raise UsageError(f"--card is for a model in a directory here, and {self.model} is none.")
+                raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import add_scores, check_card
 
             check_card(Path(self.model))
@@ -81,7 +81,7 @@ class Evaluate:
         self._check_paths()
         corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
         if len(corpus) and list(corpus["source"]) == list(corpus["target"]):
-            warn("source and target of the corpus are the same text, so there is nothing but copying to measure.")
+            warn("source and target of the corpus are identical, so the scores only measure copying.")
         distinct = len(set(corpus["source"]))
         processes.start({"windows": 0})
         self.decoding.announce(model)
@@ -123,12 +123,12 @@ class Evaluate:
         }
 
     def _check_paths(self) -> None:
-        """Refuses what cannot be written, and to write over what is needed, before hours of decoding."""
+        """Refuses an output that cannot be written or would overwrite an input, before hours of decoding."""
         source = self._source()
         for part in map(Path, locate(source.parts, source.columns).paths):
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
-                raise UsageError(f"{self.output} lies in the directory of the corpus {part}: name another file.")
+                raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
         refuse_model_file(self.model, self.output)
         check_standard_output()
         check_output(self.output)
@@ -145,7 +145,7 @@ class Evaluate:
         )
 
     def _source(self) -> CorpusSource:
-        """The corpus as --data names it, with the columns that the options name."""
+        """The corpus given by --data, with the columns given by the options."""
         try:
             source = parse_source(self.data)
         except CorpusError as error:
@@ -183,5 +183,5 @@ def _as_text(evaluation: "Evaluation") -> str:
         f"{evaluation.sentences_per_second:,.1f} sentences/s, {evaluation.tokens_per_second:,.0f} target tokens/s"
     )
     if evaluation.truncated:
-        lines.append(f"{evaluation.truncated:,} sources were too long for the model and were cut")
+        lines.append(f"{evaluation.truncated:,} sources were too long for the model and were truncated")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`vanilla-transformer export`: a model for other systems."""
+"""`vanilla-transformer export`: write a model for other runtimes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ _PACKAGES: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Export:
-    """Write a model for CTranslate2, ONNX Runtime or Marian's classes, with its tokenizer and how to run it.
+    """Export a model to CTranslate2, ONNX Runtime or transformers' MarianMTModel, with its tokenizer and a README.
 
-    CTranslate2 and ONNX Runtime compute the same numbers without torch. `marian` writes a MarianMTModel,
-    which any installation of transformers loads without this package.
+    CTranslate2 and ONNX Runtime run without torch. `marian` writes a MarianMTModel, which transformers loads without
+    this package.
     """
 
     model: Model
-    """Directory or Hub id of a model."""
+    """Model directory or Hub id."""
     to: Literal["ctranslate2", "onnx", "marian"]
-    """System to write the model for."""
+    """Target runtime."""
     output: Annotated[Path | None, Positional, arg(metavar="OUTPUT", help_behavior_hint="")] = None
-    """Directory for the export; it must be empty or not exist (default: here, MODEL-onnx and so on)."""
+    """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
     quantization: OptionalText = None
-    """How numbers are stored: float32 (the default), int8, and for ctranslate2 int16, float16, bfloat16 too."""
+    """Type of the weights: float32 or int8, for ctranslate2 also int16, float16 and bfloat16 (default: float32)."""
 
     def run(self) -> None:
-        """Exports and prints the directory."""
+        """Exports the model and prints the directory."""
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         refuse_full_directory(output)
         for package in _PACKAGES[self.to]:
@@ -47,7 +47,9 @@ class Export:
         write, quantizations = self._writer()
         quantization = self.quantization or "float32"
         if quantization not in quantizations:
-            raise UsageError(f"--quantization {quantization}: for {self.to} there is {', '.join(quantizations)}.")
+            raise UsageError(
+                f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
+            )
         from vanilla_transformer.translation import load_config, load_model
 
         load_config(self.model)
@@ -57,7 +59,7 @@ class Export:
         print(output)
 
     def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
-        """What writes the files and says what a user has to know, and the quantizations it has."""
+        """The function that writes the files and returns remarks for the user, and its quantizations."""
         if self.to == "onnx":
             from vanilla_transformer.export import to_onnx
 

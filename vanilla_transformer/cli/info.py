@@ -1,4 +1,4 @@
-"""`vanilla-transformer info`: size and cost of a preset or a model, beside the paper's figures."""
+"""`vanilla-transformer info`: size and cost of a preset or a model, compared with the paper."""
 
 import dataclasses
 import json
@@ -19,32 +19,32 @@ _SIZES = (
     *("dropout", "label_smoothing", "positional_encoding"),
 )
 _PRECISIONS = "float32", "bfloat16"
-# Logits of a batch: the memory of more takes minutes to work out, and nobody trains with such a batch.
+# Logits of a batch: estimating the memory for more takes minutes, and nobody trains with such a batch.
 _MOST_LOGITS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Info:
-    """Show parameters, training FLOPs and memory of a preset or a model, beside the paper's figures.
+    """Show parameters, training FLOPs and memory of a preset or a model, compared with the paper.
 
-    Nothing is trained and no weights are loaded. A model that was trained here also shows what its run took.
+    No weights are loaded. For a model trained with this package, the figures of its run are shown too.
     """
 
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
-    """Name of a preset (tiny, small, base, big, or a row of Table 3), or directory or Hub id of a model."""
+    """Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id."""
     vocab_size: OptionalInt = None
-    """Types in the vocabulary of a preset (default: 37,000 as in section 5.1)."""
+    """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
     sentence_length: Annotated[int, arg(metavar="INT")] = 25
-    """Tokens in a sentence, in the source and in the target, for FLOPs and memory."""
+    """Tokens per sentence, in source and target, for FLOPs and memory."""
     batch_tokens: Annotated[int, arg(metavar="INT")] = 25_000
-    """Tokens of the longer side in a step, as in `train`, for memory."""
+    """Tokens per step on the longer side, as in `train`, for memory."""
     batches_per_step: Annotated[int, arg(metavar="INT")] = 8
-    """Batches that a step is cut into, as in `train`; one at a time is in memory. The paper had one on each device."""
+    """Batches per step, as in `train`; one at a time is in memory. The paper had one per device."""
     json: Flag = False
-    """Print one JSON object."""
+    """Print the result as one JSON object."""
 
     def run(self) -> None:
-        """Prints the sizes, what they cost, and why the paper's figures are others."""
+        """Prints the sizes, their cost, and why the paper's figures differ."""
         report = self._report()
         print(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
@@ -61,7 +61,7 @@ class Info:
         if self._sentences * self.sentence_length * config.vocab_size > _MOST_LOGITS:
             raise UsageError(
                 f"A batch of {self._sentences * self.sentence_length:,} tokens and a vocabulary of "
-                f"{config.vocab_size:,} types are too much to work out: give a smaller --sentence-length, "
+                f"{config.vocab_size:,} entries are too large to estimate: give a smaller --sentence-length, "
                 "--batch-tokens or --vocab-size, or a larger --batches-per-step."
             )
         from vanilla_transformer.analysis.cost import count_parameters
@@ -79,7 +79,7 @@ class Info:
         }
 
     def _processor(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
-        """What multiplies fast and right on this machine, and what `translate` takes for this model."""
+        """What this processor supports, and which precision `translate` chooses for this model."""
         import torch
 
         from vanilla_transformer.model.cpu import describe, fastest_dtype
@@ -100,17 +100,17 @@ class Info:
         except ValueError as error:
             if self.model in VanillaTransformerConfig.presets():
                 raise UsageError(str(error)) from None
-            raise ValueError(f"{str(error).removesuffix('.')}; and there is no directory of that name.") from None
+            raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
 
     def _model_config(self) -> "VanillaTransformerConfig":
         from vanilla_transformer.translation import load_config
 
         if self.vocab_size is not None:
-            raise UsageError("--vocab-size is for presets: a model has its own vocabulary.")
+            raise UsageError("--vocab-size applies to presets only: a model has its own vocabulary.")
         return load_config(self.model)
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
-        """The paper's number of parameters, and the vocabularies that lead to it, for the paper's models."""
+        """The paper's parameter counts, and the vocabulary sizes that explain them, for the paper's models."""
         from vanilla_transformer.analysis import paper_tables as paper
 
         if not paper.is_in_paper(self.model):
@@ -125,7 +125,7 @@ class Info:
         }
 
     def _training(self, config: "VanillaTransformerConfig", is_preset: bool) -> dict[str, Any]:
-        """FLOPs of a target token and of the paper's schedule, and those of Table 2."""
+        """FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
         from vanilla_transformer.analysis import paper_tables as paper
@@ -153,11 +153,11 @@ class Info:
 
     @property
     def _sentences(self) -> int:
-        """Those of one batch."""
+        """Sentences per batch."""
         return max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
 
     def _memory(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
-        """Bytes of one process in training, with products in float32 and in bfloat16."""
+        """Training memory of one process in bytes, in float32 and in bfloat16."""
         from vanilla_transformer.analysis.memory import training_memory
 
         estimates = {

@@ -1,4 +1,4 @@
-"""The page that `vanilla-transformer info` prints for people, 80 columns wide."""
+"""The human-readable output of `vanilla-transformer info`, 80 columns wide."""
 
 import textwrap
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("epochs", "epochs", "{:.1f}".format),
     ("pairs", "pairs", "{:,}".format),
     ("target tokens", "target_tokens", "{:,}".format),
-    ("target tokens a second", "target_tokens_per_second", "{:,.0f}".format),
+    ("target tokens per second", "target_tokens_per_second", "{:,.0f}".format),
     ("minutes", "seconds", lambda seconds: f"{seconds / 60:.1f}"),
     ("device", "device", str),
     ("processes", "processes", str),
     ("precision", "precision", str),
     ("FLOPs", "flops", lambda flops: _exponent(flops)),
-    ("share of the peak", "share_of_peak", "{:.1%}".format),
-    ("peak FLOPs a second", "peak_flops_per_second", lambda flops: _exponent(flops)),
+    ("share of peak", "share_of_peak", "{:.1%}".format),
+    ("peak FLOP/s", "peak_flops_per_second", lambda flops: _exponent(flops)),
     ("peak is", "peak_source", str),
-    ("most memory", "peak_memory_bytes", lambda size: _bytes(size)),
+    ("peak memory", "peak_memory_bytes", lambda size: _bytes(size)),
     ("last training loss", "last_loss", "{:.3f}".format),
-    ("dev nll, last", "last_dev_nll", "{:.4f}".format),
-    ("dev nll, best", "best_dev_nll", "{:.4f}".format),
+    ("dev loss, last", "last_dev_nll", "{:.4f}".format),
+    ("dev loss, best", "best_dev_nll", "{:.4f}".format),
 ]
 
 
@@ -61,7 +61,7 @@ def _parameters(parameters: dict[str, int], table_3: dict[str, Any] | None) -> I
         return
     millions = table_3["millions"]
     if millions is None:
-        yield from _text("Table 3 of the paper gives this row no number of its own: as base, 65 million.")
+        yield from _text("Table 3 of the paper leaves this row open, meaning the same as base: 65 million.")
     else:
         yield f"  {'the paper, Table 3':<28}{millions:>5} million"
 
@@ -71,8 +71,8 @@ def _vocabularies(report: dict[str, Any]) -> Iterator[str]:
     vocab_size = report["sizes"]["vocab_size"]
     yield ""
     yield from _text(
-        "Why they differ: the paper does not publish its vocabulary, only that it has about 37,000 types. "
-        f"Ours are with {vocab_size:,}. For each row that has a number, the vocabulary that leads to it:"
+        "Why they differ: the paper does not publish its vocabulary, only that it has about 37,000 entries. "
+        f"Ours has {vocab_size:,}. For each row with a number, the vocabulary sizes that lead to it:"
     )
     yield ""
     yield f"    {'':<19}{'paper':>7}{'ours':>9}   vocabulary for the paper's"
@@ -87,9 +87,9 @@ def _vocabularies(report: dict[str, Any]) -> Iterator[str]:
     low, high = table["common_vocabularies"]
     others = table["rows_with_other_vocabularies"]
     agreeing = len(table["rows"]) - len(others)
-    rest = f", and none gives {' and '.join(others)} its number as well" if others else ""
+    rest = f"; no single vocabulary also explains {' and '.join(others)}" if others else ""
     yield from _text(
-        f"One vocabulary of {low:,} to {high:,} types gives {agreeing} of the {len(table['rows'])}{rest}."
+        f"A vocabulary of {low:,} to {high:,} entries explains {agreeing} of the {len(table['rows'])}{rest}."
     )
 
 
@@ -97,63 +97,63 @@ def _training(training: dict[str, Any]) -> Iterator[str]:
     length, tokens = training["sentence_length"], training["step_tokens"]
     schedule = f"{training['steps']:,} steps of {tokens:,} + {tokens:,} tokens"
     yield from ("", f"TRAINING, with sentences of {length} + {length} tokens")
-    yield f"  {'a target token and its source':<57}{_exponent(training['flops_per_target_token']):>8} FLOPs"
+    yield f"  {'per target token, with its source':<57}{_exponent(training['flops_per_target_token']):>8} FLOPs"
     yield f"  {f'{schedule}, as in the paper':<57}{_exponent(training['flops']):>8} FLOPs"
     published = training["table_2"]
     if published is not None:
         yield f"  {'the paper, Table 2':<57}{_exponent(published['table_2_flops'], 1):>8} FLOPs"
         yield ""
         yield from _text(
-            "Why they differ: ours are the operations of the matrix products, forward and backward. The paper's is "
-            f"the time of its devices: {published['hours']:g} hours × {published['devices']} P100 × "
-            f"{published['flops_per_second'] / 1e12:g} TFLOP/s = {_exponent(published['device_flops'])}, whatever "
-            f"they did in it. So they spent {published['share']:.0%} of it on these operations."
+            "Why they differ: ours counts the operations of the matrix products, forward and backward. The paper's "
+            f"is device time × sustained FLOP/s: {published['hours']:g} hours × {published['devices']} P100 × "
+            f"{published['flops_per_second'] / 1e12:g} TFLOP/s = {_exponent(published['device_flops'])}. "
+            f"So {published['share']:.0%} of it went into these operations."
         )
 
 
 def _memory(memory: dict[str, Any]) -> Iterator[str]:
     length = memory["sentence_length"]
     batch = memory["sentences"] * length
-    yield from ("", "MEMORY OF TRAINING, in one process")
+    yield from ("", "TRAINING MEMORY, per process")
     yield from _text(
-        f"A step of {memory['batch_tokens']:,} tokens a side in batches of {batch:,}: {memory['sentences']:,} "
+        f"A step of {memory['batch_tokens']:,} tokens per side in batches of {batch:,}: {memory['sentences']:,} "
         f"sentences of {length} + {length} tokens."
     )
     yield f"    {'':<32}{'float32':>10}{'bfloat16':>12}"
     for part, words in (
         ("weights", "weights"),
         ("gradients", "gradients"),
-        ("adam", "Adam's two means"),
+        ("adam", "Adam's two moments"),
         ("activations", "activations of a batch"),
         ("total", "total"),
-        ("checkpoint_copy", "beside it, for checkpoints"),
+        ("checkpoint_copy", "plus checkpoint copy"),
     ):
         yield f"    {words:<32}{_bytes(memory['float32'][part]):>10}{_bytes(memory['bfloat16'][part]):>12}"
     yield from _text(
-        "bfloat16 is for the matrix products, weights stay in float32. All are tensors alone, with attention written "
-        "out as on a CPU. The process takes some 0.4 GB more for its libraries, and up to 40% of the activations "
-        "for gaps between them. From the first checkpoint on the main process keeps a copy of weights and means in "
-        "main memory, which is written while training goes on."
+        "bfloat16 applies to the matrix products; weights stay in float32. Figures count tensors only, with eager "
+        "attention as on a CPU. The process needs about 0.4 GB more for libraries, and up to 40% of the activations "
+        "for fragmentation. From the first checkpoint on, the main process keeps a copy of weights and moments in "
+        "main memory, which is written in the background."
     )
 
 
 def _processor(processor: dict[str, Any]) -> Iterator[str]:
     bits = processor["int8_weight_bits"]
-    int8 = "none" if bits is None else f"weights of {bits} bits" + (", more would be wrong" if bits < 8 else "")
+    int8 = "not available" if bits is None else f"{bits}-bit weights" + (", 8 bits would overflow" if bits < 8 else "")
     extras = "".join(f", {name.upper()}" for name in ("vnni", "amx") if processor[name])
     yield from ("", "THIS PROCESSOR")
     for label, words in (
         ("instructions, threads", f"{processor['instructions']}{extras}; {processor['threads']}"),
-        ("bfloat16", "multiplied" if processor["bfloat16_products"] else "multiplied in float32"),
+        ("bfloat16", "native" if processor["bfloat16_products"] else "emulated, computed in float32"),
         ("int8", int8),
-        ("translate takes", processor["translate_takes"]),
+        ("translate uses", processor["translate_takes"]),
     ):
         yield f"  {label:<28}{words}"
 
 
 def _run(run: dict[str, Any]) -> Iterator[str]:
-    """What its summary holds: runs of earlier versions wrote less."""
-    yield from ("", "ITS RUN")
+    """The figures in its summary.json, of which earlier versions wrote fewer."""
+    yield from ("", "TRAINING RUN")
     for label, field, words in _RUN_LINES:
         if run.get(field) is not None:
             yield f"  {label:<28}{words(run[field])}"

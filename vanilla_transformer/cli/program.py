@@ -1,4 +1,4 @@
-"""From the words on the command line to a command that runs, and from what went wrong to one sentence."""
+"""Parses the command line, runs the command, and turns errors into one sentence."""
 
 import functools
 import logging
@@ -27,13 +27,13 @@ from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.recipe.schema import RecipeError
 
-# torch, transformers and datasets take seconds to load: a command imports what it needs once it runs, so that help
-# and mistakes in the options are there at once.
+# torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
+# usage errors are instant.
 
 PROGRAM = "vanilla-transformer"
 DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text to translations.
 
-With --version alone the version is printed; --debug anywhere shows the traceback of an error."""
+--version prints the version; --debug, anywhere, shows the traceback of an error."""
 COMMANDS = {
     "train": Train,
     "translate": Translate,
@@ -49,7 +49,7 @@ TOKENIZER_COMMANDS = {"train": TokenizerTrain, "encode": TokenizerEncode, "decod
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command in `argv` and returns the exit code: 1 for an error, 2 for wrong usage."""
+    """Runs the command in `argv` and returns the exit code: 1 for an error, 2 for a usage error."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     occupy_closed_streams()
@@ -61,13 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _throw_away_output()  # Whoever read it has seen enough.
+        _discard_output()  # The reader has closed the pipe.
         return 141
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"{PROGRAM}: error: {_sentence(error)}", file=sys.stderr)
-        _throw_away_output()
+        print(f"{PROGRAM}: error: {_error_message(error)}", file=sys.stderr)
+        _discard_output()
         return 2 if isinstance(error, UsageError | RecipeError) else 1
 
 
@@ -76,8 +76,8 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _throw_away_output() -> None:
-    """What could not be written must not fail once more at exit; what can be is."""
+def _discard_output() -> None:
+    """Flushes what can still be written; what cannot must not fail a second time at exit."""
     try:
         _flush()
     except OSError:
@@ -98,7 +98,7 @@ def _parse(words: list[str]) -> Any:
     train = Train.from_words(words[1:]) if words[:1] == ["train"] else Train()
     tokenizer: Any = Annotated[
         _choice(TOKENIZER_COMMANDS, words[1:2]),
-        subcommand("tokenizer", description="Learn a vocabulary of sub-words, or apply one to text."),
+        subcommand("tokenizer", description="Train a sub-word tokenizer, or apply one to text."),
     ]
     command = tyro.cli(
         _choice(COMMANDS, words[:1], defaults={"train": train}) | tokenizer,
@@ -108,12 +108,12 @@ def _parse(words: list[str]) -> Any:
         config=(OmitArgPrefixes, OmitSubcommandPrefixes),
     )
     if isinstance(command, Train) and command.name != train.name:
-        raise UsageError(f"The recipe comes before all options: `train {command.name} --option value ...`.")
+        raise UsageError(f"The recipe must come before all options: `train {command.name} --option value ...`.")
     return command
 
 
 def _choice(commands: dict[str, type], chosen: list[str], defaults: dict[str, Any] | None = None) -> Any:
-    """The commands as tyro wants them; in a list of commands each is described by its first sentence alone."""
+    """The commands as a type for tyro; in a list of commands only the first sentence describes each."""
     options: list[Any] = []
     for name, command in commands.items():
         description = None if chosen == [name] else (command.__doc__ or "").partition("\n")[0]
@@ -123,18 +123,18 @@ def _choice(commands: dict[str, type], chosen: list[str], defaults: dict[str, An
 
 
 def _quieten_libraries() -> None:
-    """Leaves standard error to what a user has to know; the libraries' own variables bring the rest back."""
+    """Keeps the libraries' messages off standard error; their own environment variables bring them back."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("DATASETS_VERBOSITY", "critical")
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # Else it tells of its cache where it cannot write one.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # It warns where it cannot write its cache.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
-def _sentence(error: Exception) -> str:
-    """What went wrong and what to do, in one line."""
+def _error_message(error: Exception) -> str:
+    """What failed and what to do about it, in one line."""
     message = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
@@ -142,14 +142,14 @@ def _sentence(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if isinstance(error, OSError | ValueError | RecipeError):
         return message.rstrip(".") + "."
-    # On a CPU torch has no class of its own for it.
+    # On a CPU torch has no dedicated exception class.
     if (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
         or "DefaultCPUAllocator" in message
     ):
         return (
-            "The device has too little memory for such batches: in training give more --batches-per-step, "
-            "in translation fewer --batch-tokens or --num-beams."
+            "Out of memory: in training increase --batches-per-step, in translation reduce --batch-tokens or "
+            "--num-beams."
         )
-    return f"{type(error).__name__}: {message} (not your mistake: --debug shows where it happened)"
+    return f"{type(error).__name__}: {message} (this is a bug; --debug shows the traceback)"

@@ -1,4 +1,4 @@
-"""`vanilla-transformer push`: a model to the Hub."""
+"""`vanilla-transformer push`: upload a model to the Hub."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,29 +12,29 @@ from vanilla_transformer.cli.streams import warn
 
 @dataclass(frozen=True)
 class Push:
-    """Send a model to the Hub: weights, tokenizer, settings, card, code, recipe and curves, and nothing else.
+    """Upload a model to the Hub: weights, tokenizer, configs, card, code, recipe and learning curves, nothing else.
 
-    The token is that of `hf auth login` or of the environment variable HF_TOKEN. Another push to the same name
-    updates it, and completes one that was broken off. A card is written where the directory has none.
+    Log in with `hf auth login` or set HF_TOKEN. Pushing to the same name again updates the model or completes an
+    interrupted upload. A model card is written if the directory has none.
     """
 
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
-    """Directory of the model."""
+    """Model directory."""
     name: Annotated[str, Positional, arg(metavar="ORG/NAME")]
-    """Where to on the Hub; NAME alone is in your own namespace."""
+    """Repository on the Hub; NAME alone is in your own namespace."""
     private: Flag = False
-    """Only its owners see it."""
+    """Create a private repository."""
     revision: OptionalText = None
-    """Branch to push to, made where there is none (default: main)."""
+    """Branch to push to, created if it does not exist (default: main)."""
     message: OptionalText = None
-    """What the commit says (default: the name of the directory)."""
+    """Commit message (default: names the directory)."""
     license: OptionalText = None
-    """Licence for a card that names none, as the Hub writes it: apache-2.0, cc-by-4.0, ... (default: none)."""
+    """Licence to add to a card without one, by its Hub identifier: apache-2.0, cc-by-4.0, ... (default: none)."""
     replace_card: Flag = False
-    """Put the directory's card in the place of one on the Hub that others wrote or edited."""
+    """Replace the card on the Hub even if it was written or edited by others."""
 
     def run(self) -> None:
-        """Pushes and prints the address."""
+        """Pushes the model and prints its URL."""
         from vanilla_transformer.hub import push_model
 
         address = push_model(
@@ -45,6 +45,6 @@ class Push:
             message=self.message,
             license=self.license,
             replace_card=self.replace_card,
-            say=warn,
+            report=warn,
         )
         print(address)

@@ -1,4 +1,4 @@
-"""Standard input and standard output, or files in their place, and warnings on standard error."""
+"""Input and output, as files or standard streams, and warnings on standard error."""
 
 import contextlib
 import gzip
@@ -13,58 +13,58 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from vanilla_transformer.cli.arguments import UsageError
 
-# Seconds without a new line after which those that came are translated, for whoever waits for an answer.
+# Seconds without a new line after which the lines so far are translated, as somebody may be waiting.
 PATIENCE = 0.05
-# What a model's directory holds; translations may lie beside it under other names.
+# Files of a model directory; translations may be written into it under other names.
 _MODEL_SUFFIXES = {".bin", ".jinja", ".json", ".md", ".model", ".png", ".py", ".safetensors", ".spm", ".yaml"}
 _MODEL_NAMES = {"merges.txt", "metrics.jsonl", "train.log", "vocab.txt"}
 
 
 def read_input(path: Path | None) -> Iterator[str]:
-    """The lines of a file, or of standard input where there is none."""
+    """The lines of a file, or of standard input if `path` is None."""
     from vanilla_transformer.data.lines import read_lines
 
     if path is None and sys.stdin is None:
-        raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
+        raise UsageError("Standard input is closed: give an input file, or pipe lines in.")
     if path is None and sys.stdin.isatty():
         print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
     return read_lines("-" if path is None else path)
 
 
 def answer_promptly(lines: Iterator[str], path: Path | None) -> Iterable[str | None]:
-    """The lines, with pauses marked where they come from a terminal or another program rather than from a file."""
+    """The lines, with pauses marked if they come from a terminal or a pipe rather than from a file."""
     from vanilla_transformer.translation import with_pauses
 
     if can_be_read_again(path):
         return lines
     if path is None:
-        # Python closes sys.stdin when it ends, and aborts if a thread still waits for a line in its buffer.
+        # Python closes sys.stdin at exit, and aborts if a thread is still waiting for a line in its buffer.
         sys.stdin = cast(TextIO, _BinaryInput(BufferedReader(FileIO(sys.stdin.fileno(), closefd=False))))
     return with_pauses(lines, PATIENCE)
 
 
 @dataclass(frozen=True)
 class _BinaryInput:
-    """Standard input without what makes text of it; nothing happens when it is thrown away."""
+    """Standard input without its text layer; nothing happens when it is garbage-collected."""
 
     buffer: BinaryIO
 
     def isatty(self) -> bool:
-        """Whether somebody types."""
+        """Whether standard input is a terminal."""
         return self.buffer.isatty()
 
 
 def refuse_directories(*paths: Path | None) -> None:
-    """Raises UsageError for a directory where a file is read or written."""
+    """Raises UsageError for a directory given as a file."""
     for path in paths:
         if path is not None and path.is_dir():
-            raise UsageError(f"{path} is a directory: name a file.")
+            raise UsageError(f"{path} is a directory: give a file.")
 
 
 def refuse_same_file(input: Path | None, output: Path | None) -> None:
-    """Raises UsageError where the output would wipe out the input, or be read as more of it.
+    """Raises UsageError if input and output are the same file.
 
-    None is standard input and standard output, which may be files too.
+    None stands for standard input and standard output, which may be redirected to files.
     """
     file = _regular_file(input, sys.stdin)
     if file is not None and file == _regular_file(output, sys.stdout):
@@ -72,27 +72,25 @@ def refuse_same_file(input: Path | None, output: Path | None) -> None:
 
 
 def _regular_file(path: Path | None, stream: Any) -> tuple[int, int] | None:
-    """What tells a file from all others, whatever names it has; None for terminals, pipes and what is not there."""
+    """Device and inode of a file; None for terminals, pipes and missing files."""
     try:
         status = os.fstat(stream.fileno()) if path is None else path.stat()
-    except (OSError, ValueError, AttributeError):  # Closed, or no file of the system.
+    except (OSError, ValueError, AttributeError):  # Closed, or without a file descriptor.
         return None
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def refuse_model_file(model: str, output: Path | None) -> None:
-    """Raises UsageError where the output would wipe out what a model is loaded from, or be taken for a part of it."""
+    """Raises UsageError if the output would overwrite a file of the model, or be mistaken for one."""
     directory = Path(model)
     if output is None or not directory.is_dir():
         return
     needed = (file for file in directory.iterdir() if _belongs_to_a_model(file))
     file = _regular_file(output, None)
-    # Files of a model may be links to where the weights of all are kept.
+    # Files of a model may be links into a cache.
     would_be = _belongs_to_a_model(output) and directory.resolve() in output.resolve().parents
     if would_be or (file is not None and any(file == _regular_file(other, None) for other in needed)):
-        raise UsageError(
-            f"{output} has the name or the place of a file that belongs to the model {model}: name another."
-        )
+        raise UsageError(f"{output} is, or is named like, a file of the model {model}: choose another output file.")
 
 
 def _belongs_to_a_model(path: Path) -> bool:
@@ -100,7 +98,7 @@ def _belongs_to_a_model(path: Path) -> bool:
 
 
 def check_output(path: Path | None) -> None:
-    """Raises OSError where no file can be written, before hours go into what it shall hold. What is there stays."""
+    """Raises OSError if the file cannot be written, before hours of work. An existing file is left unchanged."""
     refuse_directories(path)
     if path is not None and is_file(path):
         from vanilla_transformer.translation.resuming import unwritable
@@ -116,7 +114,7 @@ def check_output(path: Path | None) -> None:
 
 @contextlib.contextmanager
 def named_in_errors(name: str | Path) -> Iterator[None]:
-    """Gives the name of what is written to an OSError that has none, as when the disk is full."""
+    """Adds the file name to an OSError without one, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -129,7 +127,7 @@ def named_in_errors(name: str | Path) -> Iterator[None]:
 def open_output(path: Path | None) -> Iterator[TextIO]:
     """A file, plain or .gz, or standard output, in UTF-8 whatever the locale.
 
-    Each line is handed on as soon as it is written, but for a .gz file.
+    Output is line-buffered, except for .gz files.
     """
     if path is None:
         check_standard_output()
@@ -147,15 +145,15 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
 
 
 def check_standard_output() -> None:
-    """Raises UsageError where nobody would get what is written to standard output."""
+    """Raises UsageError if standard output is closed."""
     if sys.stdout is None:
-        raise UsageError("Standard output is closed: leave it open, or write to a file.")
+        raise UsageError("Standard output is closed: leave it open, or write to a file with --output.")
 
 
 def occupy_closed_streams() -> None:
-    """Keeps the numbers of standard streams that a shell has closed (`<&-`) from the next files that are opened.
+    """Opens the null device in place of standard streams that a shell has closed (`<&-`).
 
-    What libraries print would go into them. Errors are told to nobody then, and not to standard output.
+    Otherwise the next files opened would get their numbers, and what libraries print would go into them.
     """
     for number in range(3):
         try:
@@ -165,21 +163,21 @@ def occupy_closed_streams() -> None:
             if opened != number:
                 os.dup2(opened, number)
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  it is open until the end
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  open until the process ends
 
 
 def can_be_read_again(path: Path | None) -> bool:
-    """Whether the input, standard input where there is no path, is a file rather than a terminal or a pipe."""
+    """Whether the input (standard input if `path` is None) is a regular file rather than a terminal or a pipe."""
     return stat.S_ISREG(os.stat(sys.stdin.fileno() if path is None else path).st_mode)
 
 
 def is_file(path: Path | None) -> bool:
-    """Whether the output is a file or shall be one, rather than standard output, a pipe or a device."""
+    """Whether the output is or will be a regular file, rather than standard output, a pipe or a device."""
     return path is not None and (path.is_file() or not path.exists())
 
 
 def warn(message: str) -> None:
-    """Tells on standard error what did not stop the command, without breaking into a progress bar."""
+    """Prints a warning on standard error, without breaking a progress bar."""
     from tqdm import tqdm
 
     tqdm.write(f"vanilla-transformer: warning: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`vanilla-transformer tokenizer`: learn a vocabulary of sub-words, or apply one."""
+"""`vanilla-transformer tokenizer`: train a sub-word tokenizer, or apply one."""
 
 import sys
 from dataclasses import dataclass
@@ -13,40 +13,40 @@ from vanilla_transformer.cli.streams import open_output, read_input, refuse_same
 
 @dataclass(frozen=True)
 class TokenizerTrain:
-    """Learn one vocabulary of sub-words from files of text, both languages together (section 5.1)."""
+    """Train a sub-word tokenizer on text files, with one vocabulary for both languages (section 5.1)."""
 
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]
-    """Files of UTF-8 text, plain or .gz."""
+    """UTF-8 text files, plain or .gz."""
     output: Path
-    """Directory for the tokenizer; it must be empty or not exist."""
+    """Output directory; must be empty or not exist."""
     vocab_size: OptionalInt = None
-    """Types in the vocabulary; presplit alone can do without, and takes all."""
+    """Vocabulary size; optional for presplit only (default: all sub-words in the text)."""
     algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
-    """How sub-words are learned; presplit takes text that is split already, words that go on marked by `@@ `."""
+    """Sub-word algorithm; presplit expects text that is already segmented with `@@ ` as the continuation mark."""
 
     def run(self) -> None:
-        """Learns the vocabulary and saves the tokenizer."""
+        """Trains and saves the tokenizer."""
         from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
         if not self.files:
-            raise UsageError("Name at least one file to learn from.")
+            raise UsageError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
-            raise UsageError(f"Give --vocab-size: {self.algorithm} can learn a vocabulary of any size.")
+            raise UsageError(f"--vocab-size is required with --algorithm {self.algorithm}.")
         refuse_full_directory(self.output)
         texts = (line for file in self.files for line in read_input(file))
         tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=self.vocab_size, algorithm=self.algorithm)
         tokenizer.save_pretrained(self.output)
-        print(f"{self.output}: {len(tokenizer):,} types", file=sys.stderr)
+        print(f"{self.output}: {len(tokenizer):,} vocabulary entries", file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class TokenizerEncode:
-    """Split the lines of standard input into sub-words, separated by spaces."""
+    """Encode lines of standard input as sub-words separated by spaces."""
 
     model: Model
     """Directory or Hub id of a model or a tokenizer."""
     ids: Flag = False
-    """Write ids in place of sub-words."""
+    """Write ids instead of sub-words."""
 
     def run(self) -> None:
         """Writes the sub-words of each line."""
@@ -62,12 +62,12 @@ class TokenizerEncode:
 
 @dataclass(frozen=True)
 class TokenizerDecode:
-    """Join the sub-words in each line of standard input to text."""
+    """Decode lines of sub-words from standard input to text."""
 
     model: Model
     """Directory or Hub id of a model or a tokenizer."""
     ids: Flag = False
-    """Read ids in place of sub-words."""
+    """Read ids instead of sub-words."""
 
     def run(self) -> None:
         """Writes the text of each line of sub-words."""
@@ -86,5 +86,5 @@ class TokenizerDecode:
         for token in line.split():
             if token not in known:
                 kind = "id" if self.ids else "sub-word"
-                raise ValueError(f"Line {number} of standard input: {token} is no {kind} of the tokenizer.")
+                raise ValueError(f"Line {number} of standard input: the tokenizer has no {kind} {token}.")
         return [known[token] for token in line.split()]

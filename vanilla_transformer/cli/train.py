@@ -1,4 +1,4 @@
-"""`vanilla-transformer train`: from a recipe, or from pairs of text alone, to a model."""
+"""`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ from vanilla_transformer.recipe.schema import Recipe, load_recipe, shipped_recip
 
 def _recipe_help() -> str:
     names = ", ".join(sorted(shipped_recipes()))
-    return f"A recipe of the package ({names}) or a YAML file; it comes before all options."
+    return f"A built-in recipe ({names}) or a YAML file; must come before all options."
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a model from pairs of text: by a recipe, by options, or by a recipe with some of its fields changed.
+    """Train a model on parallel text, from a recipe, from options, or from a recipe with some fields overridden.
 
-    For a start, `train --train corpus.en corpus.de --output my-model` is enough: what is not given is chosen from the
-    data and the device, and printed. A run that was stopped goes on when the same command is given again. On several
-    devices: `accelerate launch -m vanilla_transformer train ...`.
+    To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
+    data and the device, and printed. If interrupted, run the same command again to continue. On several devices:
+    `accelerate launch -m vanilla_transformer train ...`.
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=_recipe_help(), help_behavior_hint="")] = None
     dry_run: Flag = False
-    """Start all processes, prepare the text, print what each would do in its next steps, and end there."""
+    """Start all processes, prepare the data, print what each would do in its next steps, and exit."""
     recipe: Recipe = Recipe()
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Train":
-        """The defaults of the options: those of the recipe that the words begin with, if they do."""
+        """The command with its defaults taken from the recipe, if the first word names one."""
         if words and not words[0].startswith("-"):
             return cls(words[0], recipe=load_recipe(words[0]))
         return cls()
 
     def run(self) -> None:
-        """Trains, and prints the directory of the model, once for all processes."""
+        """Trains and prints the model directory, from one process only."""
         if self.name in shipped_recipes() and not self.recipe.train:
             raise UsageError(
-                f"The recipe {self.name} brings no text: give it as --train, and read in the comment at the top of "
-                f"{shipped_recipes()[self.name]} where it comes from."
+                f"The recipe {self.name} comes without data: give it with --train; the comment at the top of "
+                f"{shipped_recipes()[self.name]} says where to get it."
             )
         from accelerate import PartialState
 
@@ -55,12 +55,12 @@ class Train:
             rehearse(recipe)
             return
         directory = train(recipe)
-        # Its own print would say it once for each machine.
+        # accelerate's own print would repeat it on every machine.
         if PartialState().is_main_process:
             print(directory)
 
     def _for_what_is_given(self) -> Recipe:
-        """The recipe without what its file says of text or of a tokenizer that the options have replaced."""
+        """The recipe without its settings for data or a tokenizer that the options have replaced."""
         if self.name is None:
             return self.recipe
         named, given = load_recipe(self.name), self.recipe

@@ -1,4 +1,4 @@
-"""Scores of a model on a corpus."""
+"""Metrics, and the evaluation of a model on a corpus."""
 
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, metric_path, score
 from vanilla_transformer.evaluation.scoring import Evaluation, evaluate_model

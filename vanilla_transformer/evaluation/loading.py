@@ -1,4 +1,4 @@
-"""The metrics as metrics of the library `evaluate`, each in a file of its own that it loads without network."""
+"""The metrics as metrics of the library `evaluate`, each in its own file, which loads without network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from vanilla_transformer.evaluation.metrics import check_names, score
 _TEXT = datasets.Value("string")
 _INPUTS = """
 Args:
-    predictions: Texts, one for each item.
-    references: For each item a list of texts, of which there may be several, or one text.
+    predictions: One text per item.
+    references: One text or a list of texts per item.
 Returns:
-    The score in percent under the metric's name, and under `signature` how it was counted.
+    The score in percent under the metric's name, and its `signature`.
 """
 
 
 class LoadableMetric(evaluate.Metric, ABC):
-    """A metric by the same code as `vanilla-transformer evaluate`; a configuration is what stands behind its colon."""
+    """A metric computed as by `vanilla-transformer evaluate`; its configuration is the part after the colon."""
 
     @property
     @abstractmethod
@@ -30,7 +30,7 @@ class LoadableMetric(evaluate.Metric, ABC):
 
     @property
     def full_name(self) -> str:
-        """Name of the metric with its configuration, if it was loaded with one: `paper_bleu:fr`."""
+        """Name of the metric with its configuration, if any: `paper_bleu:fr`."""
         return self.metric if self.config_name == "default" else f"{self.metric}:{self.config_name}"
 
     def _info(self) -> evaluate.MetricInfo:

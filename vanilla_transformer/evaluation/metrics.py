@@ -1,4 +1,4 @@
-"""Metrics by name, each score with a signature that says how it was counted."""
+"""Metrics by name; each score has a signature that says how it was computed."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ class MetricError(ValueError):
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's value, in percent, and how it was counted."""
+    """The value of a metric, in percent, and its signature."""
 
     name: str
     value: float
@@ -33,18 +33,18 @@ class Score:
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric counts, and whether lines of one source are references of one item."""
+    """How a metric is computed, and whether lines with the same source are references of one item."""
 
     measure: Callable[[Sequence[str], Sequence[Sequence[str]]], tuple[float, str]]
     one_item_per_source: bool = False
 
 
 def _sacrebleu(metric: type[SacrebleuMetric], **settings: Any) -> Metric:
-    """The corpus score of one of sacrebleu's metrics, with its own settings where none are given."""
+    """The corpus score of one of sacreBLEU's metrics, with its default settings unless others are given."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
         scorer = metric(**settings)
-        # sacrebleu wants one stream for the first references, one for the second and so on, None where there is none.
+        # sacreBLEU expects one stream of first references, one of second ones and so on, with None for missing ones.
         streams = [list(stream) for stream in zip_longest(*references)]
         value = scorer.corpus_score(list(predictions), streams).score
         return value, str(scorer.get_signature())
@@ -53,21 +53,21 @@ def _sacrebleu(metric: type[SacrebleuMetric], **settings: Any) -> Metric:
 
 
 def _paper_bleu(language: str) -> Metric:
-    """Section 6.1: BLEU as the paper's authors counted it, over words that are split as theirs."""
+    """Section 6.1: BLEU as the paper's authors computed it, with their tokenization."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-        split = MosesTokenization(language)
+        tokenize = MosesTokenization(language)
         value, signature = _TOKENIZED_BLEU.measure(
-            [split(prediction) for prediction in predictions],
-            [[split(reference) for reference in accepted] for accepted in references],
+            [tokenize(prediction) for prediction in predictions],
+            [[tokenize(reference) for reference in accepted] for accepted in references],
         )
-        return value, signature.replace("tok:none", split.signature)
+        return value, signature.replace("tok:none", tokenize.signature)
 
     return Metric(measure)
 
 
 def _word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """Grapheme-to-phoneme word error rate: the share of items that equal none of their references."""
+    """Grapheme-to-phoneme word error rate: the share of items that match none of their references."""
     wrong = sum(
         prediction.split() not in [reference.split() for reference in accepted]
         for prediction, accepted in zip(predictions, references, strict=True)
@@ -76,31 +76,31 @@ def _word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[s
 
 
 def _phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """Grapheme-to-phoneme phoneme error rate: edits to the nearest reference over that reference's length."""
+    """Grapheme-to-phoneme phoneme error rate: edits to the nearest reference divided by its length."""
     edits = length = 0
     for prediction, accepted in zip(predictions, references, strict=True):
         distance, negative_length = min(_distance(prediction, reference) for reference in accepted)
         edits += distance
         length -= negative_length
     if not length:
-        raise MetricError("per has nothing to count: all references are empty.")
+        raise MetricError("per cannot be computed: all references are empty.")
     return 100 * edits / length, _signature("edits-per-token-of-nearest-reference", references)
 
 
 def _distance(prediction: str, reference: str) -> tuple[int, int]:
-    """Edits between the tokens, and minus the reference's length: of equally near ones the longest is the nearest."""
+    """Edits between the tokens, and minus the reference's length: ties go to the longest reference."""
     tokens = reference.split()
     return Levenshtein.distance(prediction.split(), tokens), -len(tokens)
 
 
 def _signature(counted: str, references: Sequence[Sequence[str]]) -> str:
-    """What was counted, over how many items and references, in sacrebleu's manner."""
+    """What was counted, over how many items and references, in the style of sacreBLEU."""
     most = max(map(len, references))
     nrefs = most if most == min(map(len, references)) else f"1-{most}"
     return f"count:{counted}|items:{len(references)}|nrefs:{nrefs}|tok:space|version:{__version__}"
 
 
-# What multi-bleu.perl counts: the words are whatever has a space between, and a precision of zero makes all zero.
+# As multi-bleu.perl: words are separated by spaces, and a zero n-gram precision makes the score zero.
 _TOKENIZED_BLEU = _sacrebleu(BLEU, tokenize="none", smooth_method="none", force=True)
 METRICS = {
     "sacrebleu": _sacrebleu(BLEU),
@@ -115,7 +115,7 @@ METRICS = {
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises MetricError for a name that is no metric, before hours of decoding are spent on it."""
+    """Raises MetricError for an unknown metric, before hours of decoding."""
     for name in names:
         if name not in METRICS:
             raise MetricError(f"There is no metric '{name}': {_hint(name)}")
@@ -124,8 +124,8 @@ def check_names(names: Iterable[str]) -> None:
 def metric_path(name: str) -> str:
     """The file that `evaluate.load` takes for a metric: `evaluate.load(metric_path("paper_bleu"), "fr")`.
 
-    `compute(predictions=..., references=...)` takes a list of references for each prediction, or one, and returns the
-    value in percent under the metric's name and its `signature`.
+    `compute(predictions=..., references=...)` takes one reference or a list of references per prediction, and returns
+    the value in percent under the metric's name, and its `signature`.
     """
     check_names([name])
     if ":" in name:
@@ -146,11 +146,11 @@ def _hint(name: str) -> str:
 
 
 def score(names: Iterable[str], predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Score]:
-    """Scores each prediction against its references, of which there is at least one, with every metric named."""
+    """Scores predictions against their references, at least one each, with every metric in `names`."""
     names = list(names)
     check_names(names)
     if len(predictions) != len(references):
         raise MetricError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
     if not predictions or not all(references):
-        raise MetricError("Scoring needs at least one prediction, and a reference for each.")
+        raise MetricError("Scoring needs at least one prediction, and at least one reference for each.")
     return [Score(name, *METRICS[name].measure(predictions, references)) for name in names]

@@ -1,25 +1,25 @@
-"""How the paper's authors split text into words before they counted BLEU: what their script get_ende_bleu does.
+"""The tokenization behind the paper's BLEU: what its authors' script get_ende_bleu does.
 
-Deviation: the script replaces quotes in translations alone, and leaves „ and « as they are; the reference that it
-counts against has straight quotes for all. Here both sides get straight quotes for all, so that the raw reference
-itself has 100, and not 99.84 as on the test split of Tatoeba, where 8 of 2,504 lines have such quotes. A model that
-writes them has a higher score than by the script: 45.78 against 45.67 there.
+Deviation: the script normalises quotes in translations only, leaves „ and « unchanged, and expects a reference with
+straight quotes. Here all quotes on both sides become straight, so that a raw reference scores 100 against itself, and
+not 99.84 as on the test split of Tatoeba, where 8 of 2,504 lines have such quotes. A model that produces them scores
+higher than with the script: 45.78 instead of 45.67 there.
 """
 
 import re
 
 import sacremoses
 
-# Languages for which the Moses tokenizer has rules of its own, by ISO code.
+# Languages with rules of their own in the Moses tokenizer, by ISO code.
 LANGUAGES = tuple(sorted(set(sacremoses.NonbreakingPrefixes().available_langs.values())))
-# Those that Moses' own replacements leave out, the low and the angular.
+# Quotes that Moses' own replacements leave out: low and angular ones.
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("„‟“”«»", '"') | dict.fromkeys("‚‛‘’‹›", "'"))
-# Characters beside a hyphen belong to one match: of a-b-c only the first hyphen is split off, there as here.
+# Matches do not overlap: in a-b-c only the first hyphen is split, as in the script.
 HYPHEN_IN_A_WORD = re.compile(r"(\S)-(\S)")
 
 
 class MosesTokenization:
-    """Splits raw text: straight quotes, Moses tokens with XML escapes, and compounds parted at their hyphens."""
+    """Tokenizes raw text: straight quotes, Moses tokens with XML escapes, compounds split at hyphens."""
 
     def __init__(self, language: str) -> None:
         self.tokenizer = sacremoses.MosesTokenizer(language)
@@ -27,7 +27,7 @@ class MosesTokenization:
         self.signature = f"tok:moses-{language}|quotes:straight|compounds:split|sacremoses:{sacremoses.__version__}"
 
     def __call__(self, text: str) -> str:
-        """The words of `text` with a space between them."""
+        """The tokens of `text`, separated by spaces."""
         straight = self.normalizer.replace_unicode_punct(text).translate(STRAIGHT_QUOTES)
         tokens = self.tokenizer.tokenize(straight, return_str=True)
         return HYPHEN_IN_A_WORD.sub(r"\1 ##AT##-##AT## \2", tokens)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a model on a corpus; sources, predictions and references are aligned, one for each of its lines.
+    """Scores of a model on a corpus; sources, predictions and references are aligned, one per line of the corpus.
 
     `decoded` counts the distinct sources, `tokens` the target tokens generated for them in `seconds`.
     """
@@ -35,12 +35,12 @@ class Evaluation:
 
     @property
     def sentences_per_second(self) -> float:
-        """Distinct sources decoded in a second."""
+        """Distinct sources decoded per second."""
         return self.decoded / self.seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Target tokens generated in a second."""
+        """Target tokens generated per second."""
         return self.tokens / self.seconds
 
 
@@ -57,9 +57,9 @@ def evaluate_model(
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
 
-    BLEU, chrF and TER count every line of the corpus. For word and phoneme error rates the lines that share a source
-    are one item with several references. Targets that are split into sub-words, for a tokenizer of such text, are
-    joined to words as the translations are.
+    BLEU, chrF and TER count every line of the corpus. For word and phoneme error rates, lines with the same source
+    are one item with several references. If the tokenizer expects text segmented into sub-words, references are
+    detokenized like the translations.
 
     Args:
         metrics: Names from `METRICS`.
@@ -113,7 +113,7 @@ def _detokenized(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) 
 def score_translations(
     metrics: Sequence[str], translated: dict[str, str], sources: Sequence[str], references: Sequence[str]
 ) -> list[Score]:
-    """Scores the translation of each source, over lines or over distinct sources as each metric has it."""
+    """Scores the translation of each source, over lines or over distinct sources depending on the metric."""
     accepted: dict[str, list[str]] = {}
     for source, reference in zip(sources, references, strict=True):
         accepted.setdefault(source, []).append(reference)

@@ -1,4 +1,4 @@
-"""The model card: what is known of a model, for people and for the Hub. What is not known is left out."""
+"""The model card, README.md of a model directory. What is not known is left out."""
 
 import dataclasses
 import errno
@@ -30,7 +30,7 @@ TASK = "translation"
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
 _CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
-_NOT_SCORED = "No score of it is given here."
+_NOT_SCORED = "No scores are given here."
 
 
 class CardError(ValueError):
@@ -40,7 +40,7 @@ class CardError(ValueError):
 def write_model_card(
     directory: Path, recipe: Recipe, summary: Summary, languages: tuple[str | None, str | None]
 ) -> None:
-    """Writes the card of a finished run; one that somebody has edited stays, and the new one is put beside it."""
+    """Writes the card of a finished run; an edited card is kept, and the new one is written as model_card.md."""
     results = [
         _result(recipe.corpora(part)[0], score, split=part)
         for part, scores in summary.scores.items()
@@ -68,15 +68,15 @@ def write_model_card(
 
 
 def write_plain_card(directory: Path, title: str) -> None:
-    """Writes the card of a model of which no more is known than its files."""
+    """Writes the card of a model of which nothing but the files is known."""
     _write(directory / CARD, _with_checksum(_fill(directory, [], title=title)))
 
 
 def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
-    """Adds scores to the card of a model, in the place of earlier ones of the same data, metric and settings.
+    """Adds scores to the card of a model, replacing earlier ones of the same data, metric and settings.
 
     Args:
-        settings: How the model decoded, where that is not as its own settings have it.
+        settings: Decoding settings that differ from the model's own.
     """
     if not (directory / CARD).is_file():
         write_plain_card(directory, directory.resolve().name)
@@ -95,7 +95,7 @@ def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"],
 
 
 def check_card(directory: Path) -> None:
-    """Raises CardError or OSError where `add_scores` could not add any, before hours go into scores."""
+    """Raises CardError or OSError if `add_scores` would fail, before hours of decoding."""
     file = directory / CARD
     if file.is_file():
         _parse(_read(file), file)
@@ -104,17 +104,15 @@ def check_card(directory: Path) -> None:
 
 
 def set_license(directory: Path, license: str) -> None:
-    """Puts a licence into the head of the card, where there is none yet; all else of it stays to the letter.
+    """Adds a licence to the metadata of a card without one, and changes nothing else.
 
     Raises:
-        CardError: The card names another licence.
+        CardError: The card has another licence.
     """
     text = _read(directory / CARD)
     given = _parse(text, directory / CARD).data.get("license")
     if given not in (None, license):
-        raise CardError(
-            f"{directory / CARD} says that the licence is {given}: change it there, or leave out --license."
-        )
+        raise CardError(f"The licence in {directory / CARD} is {given}: change it there, or leave out --license.")
     if given is None:
         head = f"license: {license}\n"
         changed = re.sub(r"\A---\r?\n", lambda match: match[0] + head, text)
@@ -122,7 +120,7 @@ def set_license(directory: Path, license: str) -> None:
 
 
 def set_hub_name(directory: Path, repo_id: str) -> None:
-    """Gives the model the name in its card that it is loaded by from the Hub, unless somebody has edited the card."""
+    """Replaces the model's name in its card by its Hub id, unless somebody has edited the card."""
     text = _read(directory / CARD)
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     if is_unmodified(text) and title is not None:
@@ -133,7 +131,7 @@ def set_hub_name(directory: Path, repo_id: str) -> None:
 
 
 def is_unmodified(text: str) -> bool:
-    """Whether a card is one of ours that nobody has edited since."""
+    """Whether a card was written by this package and has not been edited since."""
     found = _CHECKSUM.search(text)
     return found is not None and found[1] == _digest(text[: found.start()])
 
@@ -151,7 +149,7 @@ def _save(directory: Path, text: str, unmodified: bool) -> None:
 
 
 def _read(path: Path) -> str:
-    """The text with the line ends that it has."""
+    """The text with its line endings unchanged."""
     return path.read_bytes().decode("utf-8-sig")
 
 
@@ -162,8 +160,8 @@ def _write(path: Path, text: str) -> None:
 def _parse(text: str, path: Path) -> ModelCard:
     try:
         return ModelCard(text)
-    except Exception as error:  # Of YAML, of its form or of its contents.
-        raise CardError(f"The head of the card {path} cannot be read: {' '.join(str(error).split())}") from error
+    except Exception as error:  # From YAML, or from the validation of its contents.
+        raise CardError(f"The metadata of the card {path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _fill(
@@ -177,7 +175,7 @@ def _fill(
     limits: Sequence[str] = (),
     **sections: Any,
 ) -> str:
-    """The template with all that is given, and with what the files of the model tell."""
+    """The template filled with the arguments and with what the files of the model say."""
     title = title or directory.resolve().name
     card_data = ModelCardData(
         language=list(codes) or None,
@@ -216,7 +214,7 @@ def _result(
     hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
     return EvalResult(
         task_type=TASK,
-        # The Hub takes nothing but what could be a data set's id.
+        # The Hub accepts only valid dataset ids.
         dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
         dataset_split=split or (parts[0].rpartition(":")[2] if len(parts) == 1 and ":" in parts[0] else None),
@@ -228,7 +226,7 @@ def _result(
 
 
 def _settings(result: EvalResult) -> dict[str, Any]:
-    """How the model decoded; in a card that others have written it may be anything."""
+    """The decoding settings of a result; a card written by others may hold anything there."""
     given = result.metric_args
     arguments = given if isinstance(given, Mapping) else {} if given is None else {"args": given}
     return {name: value for name, value in arguments.items() if name != "signature"}
@@ -240,13 +238,13 @@ def _identity(result: EvalResult) -> tuple[str, str, str]:
 
 def _row(result: EvalResult) -> str:
     settings = "".join(f", {name} {value}" for name, value in _settings(result).items())
-    signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # Not the end of a cell.
+    signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # Markdown ends a cell there.
     cells = result.dataset_name + settings, result.metric_type, f"{result.metric_value:.2f}", f"`{signature}`"
     return f"| {' | '.join(cells)} |"
 
 
 def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
-    """The text with a row for each result: in its earlier row's place, or at the end of the table of scores."""
+    """The text with a row for each result, replacing its earlier row or appended to the table of scores."""
     if TABLE not in text:
         section, place = f"## Scores\n\n{TABLE}\n\n", re.search(r"^## (Data|Model and training)$", text, re.MULTILINE)
         at = place.start() if place else len(text)
@@ -267,15 +265,15 @@ def _decoding(directory: Path) -> str:
     beams, penalty = settings.get("num_beams"), settings.get("length_penalty")
     beyond = settings.get("max_length_beyond_source")
     if beams == 1 and beyond is not None:
-        return f"With no other settings its search is greedy, with at most {beyond} tokens more than the source."
+        return f"By default it decodes greedily, with at most {beyond} tokens more than the source."
     if None in (beams, penalty, beyond):
         return ""
     google = settings.get("length_penalty_type") == "google"
     where = " as in section 6.1 of the paper" if (google, beams, penalty, beyond) == (True, 4, 0.6, 50) else ""
     divisor = "" if google else f" (log-probability / length^{penalty})"
     return (
-        f"With no other settings it decodes{where}: beam {beams}, length penalty {penalty}{divisor}, at most {beyond} "
-        "tokens more than the source."
+        f"By default it decodes{where}: beam size {beams}, length penalty {penalty}{divisor}, at most {beyond} tokens "
+        "more than the source."
     )
 
 
@@ -283,15 +281,15 @@ def _model_lines(directory: Path) -> list[str]:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     layers = "+".join(str(config[name]) for name in ("encoder_layers", "decoder_layers") if name in config)
     sizes = [
-        f"{layers} layers of width {config['d_model']}" if layers else "",
+        f"{layers} layers with d_model {config['d_model']}" if layers else "",
         f"{config['num_heads']} heads" if "num_heads" in config else "",
-        f"vocabulary {config['vocab_size']:,}",
+        f"vocabulary size {config['vocab_size']:,}",
     ]
     return [f"{_count_parameters(directory):,} parameters: {', '.join(filter(None, sizes))}."]
 
 
 def _count_parameters(directory: Path) -> int:
-    """Numbers in the files of weights, where tied ones stand once."""
+    """Number of parameters in the weight files, where tied weights are stored once."""
     total = 0
     for file in directory.glob("model*.safetensors"):
         with safe_open(file, framework="pt") as weights:
@@ -300,26 +298,24 @@ def _count_parameters(directory: Path) -> int:
 
 
 def _intended_use(recipe: Recipe, direction: str) -> str:
-    what = f"Translating text from {direction}" if direction else "Turning text into text"
-    return f"{what}, of the kind that stands in {_names_of(recipe, 'train')}."
+    what = f"Translating text from {direction}" if direction else "Text-to-text generation"
+    return f"{what}, for text like that in {_names_of(recipe, 'train')}."
 
 
 def _limits(recipe: Recipe) -> list[str]:
-    return [f"It learned from pairs of at most {recipe.max_length} tokens a side."]
+    return [f"It was trained on pairs of at most {recipe.max_length} tokens per side."]
 
 
 def _general_limits(scored: bool) -> list[str]:
-    measured = (
-        "Nothing is measured but what stands under Scores: no other kind of text, and no bias." if scored else ""
-    )
+    measured = "Only what is listed under Scores was measured: no other kind of text, and no bias." if scored else ""
     return [
         measured or _NOT_SCORED,
-        "It may leave out, repeat or invent words: where that matters, somebody who knows both sides has to check.",
+        "It may omit, repeat or invent words: where that matters, have somebody who knows both languages check.",
     ]
 
 
 def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
-    learned = f"{summary.pairs:,} pairs after leaving out empty and over-long ones"
+    learned = f"{summary.pairs:,} pairs after removing empty and over-long ones"
     lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
     return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
 
@@ -333,14 +329,14 @@ def _training_lines(summary: Summary) -> list[str]:
     ]
     if summary.best_dev_nll is not None:
         lines.append(
-            f"Loss on dev: {summary.last_dev_nll:.4f} nats a target token at the end, {summary.best_dev_nll:.4f} at "
+            f"Loss on dev: {summary.last_dev_nll:.4f} nats per target token at the end, {summary.best_dev_nll:.4f} at "
             f"best (step {summary.best_dev_step:,}), before averaging."
         )
     return lines
 
 
 def without_local_paths(recipe: Recipe) -> Recipe:
-    """The recipe as others may see it: files and directories of this machine by their names alone."""
+    """The recipe for publication: local files and directories are reduced to their names."""
     names = {
         part: name
         for field in ("train", "dev", "test")
@@ -355,7 +351,7 @@ def without_local_paths(recipe: Recipe) -> Recipe:
 
 
 def _dataset_id(source: str) -> str | None:
-    """The id on the Hub of a corpus that is neither a file nor comes with the package."""
+    """The Hub id of a corpus that is neither a file nor built in."""
     name = source.partition(":")[0]
     is_id = re.fullmatch(_HUB_ID, name) and name != "cmudict"
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
@@ -370,7 +366,7 @@ def _names_of(recipe: Recipe, field: str) -> str:
 
 
 def _name(corpus: CorpusSource) -> str:
-    """A corpus in words, with the columns that are named and its share where several are mixed."""
+    """A readable name for a corpus, with its columns and, in a mixture, its weight."""
     beside = [words for words in (_columns(corpus), _weight(corpus)) if words]
     return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
 
@@ -384,10 +380,10 @@ def _weight(corpus: CorpusSource) -> str:
 
 
 def _names(source: tuple[str, ...]) -> tuple[str, ...]:
-    """A corpus by its names; where a file lies on the machine that trained says nothing to others.
+    """The parts of a corpus, with local files reduced to their names.
 
-    By the words for it, since a run may be told of when its files have been moved: two are always files, and one is a
-    file unless it can be an id on the Hub.
+    Decided by the form of the arguments, since the files may have been moved: two parts are always files, and one is a
+    file unless it could be a Hub id.
     """
     names = []
     for part in source:

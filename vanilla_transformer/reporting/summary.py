@@ -1,4 +1,4 @@
-"""What is known of a finished run, kept beside its model as summary.json."""
+"""The summary of a finished run, summary.json in its directory."""
 
 import dataclasses
 import json
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a finished run.
+    """The figures of a finished run.
 
-    `seconds` are all of training's, with checkpoints and evaluations on `dev`; `flops` are those of its matrix
-    products as Table 2 counts them, without padding; `peak_flops_per_second` is that of all devices together.
+    `seconds` is the training time including checkpoints and evaluations on `dev`; `flops` counts matrix products as
+    Table 2 does, without padding; `peak_flops_per_second` is the total over all devices.
     """
 
     steps: int
@@ -46,11 +46,11 @@ class Summary:
     scores: "dict[str, list[Score]]"
 
     def describe(self) -> str:
-        """The summary for the person who waited for it."""
+        """The summary as a sentence."""
         losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
         if self.best_dev_nll is not None:
             best = f"{self.best_dev_nll:.4f} (step {self.best_dev_step:,})"
-            losses.append(f"dev nll {self.last_dev_nll:.4f}, at best {best}")
+            losses.append(f"dev loss {self.last_dev_nll:.4f}, at best {best}")
         return (
             f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
             f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
@@ -58,24 +58,24 @@ class Summary:
         )
 
     def describe_cost(self) -> list[str]:
-        """Speed, operations and memory, each with what it is measured by."""
-        speed = f"{self.target_tokens_per_second:,.0f} target tokens a second"
+        """Speed, operations and memory, each with its reference."""
+        speed = f"{self.target_tokens_per_second:,.0f} target tokens/s"
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
         if self.processes > 1:
-            speed += f" ({self.target_tokens_per_second / self.processes:,.0f} a process)"
+            speed += f" ({self.target_tokens_per_second / self.processes:,.0f} per process)"
             memory += " in the main process"
-        how = "as published for" if self.peak_source == "published" else "as matrix products measured on"
+        how = "published for" if self.peak_source == "published" else "measured with matrix products on"
         peak = f"{format_flops_per_second(self.peak_flops_per_second)}, {how} {self.device} in {self.precision}"
-        return [speed, f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of the peak ({peak})", memory]
+        return [speed, f"{self.flops:.2e} FLOPs, {self.share_of_peak:.1%} of peak ({peak})", memory]
 
     def write(self, file: Path) -> None:
-        """Writes the whole summary or nothing."""
+        """Writes the summary atomically."""
         values = _without_nan(dataclasses.asdict(self))
         replace_text(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with None for each number that JSON has no name for, such as a score of nothing."""
+    """The same with None for numbers that JSON cannot represent, such as a score of no text."""
     if isinstance(value, dict):
         return {name: _without_nan(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -84,24 +84,24 @@ def _without_nan(value: Any) -> Any:
 
 
 def read_summary(file: Path) -> dict[str, Any] | None:
-    """What a finished run has written down of itself, None where none has; earlier versions wrote less."""
+    """The summary of a finished run as a dictionary, None if there is none; earlier versions wrote fewer fields."""
     if not file.is_file():
         return None
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): remove it to go on without it.") from None
+        raise ValueError(f"{file} is not valid JSON ({error}): remove it to continue without it.") from None
     return summary if isinstance(summary, dict) else None
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
-    """Which checkpoints the model's weights are made of."""
+    """Which checkpoints the model's weights come from."""
     checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 
 
 def format_flops_per_second(flops_per_second: float) -> str:
-    """Operations a second with the unit that suits their number."""
+    """FLOP/s with a suitable unit."""
     value, unit = (
         (flops_per_second / 1e12, "TFLOP/s") if flops_per_second >= 1e12 else (flops_per_second / 1e9, "GFLOP/s")
     )

@@ -1,4 +1,4 @@
-"""Trackers by name: accelerate's own, told where this run lies, what it is called and which earlier one it goes on."""
+"""Experiment trackers by name: accelerate's own, with this run's directory, name and id, so that runs resume."""
 
 import difflib
 import json
@@ -21,15 +21,15 @@ PROJECT = "vanilla-transformer"
 
 
 def tracker_files(output: Path) -> Path:
-    """Where trackers that write files write them."""
+    """Where trackers write their files."""
     return output / "trackers"
 
 
 def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTracker]:
-    """The trackers of these names for the run in `output`; nothing is written before they start.
+    """The trackers of these names for the run in `output`; nothing is written until they start.
 
     Raises:
-        RecipeError: One of them does not exist or is not installed.
+        RecipeError: A tracker does not exist or is not installed.
     """
     known = [*LOGGER_TYPE_TO_CLASS]
     available = {str(tracker) for tracker in get_available_trackers()}
@@ -37,7 +37,7 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f", did you mean {near[0]!r}?" if near else "."
-            raise RecipeError(f"There is no tracker {name!r}{hint} There are {', '.join(sorted(known))}.")
+            raise RecipeError(f"There is no tracker {name!r}{hint} Available: {', '.join(sorted(known))}.")
         built_in = LOGGER_TYPE_TO_CLASS[name].__module__ == GeneralTracker.__module__
         if built_in and name not in available:
             raise RecipeError(f"The tracker {name} is not installed: run `pip install {name.replace('_', '-')}`.")
@@ -45,7 +45,7 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
 
 
 def final_scores(summary: Path) -> dict[str, float]:
-    """The scores of a finished run for the trackers, by the text and the metric, as in ``test/sacrebleu``."""
+    """The final scores of a run for the trackers, named by split and metric, as in ``test/sacrebleu``."""
     scores = json.loads(summary.read_text(encoding="utf-8"))["scores"]
     values = {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
     return {name: value for name, value in values.items() if value is not None}
@@ -59,27 +59,27 @@ class RunTensorBoard(TensorBoardTracker):
 
 
 class RunWandB(WandBTracker):
-    """A run of Weights & Biases, online or offline as its own variable WANDB_MODE says."""
+    """A run of Weights & Biases, online or offline according to its variable WANDB_MODE."""
 
     def __init__(self, output: Path) -> None:
         super().__init__(PROJECT, name=output.absolute().name, dir=str(tracker_files(output)), resume="allow")
         self._output = output
 
     def start(self) -> None:
-        """Goes on with this directory's earlier run, if it had one."""
+        """Resumes the run of this directory, if there is one."""
         self.init_kwargs["id"] = _run_id(self._output)
         super().start()
 
 
 class RunTrackio(TrackioTracker):
-    """A run of Trackio, kept where it keeps all."""
+    """A run of Trackio, stored where Trackio stores all runs."""
 
     def __init__(self, output: Path) -> None:
         super().__init__(PROJECT, resume="allow")
         self._output = output
 
     def start(self) -> None:
-        """Goes on with this directory's earlier run, if it had one; Trackio knows runs by their name alone."""
+        """Resumes the run of this directory, if there is one; Trackio identifies runs by name."""
         self.init_kwargs["name"] = f"{self._output.absolute().name}-{_run_id(self._output)}"
         super().start()
 
@@ -92,7 +92,7 @@ _CLASSES: dict[str, type[RunTensorBoard | RunWandB | RunTrackio]] = {
 
 
 def _run_id(output: Path) -> str:
-    """An id that is the run's own: drawn when it first starts and the same whenever it goes on."""
+    """The id of the run: drawn when it first starts, and kept when it resumes."""
     file = tracker_files(output) / "run-id"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ from vanilla_transformer.evaluation.loading import LoadableMetric
 
 
 class PaperBleu(LoadableMetric):
-    """BLEU of raw text as the paper's authors counted it with get_ende_bleu.
+    """BLEU of raw text as the paper's authors computed it with get_ende_bleu.
 
-    The words are those of the Moses tokenizer, quotes are straight and compounds parted at their hyphens. Its
-    configuration is the language of the text, German if there is none.
+    Moses tokenization, straight quotes, compounds split at hyphens. The configuration is the language of the text,
+    German by default.
     """
 
     metric = "paper_bleu"

@@ -4,6 +4,6 @@ from vanilla_transformer.evaluation.loading import LoadableMetric
 
 
 class Per(LoadableMetric):
-    """Edits to the nearest reference over that reference's length, as counted for phonemes: lower is better."""
+    """Phoneme error rate: edits to the nearest reference divided by its length; lower is better."""
 
     metric = "per"

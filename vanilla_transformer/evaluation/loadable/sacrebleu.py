@@ -4,6 +4,6 @@ from vanilla_transformer.evaluation.loading import LoadableMetric
 
 
 class Sacrebleu(LoadableMetric):
-    """BLEU of detokenized text with sacreBLEU's own settings."""
+    """BLEU of detokenized text with sacreBLEU's default settings."""
 
     metric = "sacrebleu"

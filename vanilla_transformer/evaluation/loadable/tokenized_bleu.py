@@ -4,6 +4,6 @@ from vanilla_transformer.evaluation.loading import LoadableMetric
 
 
 class TokenizedBleu(LoadableMetric):
-    """BLEU of text that is split into words already, taken as it is; no smoothing, as multi-bleu.perl."""
+    """BLEU of text that is already tokenized; no smoothing, as in multi-bleu.perl."""
 
     metric = "tokenized_bleu"

@@ -4,6 +4,6 @@ from vanilla_transformer.evaluation.loading import LoadableMetric
 
 
 class Wer(LoadableMetric):
-    """Share of items that equal none of their references, as counted for pronunciations: lower is better."""
+    """Word error rate of grapheme-to-phoneme conversion: share of items that match no reference; lower is better."""
 
     metric = "wer"
