@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import vanilla_transformer
-from vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
@@ -22,13 +21,34 @@ LAYERS = [
 ]
 SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
 SIBLINGS = {
+    "configuration_vanilla_transformer_decoder": {"configuration_vanilla_transformer"},
+    "configuration_vanilla_transformer_encoder": {"configuration_vanilla_transformer"},
+    "layers": {"configuration_vanilla_transformer"},
+    "stacks": {"configuration_vanilla_transformer", "layers", "saving"},
+    "heads": {"loss"},
     "modeling_vanilla_transformer": {
         "configuration_vanilla_transformer",
         "generation",
+        "heads",
         "loss",
+        "pipeline_vanilla_transformer",
         "saving",
+        "stacks",
     },
-    "saving": {"pipeline_vanilla_transformer"},
+    "modeling_vanilla_transformer_decoder": {
+        "configuration_vanilla_transformer_decoder",
+        "heads",
+        "layers",
+        "loss",
+        "stacks",
+    },
+    "modeling_vanilla_transformer_encoder": {
+        "configuration_vanilla_transformer_encoder",
+        "heads",
+        "layers",
+        "loss",
+        "stacks",
+    },
     "generation": {
         "configuration_vanilla_transformer",
         "fast_generation",
@@ -105,25 +125,29 @@ def test_shipped_files_import_only_what_the_hub_can_follow(name: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "section"),
+    ("place", "section"),
     [
-        ("Encoder", "Section 3.1"),
-        ("EncoderLayer", "Section 3.1"),
-        ("Decoder", "Section 3.1"),
-        ("DecoderLayer", "Section 3.1"),
-        ("scaled_dot_product_attention", "Section 3.2.1, Eq. 1"),
-        ("MultiHeadAttention", "Section 3.2.2"),
-        ("PositionwiseFeedForward", "Section 3.3, Eq. 2"),
-        ("PositionalEncoding", "Section 3.5"),
-        ("Dropout", "Section 5.4"),
-        ("VanillaTransformerForConditionalGeneration.loss_function", "Section 5.4"),
-        ("_Stack.embed", "Sections 3.4"),
+        ("stacks.Encoder", "Section 3.1"),
+        ("layers.EncoderLayer", "Section 3.1"),
+        ("stacks.Decoder", "Section 3.1"),
+        ("layers.DecoderLayer", "Section 3.1"),
+        ("modeling_vanilla_transformer_encoder.VanillaTransformerEncoderModel", "Section 3.1"),
+        ("modeling_vanilla_transformer_decoder.VanillaTransformerDecoderModel", "Section 3.1"),
+        ("layers.scaled_dot_product_attention", "Section 3.2.1, Eq. 1"),
+        ("layers.MultiHeadAttention", "Section 3.2.2"),
+        ("layers.PositionwiseFeedForward", "Section 3.3, Eq. 2"),
+        ("heads.LanguageModelHead._project", "Section 3.4"),
+        ("layers.PositionalEncoding", "Section 3.5"),
+        ("layers.Dropout", "Section 5.4"),
+        ("heads.LanguageModelHead.loss_function", "Section 5.4"),
+        ("stacks.Stack.embed", "Sections 3.4"),
     ],
 )
-def test_blocks_say_which_section_they_are(name: str, section: str):
-    block = modeling
-    for part in name.split("."):
-        block = getattr(block, part)
+def test_blocks_say_which_section_they_are(place: str, section: str):
+    file, *names = place.split(".")
+    block = import_module(f"vanilla_transformer.model.{file}")
+    for name in names:
+        block = getattr(block, name)
     assert block.__doc__.startswith(section)
 
 
@@ -148,6 +172,14 @@ def test_modules_say_which_section_they_are(module: str, section: str):
 def test_public_names_are_these():
     assert vanilla_transformer.__all__ == [
         "VanillaTransformerConfig",
+        "VanillaTransformerDecoderConfig",
+        "VanillaTransformerDecoderForCausalLM",
+        "VanillaTransformerDecoderModel",
+        "VanillaTransformerEncoderConfig",
+        "VanillaTransformerEncoderForMaskedLM",
+        "VanillaTransformerEncoderForSequenceClassification",
+        "VanillaTransformerEncoderForTokenClassification",
+        "VanillaTransformerEncoderModel",
         "VanillaTransformerForConditionalGeneration",
         "VanillaTransformerModel",
         "VanillaTransformerText2TextGenerationPipeline",

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need", for training on your own text and at home in Hugging Face.
 
-Importing the package registers its classes: after it `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM`,
-`AutoTokenizer` and `pipeline("translation")` know its models.
+Importing the package registers its classes: after it the Auto classes of transformers and `pipeline("translation")`
+know its models.
 """
 
 import sys
@@ -11,10 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
+    from .model.configuration_vanilla_transformer_decoder import (
+        VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
+    )
+    from .model.configuration_vanilla_transformer_encoder import (
+        VanillaTransformerEncoderConfig as VanillaTransformerEncoderConfig,
+    )
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
     )
     from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
+    from .model.modeling_vanilla_transformer_decoder import (
+        VanillaTransformerDecoderForCausalLM as VanillaTransformerDecoderForCausalLM,
+    )
+    from .model.modeling_vanilla_transformer_decoder import (
+        VanillaTransformerDecoderModel as VanillaTransformerDecoderModel,
+    )
+    from .model.modeling_vanilla_transformer_encoder import (
+        VanillaTransformerEncoderForMaskedLM as VanillaTransformerEncoderForMaskedLM,
+    )
+    from .model.modeling_vanilla_transformer_encoder import (
+        VanillaTransformerEncoderForSequenceClassification as VanillaTransformerEncoderForSequenceClassification,
+    )
+    from .model.modeling_vanilla_transformer_encoder import (
+        VanillaTransformerEncoderForTokenClassification as VanillaTransformerEncoderForTokenClassification,
+    )
+    from .model.modeling_vanilla_transformer_encoder import (
+        VanillaTransformerEncoderModel as VanillaTransformerEncoderModel,
+    )
     from .model.pipeline_vanilla_transformer import (
         VanillaTransformerText2TextGenerationPipeline as VanillaTransformerText2TextGenerationPipeline,
     )
@@ -29,6 +53,14 @@ _HOMES = {
     "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoderConfig": ".model.configuration_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderModel": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderForMaskedLM": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderForSequenceClassification": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerEncoderForTokenClassification": ".model.modeling_vanilla_transformer_encoder",
+    "VanillaTransformerDecoderConfig": ".model.configuration_vanilla_transformer_decoder",
+    "VanillaTransformerDecoderModel": ".model.modeling_vanilla_transformer_decoder",
+    "VanillaTransformerDecoderForCausalLM": ".model.modeling_vanilla_transformer_decoder",
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
     "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",

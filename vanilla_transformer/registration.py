@@ -10,19 +10,60 @@ from types import ModuleType
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
+from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
+)
+from vanilla_transformer.model.modeling_vanilla_transformer_decoder import (
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerDecoderModel,
+)
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+    VanillaTransformerEncoderModel,
 )
 from vanilla_transformer.model.pipeline_vanilla_transformer import LANGUAGES, PIPELINES
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 logger = logging.get_logger(__name__)
+
+# Each family: its configuration, and its model for each Auto class.
+FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
+    VanillaTransformerConfig: {
+        AutoModel: VanillaTransformerModel,
+        AutoModelForSeq2SeqLM: VanillaTransformerForConditionalGeneration,
+    },
+    VanillaTransformerEncoderConfig: {
+        AutoModel: VanillaTransformerEncoderModel,
+        AutoModelForMaskedLM: VanillaTransformerEncoderForMaskedLM,
+        AutoModelForSequenceClassification: VanillaTransformerEncoderForSequenceClassification,
+        AutoModelForTokenClassification: VanillaTransformerEncoderForTokenClassification,
+    },
+    VanillaTransformerDecoderConfig: {
+        AutoModel: VanillaTransformerDecoderModel,
+        AutoModelForCausalLM: VanillaTransformerDecoderForCausalLM,
+    },
+}
 
 
 class _PipelinesOfThePackage:
@@ -85,7 +126,8 @@ def _add_default_targets(constants: ModuleType) -> None:
     for name, targets in vars(constants).items():
         if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
             ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]
-            targets.setdefault(VanillaTransformerConfig.model_type, ours)
+            for config in FAMILIES:
+                targets.setdefault(config.model_type, ours)
 
 
 class _OnceImported(MetaPathFinder):
@@ -112,10 +154,11 @@ if _PEFT_CONSTANTS in sys.modules:
 else:
     sys.meta_path.insert(0, _OnceImported())
 
-AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
-AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
-AutoTokenizer.register(VanillaTransformerConfig, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
+for family, models in FAMILIES.items():
+    AutoConfig.register(family.model_type, family, exist_ok=True)
+    for auto_class, model in models.items():
+        auto_class.register(family, model, exist_ok=True)
+    AutoTokenizer.register(family, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
 
 _register_pipelines()
 VanillaTransformerConfig.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import MultiHeadAttention
+from vanilla_transformer.model.layers import MultiHeadAttention
 
 # As in base: a head for each 64 of the width.
 HEAD_WIDTH = 64

@@ -5,7 +5,7 @@ import torch
 
 from vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.inspection import KINDS, InspectionError, Pieces, attention
-from vanilla_transformer.model.modeling_vanilla_transformer import scaled_dot_product_attention
+from vanilla_transformer.model.layers import scaled_dot_product_attention
 
 
 def test_weights_are_those_of_a_pass_with_the_written_out_attention(model, tokenizer):

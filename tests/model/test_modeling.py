@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Dropout, Encoder, PositionalEncoding
+from vanilla_transformer.model.layers import Dropout, PositionalEncoding
+from vanilla_transformer.model.stacks import Decoder, Encoder
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
 MASK = (SOURCE != 0).long()

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model.modeling_vanilla_transformer import Decoder, Encoder, VanillaTransformerModel
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerModel
+from vanilla_transformer.model.stacks import Decoder, Encoder
 
 SOURCE = torch.tensor([[5, 9, 7, 8, 2], [11, 4, 2, 0, 0]])
 LABELS = torch.tensor([[6, 3, 12, 2], [9, 2, -100, -100]])

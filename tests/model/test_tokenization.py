@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TextStreamer
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast, TextStreamer
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
@@ -345,3 +345,36 @@ def test_saved_file_serves_the_tokenizers_library(tokenizer: VanillaTransformerT
     ids = alone.encode("the cat's mat").ids
     assert ids == tokenizer("the cat's mat")["input_ids"]
     assert alone.decode(ids) == "the cat's mat"
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram", "character", "presplit"])
+def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str, tmp_path):
+    texts = ["the cat sat on the mat.", "un été à Paris (the cat)"] * 3
+    size = {"character": 262, "presplit": None}.get(algorithm, 285)
+    plain = VanillaTransformerTokenizer.train(texts, size, algorithm)
+    made = VanillaTransformerTokenizer.train(texts, size and size + 1, algorithm, mask_token=True)
+    assert len(made) == len(plain) + 1 and made.mask_token_id == len(plain)
+    made.save_pretrained(tmp_path)
+    for masked in (made, AutoTokenizer.from_pretrained(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)):
+        for text in ("the cat", "  two </s> é\n", "<masked", "(mask>"):
+            assert masked(text)["input_ids"] == plain(text)["input_ids"]
+        tokens = masked.tokenize("the <mask> on (<mask>)</s>")
+        pieces = plain.tokenize("the"), plain.tokenize("the on")[len(plain.tokenize("the")) :]
+        if algorithm == "character":
+            pieces = plain.tokenize("the "), plain.tokenize(" on")
+        assert tokens[: sum(map(len, pieces)) + 1] == [*pieces[0], "<mask>", *pieces[1]]
+        assert tokens.count("<mask>") == 2 and "</s>" not in tokens
+
+
+def test_what_stands_around_a_text_is_as_asked():
+    texts = ["the cat sat on the mat."]
+    for begins, ends, expected in (
+        (True, True, ["<s>", "a", "</s>", "b", "</s>"]),
+        (True, False, ["<s>", "a", "<s>", "b"]),
+        (False, False, ["a", "b"]),
+    ):
+        tokenizer = VanillaTransformerTokenizer.train(texts, 260, "character", begins=begins, ends=ends)
+        assert tokenizer("a", "b").tokens() == expected
+        assert tokenizer.decode(tokenizer("a b")["input_ids"], skip_special_tokens=True) == "a b"
+    with pytest.raises(ValueError, match="at least 261, for 256 bytes and 5 special tokens, not 260"):
+        VanillaTransformerTokenizer.train(texts, 260, mask_token=True)

@@ -128,7 +128,7 @@ def _named(what: str, number: int | str, count: int) -> str:
 
 
 def _encodings(config: "VanillaTransformerConfig", positions: int) -> np.ndarray:
-    from vanilla_transformer.model.modeling_vanilla_transformer import PositionalEncoding
+    from vanilla_transformer.model.layers import PositionalEncoding
 
     if config.positional_encoding != "sinusoidal":
         raise InspectionError("Learned positions are weights of a model: only sinusoidal ones follow from its sizes.")

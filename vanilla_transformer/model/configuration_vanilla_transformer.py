@@ -1,7 +1,7 @@
 """The paper's hyper-parameters, and its published settings by name."""
 
 import difflib
-from typing import Any
+from typing import Any, Self
 
 from transformers import PreTrainedConfig
 
@@ -45,51 +45,49 @@ _LARGEST = {
     "max_position_embeddings": 2**24,
 }
 _STACKS = ("encoder", "decoder")
+_SHARES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "layer_norm_eps")
 _SWITCHES = ("attention_bias", "output_bias", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 
+# Tensor parallel, within a stack: a process has some of the heads, and some of the feed-forward layers' inner units.
+STACK_TP_PLAN = {
+    **{f"layers.*.self_attention.{name}_proj": "colwise" for name in "qkv"},
+    "layers.*.self_attention.out_proj": "rowwise",
+    "layers.*.feed_forward.w_1": "colwise",
+    "layers.*.feed_forward.w_2": "rowwise",
+}
 
-class VanillaTransformerConfig(PreTrainedConfig):
-    """Sizes and settings of the Transformer of "Attention Is All You Need"; the defaults are its base model.
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class VanillaTransformerBaseConfig(PreTrainedConfig):
+    """Sizes and settings that all families share; the defaults are the base model of "Attention Is All You Need".
 
     Args:
-        vocab_size: Number of types in the one vocabulary of source and target (section 5.1).
+        vocab_size: Number of entries in the one vocabulary (section 5.1).
         d_model: Width of every layer's output (section 3.1).
         d_ff: Inner width of the feed-forward layers (section 3.3).
         num_heads: Parallel attention heads h (section 3.2.2).
         d_k: Width of a head's queries and keys; `d_model // num_heads` where not given.
         d_v: Width of a head's values; `d_model // num_heads` where not given.
-        encoder_layers: N of the encoder (section 3.1).
-        decoder_layers: N of the decoder.
         dropout: P_drop, on each sub-layer's output and on the sums of embeddings and positions (section 5.4).
+        attention_dropout: Share of the attention weights that is dropped. Off, as section 5.4 names two places for
+            dropout and this is neither; its authors' later code and most lectures have it.
+        activation_dropout: Share of the feed-forward networks' inner values that is dropped. Off for the same reason.
         label_smoothing: ε_ls, applied to the training loss alone (section 5.4).
         positional_encoding: `sinusoidal` (section 3.5) or `learned` (Table 3, row E).
         max_position_embeddings: Longest sequence of `learned` positions; sinusoidal ones have no limit.
         layer_norm_eps: Added to the variance in layer normalisation; the paper gives none, its authors' code 1e-6.
         attention_bias: Biases in the attention projections; the paper's projections are matrices.
-        output_bias: A bias on the logits, which the paper has not; models converted from Marian have one.
-        activation_function: Between the two products of Eq. 2.
-        tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
+        output_bias: A bias on the logits over the vocabulary, which the paper has not.
+        activation_function: Between the two products of Eq. 2; any that transformers knows, such as `gelu`.
+        tie_word_embeddings: One matrix for input and output (section 3.4).
     """
 
-    model_type = "vanilla_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
-    attribute_map = {
-        "hidden_size": "d_model",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "encoder_layers",
-        "head_dim": "d_k",
-    }
-
-    # Tensor parallel: a process has some of the heads, and some of the feed-forward layers' inner units.
-    base_model_tp_plan = {
-        **{f"{stack}.layers.*.self_attention.{name}_proj": "colwise" for stack in _STACKS for name in "qkv"},
-        **{f"decoder.layers.*.cross_attention.{name}_proj": "colwise" for name in "qkv"},
-        **{f"{stack}.layers.*.self_attention.out_proj": "rowwise" for stack in _STACKS},
-        "decoder.layers.*.cross_attention.out_proj": "rowwise",
-        **{f"{stack}.layers.*.feed_forward.w_1": "colwise" for stack in _STACKS},
-        **{f"{stack}.layers.*.feed_forward.w_2": "rowwise" for stack in _STACKS},
-    }
+    attribute_map = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_k"}
 
     vocab_size: int = 37000
     d_model: int = 512
@@ -97,9 +95,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     num_heads: int = 8
     d_k: int | None = None
     d_v: int | None = None
-    encoder_layers: int = 6
-    decoder_layers: int = 6
     dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
     label_smoothing: float | int = 0.1
     positional_encoding: str = "sinusoidal"
     max_position_embeddings: int = 1024
@@ -108,12 +106,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     output_bias: bool = False
     activation_function: str = "relu"
     tie_word_embeddings: bool = True
-    is_encoder_decoder: bool = True
-    use_cache: bool = True
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_sizes("d_model", "num_heads")
@@ -125,7 +120,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 )
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        self._check_sizes(*_LARGEST)
+        self._check_sizes(*(name for name in _LARGEST if hasattr(self, name)))
         self._check_choices()
         super().__post_init__(**kwargs)
 
@@ -140,15 +135,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be at most {_LARGEST[name]:,}, not {value:,}.")
 
     def _check_choices(self) -> None:
-        for name in ("dropout", "label_smoothing", "layer_norm_eps"):
+        for name in _SHARES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}.")
         for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
+            if not isinstance(getattr(self, name, False), bool):
                 raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}.")
         for name in _TOKENS:
-            if getattr(self, name) is not None and not _is_int(getattr(self, name)):
+            if getattr(self, name, None) is not None and not _is_int(getattr(self, name)):
                 raise ValueError(f"{name} must be the id of a token, not {getattr(self, name)!r}.")
         ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
         if not all(end is None or _is_int(end) for end in ends):
@@ -168,8 +163,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return list(_PRESETS)
 
     @classmethod
-    def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
-        """The configuration called `name`, with any field overridden.
+    def from_preset(cls, name: str, **overrides: Any) -> Self:
+        """The configuration called `name`, with any field overridden; of a family with one stack, its layers alone.
 
         Raises:
             ValueError: There is no preset of that name.
@@ -178,11 +173,36 @@ class VanillaTransformerConfig(PreTrainedConfig):
             near = difflib.get_close_matches(name, _PRESETS, n=1, cutoff=0.4)
             meant = f", did you mean {near[0]!r}? There" if near else "; there"
             raise ValueError(f"There is no preset {name!r}{meant} are {', '.join(_PRESETS)}.")
-        return cls(**{**_PRESETS[name], **overrides})
+        fields = {field: value for field, value in _PRESETS[name].items() if hasattr(cls, field)}
+        return cls(**{**fields, **overrides})
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+class VanillaTransformerConfig(VanillaTransformerBaseConfig):
+    """Sizes and settings of the Transformer of "Attention Is All You Need"; the defaults are its base model.
+
+    Beside what is said of `VanillaTransformerBaseConfig`:
+
+    Args:
+        encoder_layers: N of the encoder (section 3.1).
+        decoder_layers: N of the decoder.
+        output_bias: Models converted from Marian have one.
+        tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
+    """
+
+    model_type = "vanilla_transformer"
+    attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "encoder_layers"}
+
+    base_model_tp_plan = {
+        **{f"{stack}.{name}": style for stack in _STACKS for name, style in STACK_TP_PLAN.items()},
+        **{f"decoder.layers.*.cross_attention.{name}_proj": "colwise" for name in "qkv"},
+        "decoder.layers.*.cross_attention.out_proj": "rowwise",
+    }
+
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+    decoder_start_token_id: int | None = 1
 
 
-__all__ = ["VanillaTransformerConfig"]
+__all__ = ["STACK_TP_PLAN", "VanillaTransformerBaseConfig", "VanillaTransformerConfig"]

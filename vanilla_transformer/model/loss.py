@@ -44,6 +44,55 @@ def label_smoothed_loss(
     return total / number_of_items(labels, num_items_in_batch)
 
 
+def next_token_loss(
+    logits: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **kwargs: Any
+) -> torch.Tensor:
+    """`label_smoothed_loss` of each position's logits on the next position's label, as a decoder-only model has it.
+
+    Args:
+        logits: (batch, length, vocabulary).
+        labels: (batch, length), the first of which no position predicts.
+        shift_labels: (batch, length), in the place of `labels` where they stand at the position that predicts them.
+        **kwargs: As of `label_smoothed_loss`.
+    """
+    logits, labels = (logits[:, :-1], labels[:, 1:]) if shift_labels is None else (logits, shift_labels)
+    return label_smoothed_loss(logits, labels, **kwargs)
+
+
+def classification_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    problem_type: str | None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Mean loss of a row, or of a row's numbers, as the library's `problem_type` has it.
+
+    Args:
+        logits: (rows, labels).
+        labels: Classes in any shape, -100 where they do not count; or (rows, labels), 0 and 1 for several labels each,
+            or numbers for regression.
+        problem_type: `regression`, `single_label_classification` or `multi_label_classification`.
+        num_items_in_batch: What the sum is divided by; the labels of this batch if None.
+        label_smoothing: ε_ls over the classes of `single_label_classification`.
+    """
+    labels = labels.to(logits.device)
+    if problem_type == "single_label_classification":
+        return label_smoothed_loss(
+            logits.view(-1, logits.shape[-1])[None], labels.view(1, -1), None, num_items_in_batch, label_smoothing
+        )
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"{problem_type} needs labels of the logits' shape {tuple(logits.shape)}, not {tuple(labels.shape)}."
+        )
+    labels = labels.view_as(logits).float()
+    if problem_type == "regression":
+        total = torch.nn.functional.mse_loss(logits.float(), labels, reduction="sum")
+    else:
+        total = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+    return total / (labels.numel() if num_items_in_batch is None else number_of_items(labels, num_items_in_batch))
+
+
 def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
     """What a summed loss is divided by: the given number, or that of the labels that count."""
     if num_items_in_batch is None:

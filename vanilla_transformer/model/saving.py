@@ -3,18 +3,10 @@
 import os
 import re
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
-
-from .pipeline_vanilla_transformer import custom_pipelines
-
-_AUTO_MAP = {
-    "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
-    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-    "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
-}
 
 # In the first models the embedding that all share was the encoder's.
 _OLD_NAME = re.compile(r"(^|\.)encoder\.embed_tokens\.weight$")
@@ -31,17 +23,26 @@ def rename_old_weights(weights: MutableMapping[str, Any]) -> None:
 
 
 class SavedWithItsCode:
-    """A model that is saved with the code of its classes and of its pipelines."""
+    """A model that is saved with the code of its classes and of its pipelines.
+
+    Attributes:
+        hub_classes: The class for each Auto class, by its file.
+        hub_pipelines: The pipelines that a saved configuration names, where the library has none.
+    """
 
     config: Any
+    hub_classes: ClassVar[dict[str, str]] = {}
+    hub_pipelines: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does: with the files of the classes, as they are registered for the Auto classes.
 
         The library names one Auto class for a model; the others and the pipelines are named here.
         """
-        self.config.auto_map = {**_AUTO_MAP, **(getattr(self.config, "auto_map", None) or {})}
-        self.config.custom_pipelines = custom_pipelines()
+        if self.hub_classes:
+            self.config.auto_map = {**self.hub_classes, **(getattr(self.config, "auto_map", None) or {})}
+        if self.hub_pipelines:
+            self.config.custom_pipelines = self.hub_pipelines
         # In its "original format" the library would bring the names of earlier versions back.
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]

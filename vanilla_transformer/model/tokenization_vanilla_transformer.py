@@ -1,6 +1,7 @@
 """Section 5.1: one vocabulary of sub-words for source and target, from which any text comes back exactly."""
 
 import copy
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,9 @@ ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
 
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence, 3 is there because the library wants it.
 _SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+# Only where it is asked for, after all others: masked language models read it in the place of a piece.
+_MASK_TOKEN = "<mask>"
 
 # What `_TO_BYTES` writes for each of the 256 bytes.
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -80,7 +84,16 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     """
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int | None = None, algorithm: str = "bpe") -> Self:
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int | None = None,
+        algorithm: str = "bpe",
+        *,
+        begins: bool = False,
+        ends: bool = True,
+        mask_token: bool = False,
+    ) -> Self:
         """Learns a vocabulary; the same texts in the same order give the same one.
 
         Words of more than 1,000 characters are learned from in pieces of so many, and are split like any other later.
@@ -92,6 +105,10 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             algorithm: `bpe` (byte-pair encoding), `wordpiece` (its pieces, the longest first), `unigram` (the
                 likeliest pieces), `character` (one piece for each character), or `presplit` (for text that is split
                 already: what stands between spaces, where a piece of a word that goes on ends with `@@`).
+            begins: Whether `<s>` stands before a text, as decoder-only and encoder-only models have it.
+            ends: Whether `</s>` stands after it; a decoder-only model goes on with a text that it is given.
+            mask_token: Whether there is a `<mask>`. That string stands for it in every text, as for no other token;
+                the space before it is part of what it masks.
 
         Raises:
             VocabularyError: The texts cannot give so many types.
@@ -100,11 +117,13 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             raise ValueError("Give an iterable of texts to learn a vocabulary from, not one text.")
         if algorithm not in ALGORITHMS:
             raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+        wanted = vocab_size
+        vocab_size = None if wanted is None else wanted - mask_token
         least = len(_SPECIAL_TOKENS) + len(_BYTES)
         if vocab_size is not None and vocab_size < least:
             raise ValueError(
-                f"vocab_size must be at least {least}, for {len(_BYTES)} bytes and {len(_SPECIAL_TOKENS)} special "
-                f"tokens, not {vocab_size}."
+                f"vocab_size must be at least {least + mask_token}, for {len(_BYTES)} bytes and "
+                f"{len(_SPECIAL_TOKENS) + mask_token} special tokens, not {wanted}."
             )
         if vocab_size is not None and vocab_size > _MOST_TYPES:
             raise ValueError(f"vocab_size must be at most {_MOST_TYPES}, not {vocab_size}.")
@@ -116,13 +135,15 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             tokenizer = _learn_characters(texts, vocab_size)
         else:
             tokenizer = _learn_sub_words(texts, vocab_size, algorithm)
-        if vocab_size is not None and tokenizer.get_vocab_size() < vocab_size:
-            raise VocabularyError(vocab_size, tokenizer.get_vocab_size())
-        end = _SPECIAL_TOKENS["eos_token"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
-        )
-        return cls(tokenizer_object=tokenizer, split_special_tokens=True, **_SPECIAL_TOKENS)
+        available = tokenizer.get_vocab_size() + mask_token
+        if wanted is not None and available < wanted:
+            raise VocabularyError(wanted, available)
+        names = dict(_SPECIAL_TOKENS)
+        if mask_token:
+            tokenizer = _with_mask_token(tokenizer)
+            names["mask_token"] = _MASK_TOKEN
+        tokenizer.post_processor = _template(tokenizer, begins, ends)
+        return cls(tokenizer_object=tokenizer, split_special_tokens=True, **names)
 
     def detokenize(self, text: str) -> str:
         """The text as a translation into it comes out: the same, but for `presplit`, whose pieces become words."""
@@ -133,8 +154,9 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         """A special token that a user adds is found in text, as everywhere; the four of the class never are."""
         if not special_tokens:
             return super()._add_tokens(new_tokens)
-        of_the_class = [token for token in new_tokens if str(token) in _SPECIAL_TOKENS.values()]
-        added = [token for token in new_tokens if str(token) not in _SPECIAL_TOKENS.values()]
+        own = {*_SPECIAL_TOKENS.values(), self.mask_token if self.mask_token in self.get_vocab() else None}
+        of_the_class = [token for token in new_tokens if str(token) in own]
+        added = [token for token in new_tokens if str(token) not in own]
         known = [str(token) for token in self._extra_special_tokens]
         self._extra_special_tokens += [str(token) for token in added if str(token) not in known]
         # The backend finds no token in text that it takes for special: `_decode` skips these.
@@ -170,6 +192,45 @@ def count_long_words(texts: Iterable[str]) -> int:
 
 def _special_tokens() -> list[AddedToken]:
     return [AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS.values()]
+
+
+def _template(tokenizer: Tokenizer, begins: bool, ends: bool) -> processors.TemplateProcessing | None:
+    """What stands before a text, between the two of a pair and at the end; None for nothing."""
+    start, end = _SPECIAL_TOKENS["bos_token"], _SPECIAL_TOKENS["eos_token"]
+    first, last = [start] * begins, [end] * ends
+    if not (begins or ends):
+        return None
+    return processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *(last or first), "$B", *last],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in {*first, *last}],
+    )
+
+
+def _with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
+    """The same with one piece more, which no other takes part in and which takes the space before it.
+
+    It is found as a piece like any other, for the backend finds no special token in text that is only text.
+    """
+    parts = json.loads(tokenizer.to_str())
+    vocabulary = parts["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        vocabulary.append([_MASK_TOKEN, 0.0])
+    else:
+        vocabulary[_MASK_TOKEN] = len(vocabulary)
+    if parts["model"]["type"] == "BPE":
+        parts["model"]["ignore_merges"] = True
+    for part in parts["pre_tokenizer"]["pretokenizers"]:
+        for split in part.get("pretokenizers", [part]):
+            if split["type"] == "Split":
+                split["pattern"]["Regex"] = f"{_MASK_TOKEN}|{split['pattern']['Regex']}"
+    masked = Tokenizer.from_str(json.dumps(parts))
+    alone = pre_tokenizers.Split(_MASK_TOKEN, "isolated")
+    masked.pre_tokenizer = pre_tokenizers.Sequence([alone, masked.pre_tokenizer])
+    if masked.normalizer is not None:
+        space = normalizers.Replace(f" {_MASK_TOKEN}", _MASK_TOKEN)
+        masked.normalizer = normalizers.Sequence([masked.normalizer, space])
+    return masked
 
 
 def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str) -> Tokenizer:

@@ -1,0 +1,26 @@
+"""Sizes and settings of the decoder of "Attention Is All You Need" on its own."""
+
+from .configuration_vanilla_transformer import STACK_TP_PLAN, VanillaTransformerBaseConfig
+
+
+class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
+    """Sizes and settings of a decoder-only model; the defaults are the decoder of the paper's base model.
+
+    Beside what is said of `VanillaTransformerBaseConfig`:
+
+    Args:
+        decoder_layers: N (section 3.1), each without the attention to an encoder's output.
+        label_smoothing: Off: section 5.4 has it for translation, where it "hurts perplexity, but improves BLEU", and
+            a language model is measured by its perplexity.
+    """
+
+    model_type = "vanilla_transformer_decoder"
+    attribute_map = {**VanillaTransformerBaseConfig.attribute_map, "num_hidden_layers": "decoder_layers"}
+    base_model_tp_plan = STACK_TP_PLAN
+
+    decoder_layers: int = 6
+    label_smoothing: float | int = 0.0
+    use_cache: bool = True
+
+
+__all__ = ["VanillaTransformerDecoderConfig"]

@@ -1,0 +1,111 @@
+"""Section 3.4: the output projection over the vocabulary, and section 5.4: its loss, for all language models.
+
+Shapes in names: B batch · T target · D d_model · V vocabulary.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from .loss import label_smoothed_loss, number_of_items, summed_cross_entropy
+
+
+class LanguageModelHead:
+    """`lm_head` over a model's last states: logits, and the loss with or without them."""
+
+    config: Any
+    training: bool
+    lm_head: Any
+    get_input_embeddings: Callable[[], nn.Module]
+    _modules: dict[str, Any]
+    _plain_loss: Callable[..., torch.Tensor] = staticmethod(label_smoothed_loss)
+
+    def _logits_and_loss(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Logits (batch, target length, vocabulary) unless they are skipped, and the loss where there are labels."""
+        logits_BTV, loss = None, None
+        if not skip_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits_BTV = self._project(hidden_BTD[:, kept])
+        if labels is not None:
+            if logits_BTV is None and self._has_plain_loss():
+                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
+            else:
+                loss = self.loss_function(
+                    logits=self._project(hidden_BTD) if logits_BTV is None else logits_BTV,
+                    labels=labels,
+                    vocab_size=self.config.vocab_size,
+                    num_items_in_batch=num_items_in_batch,
+                    **kwargs,
+                )
+        return logits_BTV, loss
+
+    def _project(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        """Section 3.4: the shared embedding is the output projection too, with all that an adapter adds to it.
+
+        LoRA wraps a module and leaves its weight as it is until it is merged: all rows are asked of the module.
+        """
+        if not self._has_adapted_embedding():
+            return self.lm_head(hidden_BTD)
+        every_entry = torch.arange(self.lm_head.out_features, device=hidden_BTD.device)
+        return nn.functional.linear(hidden_BTD, self.get_input_embeddings()(every_entry), self.lm_head.bias)
+
+    def _has_adapted_embedding(self) -> bool:
+        shared = self.get_input_embeddings()
+        return (
+            not isinstance(shared, nn.Embedding)
+            and isinstance(self.lm_head, nn.Linear)
+            and getattr(shared, "weight", None) is self.lm_head.weight
+        )
+
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        """Section 5.4, or what was set in its place."""
+        # What is a module itself is not seen by the setter.
+        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
+        return custom or partial(self._plain_loss, label_smoothing=self._label_smoothing())
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
+        self._loss_function = value
+
+    def _label_smoothing(self) -> float:
+        return float(self.config.label_smoothing) if self.training else 0.0
+
+    def _has_plain_loss(self) -> bool:
+        """Whether loss and projection are those of the paper, and none that others have set or adapted."""
+        return (
+            isinstance(self.loss_function, partial)
+            and self.loss_function.func is self._plain_loss
+            and isinstance(self.lm_head, nn.Linear)
+            and not self._has_adapted_embedding()
+        )
+
+    def _loss_without_logits(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        total = summed_cross_entropy(
+            hidden_BTD.flatten(0, 1),
+            self.lm_head.weight,
+            labels.flatten(),
+            self._label_smoothing(),
+            self.lm_head.bias,
+        )
+        return total / number_of_items(labels, num_items_in_batch)
+
+
+__all__ = ["LanguageModelHead"]

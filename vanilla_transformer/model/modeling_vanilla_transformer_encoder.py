@@ -1,0 +1,230 @@
+"""The encoder of section 3.1 on its own: for masked language models, classifiers of texts and of their tokens.
+
+Shapes in names: B batch · T positions · D d_model · C labels.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.utils import can_return_tuple
+
+from .configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
+from .heads import LanguageModelHead
+from .layers import Dropout
+from .loss import check_labels, classification_loss
+from .stacks import Encoder, VanillaTransformerPreTrainedModel
+
+_FILE = "modeling_vanilla_transformer_encoder"
+
+
+class _EncoderOnly(VanillaTransformerPreTrainedModel):
+    """What the encoder-only models have with each head and without."""
+
+    config: VanillaTransformerEncoderConfig
+    hub_classes = {
+        "AutoConfig": "configuration_vanilla_transformer_encoder.VanillaTransformerEncoderConfig",
+        "AutoModel": f"{_FILE}.VanillaTransformerEncoderModel",
+        "AutoModelForMaskedLM": f"{_FILE}.VanillaTransformerEncoderForMaskedLM",
+        "AutoModelForSequenceClassification": f"{_FILE}.VanillaTransformerEncoderForSequenceClassification",
+        "AutoModelForTokenClassification": f"{_FILE}.VanillaTransformerEncoderForTokenClassification",
+    }
+
+
+class VanillaTransformerEncoderModel(_EncoderOnly, Encoder):  # type: ignore[misc]  # Of another configuration.
+    """Section 3.1: a stack of N encoder layers, to the last states (batch, length, d_model)."""
+
+    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
+        super().__init__(config)  # type: ignore[arg-type]
+
+
+class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
+    """An encoder that predicts tokens where they are masked, by the embedding of section 3.4."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Token ids (batch, length) to logits (batch, length, vocabulary) and a loss.
+
+        Args:
+            input_ids: Tokens, some of them masked, (batch, length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length).
+            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            labels: The tokens at masked places, -100 elsewhere, (batch, length).
+            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
+        """
+        if labels is not None:
+            check_labels(labels, self.config.vocab_size)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
+        hidden_BTD = outputs.last_hidden_state
+        logits, loss = self._logits_and_loss(hidden_BTD, labels, num_items_in_batch, 0, skip_logits, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class _Classifier(_EncoderOnly):
+    """An encoder with a linear classifier, over which section 5.4's dropout and label smoothing act as elsewhere."""
+
+    def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
+        super().__init__(config)
+        self.num_labels: int = config.num_labels  # type: ignore[assignment]
+        self.model = VanillaTransformerEncoderModel(config)
+        self.dropout = Dropout(config.dropout)
+        self.classifier = nn.Linear(config.d_model, self.num_labels)
+        self.post_init()
+
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        """The loss of the head's `problem_type`, or what was set in its place."""
+        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
+        return custom or partial(self._classification_loss)
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
+        self._loss_function = value
+
+    def _classification_loss(
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        smoothing = float(self.config.label_smoothing) if self.training else 0.0
+        return classification_loss(logits, labels, self._problem_type(labels), num_items_in_batch, smoothing)
+
+    def _problem_type(self, labels: torch.Tensor) -> str:
+        return "single_label_classification"
+
+
+class VanillaTransformerEncoderForSequenceClassification(_Classifier):
+    """An encoder that gives a whole text a label, several, or numbers, as `config.problem_type` says."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Token ids (batch, length) to logits (batch, labels) and a loss.
+
+        Args:
+            input_ids: Tokens, (batch, length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length).
+            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            labels: Classes (batch,), -100 where they do not count; or, (batch, labels), 0 and 1 for several labels
+                each, or numbers. Which of them, `config.problem_type` says, or the first labels where it is None: one
+                number a text is regression, whole numbers are classes, all else is several labels.
+            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
+        pooled_BD = self._pool(outputs.last_hidden_state, attention_mask)
+        logits_BC, loss = self.classifier(self.dropout(pooled_BD)), None
+        if labels is not None:
+            if labels.dtype in (torch.long, torch.int) and labels.dim() == 1 and self.num_labels > 1:
+                check_labels(labels, self.num_labels)
+            loss = self.loss_function(
+                logits=logits_BC,
+                labels=labels,
+                pooled_logits=logits_BC,
+                config=self.config,
+                num_items_in_batch=num_items_in_batch,
+            )
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits_BC, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def _pool(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """One state for each text, (batch, d_model)."""
+        if self.config.classifier_pooling == "first":
+            if attention_mask is None:
+                return hidden_BTD[:, 0]
+            first_B = attention_mask.long().argmax(-1)
+            return hidden_BTD[torch.arange(len(hidden_BTD), device=hidden_BTD.device), first_B]
+        if attention_mask is None:
+            return hidden_BTD.mean(1)
+        weights_BT1 = attention_mask.to(hidden_BTD.dtype)[..., None]
+        return (hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1).clamp(min=1)
+
+    def _problem_type(self, labels: torch.Tensor) -> str:
+        """What the configuration says, or the first labels, as in the library; then it stands in the configuration."""
+        if self.config.problem_type is None:
+            if self.num_labels == 1:
+                self.config.problem_type = "regression"
+            elif labels.dtype in (torch.long, torch.int):
+                self.config.problem_type = "single_label_classification"
+            else:
+                self.config.problem_type = "multi_label_classification"
+        return self.config.problem_type
+
+
+class VanillaTransformerEncoderForTokenClassification(_Classifier):
+    """An encoder that gives each token a label."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Token ids (batch, length) to logits (batch, length, labels) and a loss.
+
+        Args:
+            input_ids: Tokens, (batch, length).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length).
+            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            labels: Classes of the tokens, -100 where they do not count, (batch, length).
+            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
+        logits_BTC, loss = self.classifier(self.dropout(outputs.last_hidden_state)), None
+        if labels is not None:
+            check_labels(labels, self.num_labels)
+            loss = self.loss_function(
+                logits=logits_BTC, labels=labels, config=self.config, num_items_in_batch=num_items_in_batch
+            )
+        return TokenClassifierOutput(
+            loss=loss, logits=logits_BTC, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+VanillaTransformerEncoderModel.register_for_auto_class("AutoModel")
+VanillaTransformerEncoderForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
+VanillaTransformerEncoderForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+VanillaTransformerEncoderForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
+
+__all__ = [
+    "VanillaTransformerEncoderForMaskedLM",
+    "VanillaTransformerEncoderForSequenceClassification",
+    "VanillaTransformerEncoderForTokenClassification",
+    "VanillaTransformerEncoderModel",
+]
