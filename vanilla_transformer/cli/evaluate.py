@@ -40,11 +40,11 @@ class Evaluate:
     model: Model
     """Model directory or Hub id."""
     data: tuple[str, ...]
-    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), a Hub id, or the built-in corpus cmudict:test,
-    optionally followed by source_column=, target_column= and streaming=true as in `train`."""
+    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id, or the built-in corpus
+    cmudict:test, optionally followed by source_column=, target_column= and streaming=true as in `train`."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
-    """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per (default:
-    the metrics of the model's recipe, otherwise sacrebleu and chrf)."""
+    """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
+    bracketing (default: the metrics of the model's recipe, otherwise sacrebleu and chrf)."""
     source_column: OptionalText = None
     """Source column, or language of a `translation` column (default: as given in --data, or the first)."""
     target_column: OptionalText = None

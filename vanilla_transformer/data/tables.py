@@ -1,4 +1,4 @@
-"""Text pairs in the columns of a TSV, CSV or JSONL file."""
+"""Text pairs in the columns of a TSV, CSV or JSONL file, and in trees."""
 
 import csv
 import json
@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from vanilla_transformer.data.lines import CorpusError, decoded_lines, read_lines
+from vanilla_transformer.data.trees import read_trees
 
 Pair = tuple[str, str]
 
@@ -137,10 +138,18 @@ def read_jsonl(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
     return PairTable(columns, _json_pairs(chain([first], records), columns, path))
 
 
+def read_mrg(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
+    """Sentences and their trees in one line each (section 6.3), from bracketed trees."""
+    if wanted != (None, None):
+        raise CorpusError(f"{path} holds trees and has no named columns: leave the names out")
+    return PairTable(None, read_trees(path))
+
+
 TABLE_READERS: dict[str, Callable[[str, tuple[str | None, str | None]], PairTable]] = {
     ".tsv": read_tsv,
     ".csv": read_csv,
     ".jsonl": read_jsonl,
+    ".mrg": read_mrg,
 }
 
 

@@ -34,8 +34,8 @@ class Recipe:
     task: str = "translation"
     """What the model learns to do."""
     train: tuple[str, ...] = ()
-    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), a Hub id or `cmudict:train`.
-    Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small ones come again.
+    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees
+    (.mrg), a Hub id or `cmudict:train`. Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small ones come again.
     Beside each may stand `source_column=en target_column=de`, and `streaming=true`, which keeps no copy of text."""
     dev: tuple[str, ...] = ()
     """Pairs held out to follow the progress, in any form that `train` takes."""
@@ -108,7 +108,8 @@ class Recipe:
     patience: int | None = None
     """Measurements without a better loss on `dev` before the run ends early; by default it never does."""
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
-    """Scores of `dev` and `test`: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (also paper_bleu:fr), wer, per."""
+    """Scores of `dev` and `test`: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (also paper_bleu:fr), wer, per,
+    bracketing (of trees)."""
     examples: tuple[str, ...] = ()
     """Sentences translated and printed at the end."""
 
