@@ -13,7 +13,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
 from vanilla_transformer.data.preparation import token_ids
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
-from vanilla_transformer.tasks import registry, register_task
+from vanilla_transformer.tasks import register_task, registry
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps
 

@@ -34,9 +34,10 @@ class Recipe:
     task: str = "translation"
     """What the model learns to do."""
     train: tuple[str, ...] = ()
-    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees
-    (.mrg), a Hub id or `cmudict:train`. Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small ones come again.
-    Beside each may stand `source_column=en target_column=de`, and `streaming=true`, which keeps no copy of text."""
+    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or
+    `cmudict:train`. Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small
+    ones come again. Beside each may stand `source_column=en target_column=de`, and `streaming=true`, which keeps no
+    copy of text."""
     dev: tuple[str, ...] = ()
     """Pairs held out to follow the progress, in any form that `train` takes."""
     test: tuple[str, ...] = ()
