@@ -1,8 +1,11 @@
 """The command `vanilla-transformer`: help at once, one line out for each line in, and errors in one sentence."""
 
+import errno
+import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +23,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     __version__,
+    atomic_files,
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import main
@@ -513,3 +517,38 @@ def test_tokenizer_is_learned_and_splits_and_joins_lines_exactly(run, tmp_path):
     code, _, err = run("tokenizer", "decode", learned, "--ids", stdin=b"5\n5 265\n")
     assert code == 1
     assert_one_sentence(err, "Line 2", "265")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["info", "tiny"], ["info", "tiny", "--json"], ["--help"], ["train", "--help"]])
+def test_output_that_cannot_be_written_is_named(words):
+    for redirection, sentence in ((">/dev/full", "No space left on device"), (">&-", "closed")):
+        done = subprocess.run(shlex.join([*COMMAND, *words]) + redirection, shell=True, capture_output=True, text=True)
+        assert done.returncode in (1, 2)
+        assert_one_sentence(done.stderr, "Standard output", sentence)
+
+
+def test_wrong_usage_is_told_where_standard_output_is_closed(run, monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    code, _, err = run("translat")
+    assert code == 2 and "translate" in err
+
+
+def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, corpus, tmp_path, monkeypatch):
+    words = ["evaluate", model, "--data", *corpus, "--metrics", "wer", *SHORT, "--output"]
+    (tmp_path / "kept").write_text("before\n")
+    (tmp_path / "link").symlink_to("kept")
+
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_files, "sync", full)
+        code, _, err = run(*words, tmp_path / "link")
+    assert code == 1
+    assert_one_sentence(err, tmp_path / "kept", "No space left on device", "GB are free")
+    assert (tmp_path / "kept").read_text() == "before\n"
+    assert run(*words, tmp_path / "link")[0] == run(*words, tmp_path / "out.gz")[0] == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "kept").read_text().count("\n") == 3
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == (tmp_path / "kept").read_bytes()
+    assert not list(tmp_path.glob(".partial*"))

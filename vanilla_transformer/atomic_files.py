@@ -13,6 +13,11 @@ PARTIAL = ".partial-"
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
+def has_no_room(error: BaseException) -> bool:
+    """Tell whether an error came of a full disk."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
 @contextmanager
 def written_beside(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Give a temporary path beside `path`, renamed to it once the block ends well and removed otherwise.
@@ -28,8 +33,9 @@ def written_beside(path: Path, temporary: Path | None = None) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno is None or error.errno not in _NO_ROOM:
+        if not has_no_room(error):
             raise
+        assert error.errno is not None
         raise OSError(
             f"{path} cannot be written ({os.strerror(error.errno)}; {shutil.disk_usage(path.parent).free / 1e9:,.2f} "
             "GB are free): when there is room, give the same command again."
@@ -39,17 +45,24 @@ def written_beside(path: Path, temporary: Path | None = None) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Put a text into a file, where at any moment the former one or this one stands in full.
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Give a temporary path whose file takes the place of `path` once the block ends well, after it is on the disk.
 
     A link stays one, and the rights of the file stay as they are.
     """
     path = path.resolve()
     with written_beside(path, path.with_name(PARTIAL + path.name)) as temporary:
-        temporary.write_bytes(text.encode())
+        yield temporary
         if path.exists():
             shutil.copymode(path, temporary)
         sync(temporary)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put a text into a file, where at any moment the former one or this one stands in full; see `replaced`."""
+    with replaced(path) as temporary:
+        temporary.write_bytes(text.encode())
 
 
 def sync(path: Path) -> None:

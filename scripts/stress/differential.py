@@ -7,6 +7,7 @@ against the dynamic one.
 """
 
 import argparse
+import copy
 import functools
 import random
 import sys
@@ -58,8 +59,20 @@ class LibraryModel(VanillaTransformerForConditionalGeneration):
     generate = GenerationMixin.generate
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
     _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
-    _beam_search = GenerationMixin._beam_search
     _sample = GenerationMixin._sample
+
+    def _beam_search(  # type: ignore[override]
+        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
+    ) -> Any:
+        """The library's, with room for the `MaxLengthCriteria` of a caller, beyond which it ends in an IndexError."""
+        lengths = [part.max_length for part in stopping_criteria if type(part) is MaxLengthCriteria]
+        if min(lengths, default=0) > generation_config.max_length:
+            if generation_config.cache_implementation == "static":
+                raise ValueError("A static cache has no room.")
+            generation_config = copy.copy(generation_config)
+            generation_config.max_length = min(lengths)
+        search: Any = GenerationMixin._beam_search
+        return search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
 
 
 class Google(float):

@@ -1,8 +1,10 @@
 import csv
+import errno
 import gzip
 import io
 import json
 import os
+import socket
 import threading
 
 import datasets
@@ -10,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
+from huggingface_hub import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vanilla_transformer import network
 from vanilla_transformer.data import corpus as corpus_module
 from vanilla_transformer.data.corpus import CorpusError, corpus_languages, open_corpus, read_corpus
 
@@ -319,6 +323,29 @@ def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, r
         read(str(path), streaming=streaming)
 
 
+def test_a_hub_that_does_not_answer_is_asked_once_and_named(monkeypatch, read):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("tried again"))
+    with pytest.raises(CorpusError, match=f"^there is no some/corpus here, and the Hub .*:{closed}.* does not answer"):
+        read("some/corpus")
+    assert constants.HF_HUB_OFFLINE is False
+
+
+@pytest.mark.parametrize("told", [OSError(errno.ENOSPC, "No space"), OSError("Not enough disk space. Needed: 3 GB")])
+def test_a_full_disk_is_told_with_its_place(monkeypatch, read, tmp_path, told):
+    pq.write_table(pa.table({"en": ["a"], "de": ["b"]}), tmp_path / "a.parquet")
+
+    def full(*_, **__):
+        raise RuntimeError("An error occurred while generating the dataset") from told
+
+    monkeypatch.setattr(datasets.DatasetBuilder, "download_and_prepare", full)
+    with pytest.raises(CorpusError, match="a.parquet cannot be loaded, the disk of .*datasets is full: "):
+        read(str(tmp_path / "a.parquet"))
+
+
 @pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
 def test_what_can_only_be_a_path_is_not_looked_for_on_the_hub(monkeypatch, read, source):
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: pytest.fail("asked the Hub"))
@@ -334,6 +361,8 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
         raise ConnectionError("Couldn't reach it\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(network, "_answers", lambda url: True)
     for source in ("some/corpus", "some/corpus:train", "some/corpus:de-en:train"):
         with pytest.raises(CorpusError, match="^some/corpus cannot be loaded: Couldn't reach it$"):
             read(source)

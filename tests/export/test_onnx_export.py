@@ -10,9 +10,11 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.export import to_onnx
 from vanilla_transformer.export.onnx_decode import GreedyDecoder
 from vanilla_transformer.export.to_onnx import quantize_graphs
 from vanilla_transformer.translation import load_model, translate_lines
@@ -143,3 +145,11 @@ def test_learned_positions_export_too(tmp_path, spelled_backwards, words, capsys
     assert GreedyDecoder(tmp_path / "onnx").translate(words) == tokenizer.batch_decode(
         output, skip_special_tokens=True
     )
+
+
+def test_a_beam_that_was_set_to_one_in_memory_is_exported(spelled_backwards, tmp_path, monkeypatch):
+    monkeypatch.setattr(to_onnx, "_export_graphs", lambda model, output: None)
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    model.generation_config.num_beams = 1
+    to_onnx.export_onnx(model, tokenizer, tmp_path)
+    assert GenerationConfig.from_pretrained(tmp_path).num_beams == 1

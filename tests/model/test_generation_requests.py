@@ -68,10 +68,20 @@ def test_criteria_of_the_caller_end_what_they_end_in_the_librarys_search(model, 
         torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, atol=1e-5, rtol=0)
 
 
-def test_a_longer_length_of_the_caller_counts_in_greedy_search(model):
-    asked = {"num_beams": 1, "max_new_tokens": 3, "suppress_tokens": [END]}
-    found = model.generate(**INPUTS, **asked, stopping_criteria=[MaxLengthCriteria(9)])
-    assert found.shape[1] == 9
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("way", [{}, {"do_sample": True}], ids=["fast", "the library's"])
+def test_a_longer_length_of_the_caller_counts(model, beams, way):
+    asked = {"num_beams": beams, "suppress_tokens": [END], **way}
+    torch.manual_seed(0)
+    found = model.generate(**INPUTS, **asked, max_new_tokens=3, stopping_criteria=[MaxLengthCriteria(9)])
+    torch.manual_seed(0)
+    assert found.shape[1] == 9 and torch.equal(found, model.generate(**INPUTS, **asked, max_length=9))
+
+
+def test_a_longer_length_of_the_caller_than_a_static_cache_has_room_for_is_refused(model):
+    asked = {"num_beams": 2, "max_new_tokens": 3, "cache_implementation": "static"}
+    with pytest.raises(ValueError, match="MaxLengthCriteria of 9 is beyond max_length=4.*give max_length=9"):
+        model.generate(**INPUTS, **asked, stopping_criteria=[MaxLengthCriteria(9)])
 
 
 def test_a_checkpoint_without_its_generation_config_decodes_as_the_paper(model, tmp_path):

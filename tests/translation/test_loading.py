@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import VanillaTransformerTokenizer
@@ -202,3 +204,19 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(directory):
     larger.save_pretrained(directory)
     with pytest.raises(UnusableModelError, match="its tokenizer has 270 entries and its embedding"):
         load_model(directory)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_named(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed}")
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("tried again"))
+    for offline, reason in (
+        (False, f"Hub .*:{closed}.* does not answer: check the name and"),
+        (True, "HF_HUB_OFFLINE"),
+    ):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        for load in (load_model, load_config, load_tokenizer, load_own_tokenizer):
+            with pytest.raises(ModelNotFoundError, match=f"There is no directory models/nosuch, and .*{reason}"):
+                load("models/nosuch")
+        assert constants.HF_HUB_OFFLINE is offline

@@ -14,10 +14,11 @@ from vanilla_transformer.cli.progress import progress_bar
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
-    open_output,
+    print_result,
     refuse_model_file,
     refuse_same_file,
     warn,
+    write_whole,
 )
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.lines import CorpusError
@@ -89,10 +90,9 @@ class Evaluate:
             evaluation = evaluate_model(
                 model, tokenizer, corpus, metrics, progress=bar.update, processes=processes, **arguments
             )
-        print(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
+        print_result(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
         if self.output is not None:
-            with open_output(self.output) as output:
-                print(*evaluation.predictions, sep="\n", file=output)
+            write_whole(self.output, evaluation.predictions)
         if self.card:
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 

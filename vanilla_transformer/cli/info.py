@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
 from vanilla_transformer.cli.info_page import info_page
+from vanilla_transformer.cli.streams import print_result
 
 if TYPE_CHECKING:
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -46,7 +47,7 @@ class Info:
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""
         report = self._report()
-        print(json.dumps(report) if self.json else "\n".join(info_page(report)))
+        print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
     def _report(self) -> dict[str, Any]:
         """All figures, by name."""

@@ -1,12 +1,14 @@
 """Parses the command line, runs the command, and turns errors into one sentence."""
 
+import contextlib
 import functools
+import io
 import logging
 import operator
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -21,7 +23,7 @@ from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.push import Push
-from vanilla_transformer.cli.streams import named_in_errors, occupy_closed_streams
+from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
@@ -86,7 +88,7 @@ def _discard_output() -> None:
 
 def _run(words: list[str]) -> None:
     if words == ["--version"]:
-        print(PROGRAM, __version__)
+        print_result(f"{PROGRAM} {__version__}")
         return
     command = _parse(words)
     _quieten_libraries()
@@ -100,16 +102,31 @@ def _parse(words: list[str]) -> Any:
         _choice(TOKENIZER_COMMANDS, words[1:2]),
         subcommand("tokenizer", description="Train a sub-word tokenizer, or apply one to text."),
     ]
-    command = tyro.cli(
-        _choice(COMMANDS, words[:1], defaults={"train": train}) | tokenizer,
-        prog=PROGRAM,
-        description=DESCRIPTION,
-        args=words,
-        config=(OmitArgPrefixes, OmitSubcommandPrefixes),
-    )
+    with _help_in_full():
+        command = tyro.cli(
+            _choice(COMMANDS, words[:1], defaults={"train": train}) | tokenizer,
+            prog=PROGRAM,
+            description=DESCRIPTION,
+            args=words,
+            config=(OmitArgPrefixes, OmitSubcommandPrefixes),
+        )
     if isinstance(command, Train) and command.name != train.name:
         raise UsageError(f"The recipe must come before all options: `train {command.name} --option value ...`.")
     return command
+
+
+@contextlib.contextmanager
+def _help_in_full() -> Iterator[None]:
+    """Help that could not be printed is an error; where standard output is closed, tyro gets another to look at."""
+    with named_in_errors("Standard output"):
+        try:
+            with contextlib.redirect_stdout(sys.stdout or io.StringIO()):
+                yield
+        except SystemExit as done:
+            if not done.code:
+                check_standard_output()
+                _flush()
+            raise
 
 
 def _choice(commands: dict[str, type], chosen: list[str], defaults: dict[str, Any] | None = None) -> Any:

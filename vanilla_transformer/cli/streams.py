@@ -11,6 +11,7 @@ from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
+from vanilla_transformer.atomic_files import replaced
 from vanilla_transformer.cli.arguments import UsageError
 
 # Seconds without a new line after which the lines so far are translated, as somebody may be waiting.
@@ -142,6 +143,22 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         else:
             with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
                 yield file
+
+
+def print_result(text: str) -> None:
+    """Prints to standard output, which is named where that fails."""
+    with open_output(None) as output:
+        print(text, file=output)
+
+
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Writes lines to a file, plain or .gz, that appears whole or not at all.
+
+    What cannot be replaced is written to: a pipe, a device, a file in a directory where nothing can be made.
+    """
+    replaceable = is_file(path) and os.access(path.resolve().parent, os.W_OK)
+    with replaced(path) if replaceable else contextlib.nullcontext(path) as place, open_output(place) as output:
+        output.writelines(f"{line}\n" for line in lines)
 
 
 def check_standard_output() -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetBuilder, IterableDataset
 
+from vanilla_transformer.atomic_files import has_no_room
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.places import Place
 from vanilla_transformer.data.storage import write_tables
 from vanilla_transformer.data.streams import PairStream, column_tables, find_columns, stream_of
 from vanilla_transformer.data.tables import Columns, refuse_twins
+from vanilla_transformer.network import hub_or_cache
 
 
 def load_pairs(place: Place, directory: Path, destination: Path) -> tuple[Dataset, Columns]:
@@ -25,7 +27,7 @@ def load_pairs(place: Place, directory: Path, destination: Path) -> tuple[Datase
 
     Pairs that cannot be taken from there as they are, because a text is missing, are copied to `destination`.
     """
-    with _said_in_one_sentence(place):
+    with _said_in_one_sentence(place, directory):
         dataset = _load_saved(place) if _is_saved(Path(place.paths[0])) else _download(place, directory)
     columns, _ = find_columns(dataset, place.wanted, str(place))
     if not len(dataset):
@@ -48,7 +50,7 @@ def stream_pairs(place: Place, directory: Path) -> tuple[PairStream, Columns]:
         # It lies on this disk as Arrow, which is mapped and never copied.
         dataset, columns = load_pairs(place, directory, directory / "streamed.arrow")
         return stream_of(dataset, str(place)), columns
-    with _said_in_one_sentence(place):
+    with _said_in_one_sentence(place, directory):
         builder = _builder(place, directory)
         streams = builder.as_streaming_dataset()
         split = place.split if place.split in streams else _choose_split(place, list(streams))
@@ -58,27 +60,48 @@ def stream_pairs(place: Place, directory: Path) -> tuple[PairStream, Columns]:
     files = getattr(builder.config, "data_files", None) or {}
     origins = [[str(name), files[name], files[name].origin_metadata] for name in files]
     stamp = json.dumps([builder.hash, builder.config_id, origins, split, place.wanted])
-    return PairStream(str(place), partial(_tables, streamed, columns, place), stamp), columns
+    return PairStream(str(place), partial(_tables, streamed, columns, place, directory), stamp), columns
 
 
-def _tables(dataset: IterableDataset, columns: Columns, place: Place) -> Iterator[pa.Table]:
-    with _said_in_one_sentence(place):
+def _tables(dataset: IterableDataset, columns: Columns, place: Place, directory: Path) -> Iterator[pa.Table]:
+    with _said_in_one_sentence(place, directory):
         yield from column_tables(dataset, columns, str(place))
 
 
 @contextmanager
-def _said_in_one_sentence(place: Place) -> Iterator[None]:
+def _said_in_one_sentence(place: Place, directory: Path) -> Iterator[None]:
     """Turn what the readers of `datasets` raise, which may be of any class, into a CorpusError.
 
     The first line of an error's cause says most.
     """
+    cache = _cache(place, directory) or datasets.config.HF_CACHE_HOME
+    obstacle, is_here = None, os.path.exists(place.paths[0])
     try:
-        yield
+        with nullcontext() if is_here else hub_or_cache() as obstacle:
+            yield
     except (CorpusError, GeneratorExit):
         raise
     except Exception as error:
+        if obstacle and isinstance(error, OSError):
+            raise CorpusError(f"there is no {place} here, and {obstacle}") from error
+        if _is_out_of_room(error):
+            raise CorpusError(f"{place} cannot be loaded, the disk of {cache} is full: make some room") from error
         reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
         raise CorpusError(f"{place} cannot be loaded: {reason}") from error
+
+
+def _is_out_of_room(error: BaseException | None) -> bool:
+    """Whether an error came of a full disk; `datasets` looks at how much room there is before it begins."""
+    while error is not None:
+        if has_no_room(error) or "Not enough disk space" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _cache(place: Place, directory: Path) -> Path | None:
+    """Where `datasets` writes what it reads of local files; None for its own place."""
+    return directory / "datasets" if os.path.exists(place.paths[0]) else None
 
 
 def _is_saved(path: Path) -> bool:
@@ -107,8 +130,9 @@ def _builder(place: Place, directory: Path) -> DatasetBuilder:
     if os.path.isfile(path):
         _check_parquet(path)
         arguments = {"path": "parquet", "data_files": path}
-    if os.path.exists(path):
-        arguments["cache_dir"] = str(directory / "datasets")
+    cache = _cache(place, directory)
+    if cache is not None:
+        arguments["cache_dir"] = str(cache)
     builder = datasets.load_dataset_builder(**arguments)
     if hasattr(builder.config, "keep_default_na"):
         # The CSV reader takes the words "null" and "NA" for missing values, and null is a German word.

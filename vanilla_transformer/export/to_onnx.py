@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from vanilla_transformer.export import onnx_decode
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.vocabulary import save_tokenizer
+from vanilla_transformer.model.generation import savable
 
 QUANTIZATIONS = ("float32", "int8")
 _BATCH, _SOURCE, _TARGET, _PAST = "batch", "source", "target", "past"
@@ -127,7 +128,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
     if quantization == "int8":
         quantize_graphs(output)
     model.config.save_pretrained(output)
-    model.generation_config.save_pretrained(output)
+    savable(model.generation_config).save_pretrained(output)
     if not save_tokenizer(tokenizer, output):
         return ["decode.py is left out: it reads tokenizer.json, and this model's tokenizer has none."]
     shutil.copyfile(onnx_decode.__file__, output / "decode.py")

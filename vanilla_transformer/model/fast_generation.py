@@ -142,9 +142,6 @@ def _unsupported_arguments(
     for part in (*logits_processor, *stopping_criteria):
         if type(part) not in ROWWISE_PROCESSORS | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
             return type(part).__name__
-        # The library's beam search has room for `max_length` tokens.
-        if settings.num_beams > 1 and type(part) is MaxLengthCriteria and part.max_length > settings.max_length:
-            return f"a MaxLengthCriteria of {part.max_length} beyond max_length={settings.max_length}"
     if _has_empty_source(kwargs):
         return "a source of padding alone"
     for name, value in kwargs.items():

@@ -5,7 +5,13 @@ import os
 from typing import Any, Literal
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
 from transformers.utils import ModelOutput
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -129,7 +135,7 @@ class _Asked:
         return self.kwargs.get("max_length_beyond_source")
 
 
-def _savable(settings: GenerationConfig) -> GenerationConfig:
+def savable(settings: GenerationConfig) -> GenerationConfig:
     """The same settings without those of a beam where there is none: with them the library refuses to save."""
     if settings.num_beams not in (None, 1):
         return settings
@@ -138,6 +144,25 @@ def _savable(settings: GenerationConfig) -> GenerationConfig:
         if getattr(kept, name) != value:
             setattr(kept, name, None)
     return kept
+
+
+def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> GenerationConfig:
+    """Settings whose `max_length`, the tokens that the library's beam search has room for, a caller's own one fits in.
+
+    Raises:
+        ValueError: It does not, and the cache's room cannot grow either.
+    """
+    lengths = [part.max_length for part in stopping_criteria if isinstance(part, MaxLengthCriteria)]
+    if min(lengths, default=0) <= settings.max_length:
+        return settings
+    if settings.cache_implementation not in (None, "dynamic"):
+        raise ValueError(
+            f"A MaxLengthCriteria of {min(lengths)} is beyond max_length={settings.max_length}, which the cache has "
+            f"room for: give max_length={min(lengths)}."
+        )
+    settings = copy.copy(settings)
+    settings.max_length = min(lengths)
+    return settings
 
 
 def _refuse_combination(quantization: str | None, reason: str) -> None:
@@ -278,7 +303,7 @@ class PaperGenerationMixin(GenerationMixin):
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does, with settings of a search that it takes."""
         chosen = self.generation_config
-        self.generation_config = _savable(chosen)
+        self.generation_config = savable(chosen)
         try:
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         finally:
@@ -308,6 +333,7 @@ class PaperGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
+        generation_config = _with_room(generation_config, stopping_criteria)
         if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
             return fast_beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         generation_config = copy.copy(generation_config)
@@ -363,4 +389,4 @@ class PaperGenerationMixin(GenerationMixin):
         return reason is None
 
 
-__all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config"]
+__all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config", "savable"]

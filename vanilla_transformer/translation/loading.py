@@ -27,6 +27,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.network import hub_or_cache
 
 # What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
@@ -276,16 +277,18 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
             raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
     elif _means_a_place_here(str(path)):
         raise ModelNotFoundError(f"There is no model directory {path}.")
+    obstacle = None
     try:
-        yield
+        with nullcontext() if Path(path).is_dir() else hub_or_cache() as obstacle:
+            yield
     except (ImportError, UnusableModelError):
         raise
     except BaseException as error:  # What the libraries raise for files that are damaged may be of any class.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if isinstance(error, OSError) and not Path(path).is_dir():
-            sentence = f"There is no directory {path}, and the Hub gives no model of that name."
-            raise ModelNotFoundError(sentence) from error
+            reason = obstacle or "the Hub gives no model of that name"
+            raise ModelNotFoundError(f"There is no directory {path}, and {reason}.") from error
         reason = _reason(Path(path), error)
         if blame and not reason.startswith(blame):
             reason = f"{blame}: {reason}"
