@@ -204,4 +204,4 @@ def test_decoding_needs_nothing_of_the_training_extra():
     code = "import sys, vanilla_transformer.translation; print(*[m for m in sys.modules if m.startswith('vanilla_')])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in result.stdout.split() if "." in name}
-    assert loaded == {"model", "registration", "translation"}
+    assert loaded == {"model", "network", "registration", "translation"}

@@ -286,7 +286,8 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
     except BaseException as error:  # What the libraries raise for files that are damaged may be of any class.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        if isinstance(error, OSError) and not Path(path).is_dir():
+        # Of a tokenizer that it cannot ask for the library only knows that there is none.
+        if (isinstance(error, OSError) or obstacle) and not Path(path).is_dir():
             reason = obstacle or "the Hub gives no model of that name"
             raise ModelNotFoundError(f"There is no directory {path}, and {reason}.") from error
         reason = _reason(Path(path), error)
