@@ -1,6 +1,7 @@
 """The command `vanilla-transformer`: help at once, one line out for each line in, and errors in one sentence."""
 
 import contextlib
+import dataclasses
 import errno
 import gzip
 import json
@@ -27,7 +28,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
 from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
@@ -107,6 +108,22 @@ def test_help_of_train_names_the_fields_and_takes_their_defaults_from_the_recipe
     code, out, _ = run("train", tmp_path / "mine.yaml", "--help")
     assert code == 0
     assert "--warmup-steps" in out and "12345" in out
+
+
+def test_help_of_train_has_options_in_groups_and_no_empty_defaults(run):
+    code, out, _ = run("train", "--help")
+    assert code == 0 and "None" not in out and "(default: )" not in out
+    title = re.compile(r"^\W*(\w+) options\W*$", re.MULTILINE)
+    titles = title.findall(out)
+    assert titles == ["data", "model", "optimisation", "evaluation", "decoding", "output"]
+    shown = dict(zip(titles, title.split(out)[2::2], strict=True))
+    for field in dataclasses.fields(Recipe):
+        option = f"--{field.name.replace('_', '-')} "
+        assert sum(option in group for group in shown.values()) == 1, option
+    for option, group in (("--train ", "data"), ("--d-model ", "model"), ("--seed ", "optimisation")):
+        assert option in shown[group]
+    for option, group in (("--metrics ", "evaluation"), ("--num-beams ", "decoding"), ("--save-steps ", "output")):
+        assert option in shown[group]
 
 
 def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monkeypatch):

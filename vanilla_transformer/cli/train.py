@@ -1,8 +1,13 @@
 """`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
+import ast
 import dataclasses
+import inspect
+import types
+import typing
 from dataclasses import dataclass
-from typing import Annotated, Any
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -17,6 +22,73 @@ def _recipe_help() -> str:
     return f"A built-in recipe ({names}) or a YAML file; must come before all options."
 
 
+# Each group of options begins with the fields named here; fields keep the order of the recipe.
+_GROUPS = {
+    "data": ("task",),
+    "model": ("preset",),
+    "optimisation": ("batch_tokens",),
+    "evaluation": ("eval_steps",),
+    "decoding": ("num_beams",),
+    "output": ("save_steps", "output"),
+}
+_METAVARS = {
+    **dict.fromkeys(("task", "preset"), "NAME"),
+    **dict.fromkeys(("train", "dev", "test"), "CORPUS ..."),
+    **dict.fromkeys(("source_column", "target_column"), "COLUMN"),
+    "tokenizer": "MODEL",
+    "metrics": "METRIC ...",
+    "examples": "TEXT ...",
+    "output": "DIR",
+    "trackers": "NAME ...",
+}
+
+
+def _option_groups() -> dict[str, type]:
+    """A dataclass for each group of options of the command line, with the fields of the recipe, help and defaults."""
+    [body] = ast.parse(inspect.getsource(Recipe)).body
+    assert isinstance(body, ast.ClassDef)
+    help_of = {
+        ast.unparse(field.target): " ".join(doc.value.value.split())
+        for field, doc in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
+    }
+    group_of = {field: group for group, fields in _GROUPS.items() for field in fields}
+    fields: dict[str, list[Any]] = {group: [] for group in _GROUPS}
+    group = next(iter(_GROUPS))
+    for field in dataclasses.fields(Recipe):
+        group = group_of.get(field.name, group)
+        settings = arg(
+            help=help_of[field.name], metavar=_metavar(field.name, field.type), help_behavior_hint=_default_in_words
+        )
+        option: Any = Annotated[field.type, settings]
+        fields[group].append((field.name, option, dataclasses.field(default=field.default)))
+    return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items()}
+
+
+def _metavar(name: str, hint: Any) -> str:
+    types_of = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    for option in types_of:
+        if typing.get_origin(option) is Literal:
+            return "{" + ",".join(typing.get_args(option)) + "}"
+    return _METAVARS.get(name, {int: "INT", float: "FLOAT"}.get(types_of[0], "TEXT"))
+
+
+def _default_in_words(default: str) -> str:
+    """Nothing where the help itself says what holds without the option."""
+    return "" if default in ("None", "") else f"(default: {default})"
+
+
+_OPTION_GROUPS = _option_groups()
+_Options: Any = dataclasses.make_dataclass(
+    "_Options",
+    [(name, group, dataclasses.field(default=group())) for name, group in _OPTION_GROUPS.items()],
+    frozen=True,
+)
+
+
 @dataclass(frozen=True)
 class Train:
     """Train a model on parallel text, from a recipe, from options, or from a recipe with some fields overridden.
@@ -29,13 +101,24 @@ class Train:
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=_recipe_help(), help_behavior_hint="")] = None
     dry_run: Flag = False
     """Start all processes, prepare the data, print what each would do in its next steps, and exit."""
-    recipe: Recipe = Recipe()
+    options: Annotated[_Options, arg(name="")] = _Options()
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe with the values of the options."""
+        groups = [getattr(self.options, name) for name in _OPTION_GROUPS]
+        return Recipe(**{name: value for group in groups for name, value in vars(group).items()})
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Train":
         """The command with its defaults taken from the recipe, if the first word names one."""
         if words and not words[0].startswith("-"):
-            return cls(words[0], recipe=load_recipe(words[0]))
+            values = vars(load_recipe(words[0]))
+            groups = {
+                name: group(**{field.name: values[field.name] for field in dataclasses.fields(group)})
+                for name, group in _OPTION_GROUPS.items()
+            }
+            return cls(words[0], options=_Options(**groups))
         return cls()
 
     def run(self) -> None:
