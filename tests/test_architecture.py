@@ -26,6 +26,15 @@ SIBLINGS = {
     "layers": {"configuration_vanilla_transformer"},
     "stacks": {"configuration_vanilla_transformer", "layers", "saving"},
     "heads": {"loss"},
+    "modeling_recurrent_encoder_decoder": {
+        "configuration_recurrent_encoder_decoder",
+        "generation",
+        "heads",
+        "loss",
+        "pipeline_vanilla_transformer",
+        "recurrent_equations",
+        "saving",
+    },
     "modeling_vanilla_transformer": {
         "configuration_vanilla_transformer",
         "generation",
@@ -50,7 +59,6 @@ SIBLINGS = {
         "stacks",
     },
     "generation": {
-        "configuration_vanilla_transformer",
         "fast_generation",
         "search",
     },
@@ -171,6 +179,9 @@ def test_modules_say_which_section_they_are(module: str, section: str):
 
 def test_public_names_are_these():
     assert vanilla_transformer.__all__ == [
+        "RecurrentEncoderDecoderConfig",
+        "RecurrentEncoderDecoderForConditionalGeneration",
+        "RecurrentEncoderDecoderModel",
         "VanillaTransformerConfig",
         "VanillaTransformerDecoderConfig",
         "VanillaTransformerDecoderForCausalLM",

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .model.configuration_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderConfig as RecurrentEncoderDecoderConfig,
+    )
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
     from .model.configuration_vanilla_transformer_decoder import (
         VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from .model.configuration_vanilla_transformer_encoder import (
         VanillaTransformerEncoderConfig as VanillaTransformerEncoderConfig,
     )
+    from .model.modeling_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderForConditionalGeneration as RecurrentEncoderDecoderForConditionalGeneration,
+    )
+    from .model.modeling_recurrent_encoder_decoder import RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
     )
@@ -50,6 +57,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "RecurrentEncoderDecoderConfig": ".model.configuration_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderModel": ".model.modeling_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderForConditionalGeneration": ".model.modeling_recurrent_encoder_decoder",
     "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",

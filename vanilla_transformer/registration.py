@@ -25,9 +25,14 @@ from transformers import (
 from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
+from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
+from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
+    RecurrentEncoderDecoderForConditionalGeneration,
+    RecurrentEncoderDecoderModel,
+)
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
@@ -58,6 +63,10 @@ FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
         AutoModelForMaskedLM: VanillaTransformerEncoderForMaskedLM,
         AutoModelForSequenceClassification: VanillaTransformerEncoderForSequenceClassification,
         AutoModelForTokenClassification: VanillaTransformerEncoderForTokenClassification,
+    },
+    RecurrentEncoderDecoderConfig: {
+        AutoModel: RecurrentEncoderDecoderModel,
+        AutoModelForSeq2SeqLM: RecurrentEncoderDecoderForConditionalGeneration,
     },
     VanillaTransformerDecoderConfig: {
         AutoModel: VanillaTransformerDecoderModel,

@@ -163,6 +163,8 @@ def _has_empty_source(kwargs: dict[str, Any]) -> bool:
 
 
 def _unsupported_model(model: Any, stack: str = "decoder") -> str | None:
+    if model.config.model_type != "vanilla_transformer":
+        return f"a {type(model).__name__}"
     if model.training:
         return "dropout (model.train())"
     if model.config._attn_implementation not in ATTENTIONS:

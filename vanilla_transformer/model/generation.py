@@ -10,11 +10,11 @@ from transformers import (
     GenerationMixin,
     LogitsProcessorList,
     MaxLengthCriteria,
+    PreTrainedConfig,
     StoppingCriteriaList,
 )
 from transformers.utils import ModelOutput
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_generation import (
     fast_beam_search,
     fast_encoder_output,
@@ -41,7 +41,7 @@ _LIBRARY_MAX_LENGTH = 20
 
 
 def paper_generation_config(
-    config: VanillaTransformerConfig,
+    config: PreTrainedConfig,
     num_beams: int = 4,
     length_penalty: float = _PAPER_EXPONENT,
     length_penalty_type: Literal["google", "huggingface"] = "google",
@@ -212,7 +212,7 @@ class PaperGenerationMixin(GenerationMixin):
         if beyond is not None:
             limits = self._source_lengths(inputs, kwargs) + beyond
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
-            if self.config.positional_encoding == "learned":
+            if getattr(self.config, "positional_encoding", None) == "learned":
                 # The last new token is never read, so it needs no position.
                 limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
             stopping_criteria = StoppingCriteriaList(

@@ -1,0 +1,222 @@
+"""Recurrent encoder-decoders: every cell and attention, beside a loop written out, trained, searched and saved."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    RecurrentEncoderDecoderModel,
+)
+from vanilla_transformer.model.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
+
+KINDS = [
+    *itertools.product(CELLS, ATTENTIONS, [True], [None]),
+    *itertools.product(CELLS, [name for name in ATTENTIONS if name.startswith("luong")], [False], [None, 2]),
+    ("lstm", "luong-general", True, 2),
+]
+SEARCHES = [{"num_beams": 1}, {}, {"num_beams": 3, "num_return_sequences": 2}, {"num_beams": 1, "do_sample": True}]
+
+
+def make(cell="lstm", attention="luong-general", feeding=True, window=None, **settings):
+    """A small random model whose states are far from zero."""
+    torch.manual_seed(0)
+    config = RecurrentEncoderDecoderConfig(
+        **{"vocab_size": 30, "d_model": 16, "num_layers": 2, "dropout": 0.0, "initializer_range": 0.6, **settings},
+        cell=cell,
+        attention=attention,
+        input_feeding=feeding,
+        attention_window=window,
+    )
+    return RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+
+
+@pytest.fixture
+def source():
+    """Three sources: whole, padded behind and padded before."""
+    torch.manual_seed(1)
+    ids, mask = torch.randint(3, 30, (3, 7)), torch.ones(3, 7, dtype=torch.long)
+    mask[1, 5:] = 0
+    mask[2, :3] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask}
+
+
+@pytest.fixture
+def labels():
+    torch.manual_seed(2)
+    return torch.randint(3, 30, (3, 6))
+
+
+@pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
+def test_padding_changes_nothing_and_every_weight_learns(cell, attention, feeding, window, source, labels):
+    model = make(cell, attention, feeding, window)
+    together = model(**source, labels=labels, output_attentions=True)
+    together.loss.backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+    for row, words in ((1, slice(0, 5)), (2, slice(3, 7))):
+        alone = model(input_ids=source["input_ids"][row : row + 1, words], labels=labels[row : row + 1])
+        torch.testing.assert_close(alone.logits[0], together.logits[row], atol=1e-5, rtol=1e-5)
+    if attention == "none":
+        assert together.cross_attentions is None
+    else:
+        (weights,) = together.cross_attentions
+        assert weights.shape == (3, 1, 6, 7) and not weights[1, ..., 5:].any() and not weights[2, ..., :3].any()
+        if window is None:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 6))
+        else:
+            assert int((weights > 0).sum(-1).max()) <= 2 * window + 1
+
+
+@pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
+def test_word_by_word_is_as_all_at_once_and_no_word_sees_a_later_one(cell, attention, feeding, window, source, labels):
+    model = make(cell, attention, feeding, window)
+    inputs = model.prepare_decoder_input_ids_from_labels(labels)
+    expected = model(**source, decoder_input_ids=inputs).logits
+    state, encoded = None, model.get_encoder()(**source)
+    for place in range(inputs.shape[1]):
+        step = model(
+            attention_mask=source["attention_mask"],
+            encoder_outputs=encoded,
+            decoder_input_ids=inputs[:, place : place + 1],
+            past_key_values=state,
+            use_cache=True,
+        )
+        state = step.past_key_values
+        torch.testing.assert_close(step.logits[:, 0], expected[:, place], atol=1e-5, rtol=1e-5)
+    assert state.get_seq_length() == inputs.shape[1]
+    later = inputs.clone()
+    later[:, 4:] = 5
+    torch.testing.assert_close(model(**source, decoder_input_ids=later).logits[:, :4], expected[:, :4])
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_padding_before_a_target_leaves_the_state_as_it_is(attention, source, labels):
+    model = make(attention=attention)
+    inputs = model.prepare_decoder_input_ids_from_labels(labels)
+    padded = torch.cat((torch.zeros(3, 2, dtype=torch.long), inputs), 1)
+    mask = (torch.arange(8) >= 2).long().expand(3, 8)
+    logits = model(**source, decoder_input_ids=padded, decoder_attention_mask=mask).logits
+    expected = model(**source, decoder_input_ids=inputs).logits
+    torch.testing.assert_close(logits[:, 2:], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_luongs_model_is_the_loop_written_out():
+    """Luong et al. 2015, Eq. 5 to 8 and section 3.3, from the weights alone, a GRU of one layer, one sentence."""
+    model = make("gru", "luong-general", num_layers=1, bidirectional=False)
+    weights = dict(model.state_dict())
+    source, target = torch.tensor([[4, 5, 6]]), torch.tensor([[1, 7, 8]])
+
+    def gru(part, word, hidden):
+        sums = weights[f"{part}.rnn.weight_ih_l0"] @ word + weights[f"{part}.rnn.bias_ih_l0"]
+        kept = weights[f"{part}.rnn.weight_hh_l0"] @ hidden + weights[f"{part}.rnn.bias_hh_l0"]
+        r, z = (sums[:32] + kept[:32]).sigmoid().split(16)
+        return (1 - z) * (sums[32:] + r * kept[32:]).tanh() + z * hidden
+
+    embedding = weights["lm_head.weight"]
+    hidden, states = torch.zeros(16), []
+    for word in source[0]:
+        hidden = gru("model.encoder", embedding[word], hidden)
+        states.append(hidden)
+    encoded, fed, logits = torch.stack(states), torch.zeros(16), []
+    for word in target[0]:
+        hidden = gru("model.decoder", torch.cat((embedding[word], fed)), hidden)
+        scores = encoded @ weights["model.decoder.attention.key_proj.weight"].T @ hidden
+        context = scores.softmax(0) @ encoded
+        fed = (weights["model.decoder.readout.weight"] @ torch.cat((context, hidden))).tanh()
+        logits.append(embedding @ fed)
+    expected = model(input_ids=source, decoder_input_ids=target).logits[0]
+    torch.testing.assert_close(torch.stack(logits), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_the_search_with_a_state_is_the_one_without(attention, search, source):
+    model = make(attention=attention)
+    torch.manual_seed(3)
+    with_state = model.generate(**source, max_new_tokens=12, **search)
+    torch.manual_seed(3)
+    without = model.generate(**source, max_new_tokens=12, use_cache=False, **search)
+    assert torch.equal(with_state, without)
+
+
+def test_a_search_stays_within_the_source_and_50():
+    model = make()
+    model.generation_config.eos_token_id = None
+    assert model.generate(torch.tensor([[4, 5, 6]]), num_beams=1).shape == (1, 1 + 3 + 50)
+
+
+def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):
+    model = make("gru", "bahdanau")
+    model.save_pretrained(tmp_path)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), RecurrentEncoderDecoderConfig)
+    assert isinstance(AutoModel.from_pretrained(tmp_path), RecurrentEncoderDecoderModel)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight
+    assert loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight
+    torch.testing.assert_close(loaded(**source, labels=labels).loss, model(**source, labels=labels).loss)
+
+
+def test_a_saved_model_needs_no_package(tmp_path, source):
+    model = make()
+    model.save_pretrained(tmp_path / "model")
+    expected = model.generate(**source, max_new_tokens=8)
+    code = """
+import sys, torch
+sys.modules["vanilla_transformer"] = None
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+ids, mask = eval(sys.argv[2]), eval(sys.argv[3])
+print(model.generate(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=8).tolist())
+"""
+    arguments = [str(tmp_path / "model"), *(str(part.tolist()) for part in source.values())]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.stdout.strip().splitlines()[-1:] == [str(expected.tolist())], done.stderr
+
+
+def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, labels):
+    model = make(label_smoothing=0.1)
+    labels[0, 4:] = -100
+    logits = model(**source, labels=labels).logits.flatten(0, 1)
+    plain = torch.nn.functional.cross_entropy(logits, labels.flatten())
+    torch.testing.assert_close(model(**source, labels=labels).loss, plain)
+    torch.testing.assert_close(model(**source, labels=labels, num_items_in_batch=32).loss, plain * 16 / 32)
+    model.train()
+    smoothed = torch.nn.functional.cross_entropy(logits, labels.flatten(), label_smoothing=0.1)
+    torch.testing.assert_close(model(**source, labels=labels).loss, smoothed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cell": "rnn"}, "cell must be one of lstm, gru, not 'rnn'"),
+        ({"attention": "luong"}, "attention must be one of none, bahdanau, luong-dot"),
+        ({"d_model": 15}, "d_model must be even, not 15"),
+        ({"attention": "bahdanau", "attention_window": 3}, "cannot be combined with attention='bahdanau'"),
+        ({"num_layers": 0}, "num_layers must be a whole number from 1"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings, said):
+    with pytest.raises(ValueError, match=said):
+        RecurrentEncoderDecoderConfig(**settings)
+
+
+def test_what_the_decoder_cannot_start_from_is_refused(source, labels):
+    model = make()
+    states = model.get_encoder()(**source).last_hidden_state
+    with pytest.raises(ValueError, match="encoder_outputs must be what this model's encoder returns"):
+        model(encoder_outputs=(states,), labels=labels)
+    encoded = model.get_encoder()(**source).to_tuple()
+    mask = source["attention_mask"]
+    again = model(encoder_outputs=encoded, attention_mask=mask, labels=labels).loss
+    torch.testing.assert_close(again, model(**source, labels=labels).loss)
+    with pytest.raises(ValueError, match="Give either decoder_input_ids"):
+        model(**source)

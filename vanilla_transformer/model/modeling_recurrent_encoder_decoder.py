@@ -1,0 +1,557 @@
+"""What the paper replaced: recurrent encoder-decoders of 2014 and 2015, with and without attention.
+
+Shapes in names: B batch · S source · T target · D d_model · N layers · G gates of a cell · V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.utils import can_return_tuple
+
+from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+from .generation import PaperGenerationMixin, paper_generation_config
+from .heads import LanguageModelHead
+from .loss import IGNORED_LABEL, check_labels
+from .pipeline_vanilla_transformer import custom_pipelines
+from .recurrent_equations import additive_score, gru_step, local_window, lstm_step, maxout, multiplicative_score
+from .saving import SavedWithItsCode
+
+State = tuple[torch.Tensor, ...]
+
+
+@dataclass
+class RecurrentEncoderOutput(BaseModelOutput):
+    """What the decoder starts from.
+
+    Args:
+        last_hidden_state: The states of the last layer, (batch, source length, d_model).
+        hidden: Every layer's last hidden state, both directions side by side, (batch, layers, d_model).
+        cell: The same of an LSTM's cells; None with GRUs.
+    """
+
+    hidden: torch.Tensor | None = None
+    cell: torch.Tensor | None = None
+
+
+class RecurrentState:
+    """What the decoder remembers of a target's beginning: as much after a hundred words as after one.
+
+    Args:
+        layers: Each layer's state, (batch, d_model) a tensor.
+        fed: Luong's attentional state of the last step, (batch, d_model).
+        keys: What the attention compares with, made once from the source.
+        length: Target tokens read.
+    """
+
+    is_compileable = False
+
+    def __init__(self, layers: list[State], fed: torch.Tensor, keys: torch.Tensor | None, length: int = 0) -> None:
+        self.layers, self.fed, self.keys, self.length = layers, fed, keys, length
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Target tokens read so far."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Each row goes on from the row named; the rows of a sentence share their keys."""
+        self.layers = [tuple(part.index_select(0, beam_idx) for part in layer) for layer in self.layers]
+        self.fed = self.fed.index_select(0, beam_idx)
+
+
+class SourceAttention(nn.Module):
+    """Where a target word looks in the source: the attentions of Bahdanau et al. 2015 and Luong et al. 2015."""
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
+        super().__init__()
+        self.kind, self.half_width = config.attention, config.attention_window
+        width = config.d_model
+        if self.is_additive:
+            self.query_proj = nn.Linear(width, width, bias=False)
+            self.v = nn.Parameter(torch.empty(width))
+        if self.kind != "luong-dot":
+            self.key_proj = nn.Linear(width, width, bias=False)
+        if self.half_width is not None:
+            self.position_proj = nn.Linear(width, width, bias=False)
+            self.position_v = nn.Parameter(torch.empty(width))
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether query and key are added and not multiplied."""
+        return self.kind in ("bahdanau", "luong-concat")
+
+    def keys(self, encoder_BSD: torch.Tensor) -> torch.Tensor:
+        """The part of the scores that is the source's alone, (batch, source length, d_model)."""
+        return encoder_BSD if self.kind == "luong-dot" else self.key_proj(encoder_BSD)
+
+    def forward(
+        self, query_BTD: torch.Tensor, key_BSD: torch.Tensor, value_BSD: torch.Tensor, mask_BS: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The context vectors, (batch, target, d_model), and the weights they are a mean by, (batch, target, source).
+
+        Args:
+            query_BTD: The decoder's states.
+            key_BSD: What `keys` made of the encoder's.
+            value_BSD: The encoder's states.
+            mask_BS: True on source tokens.
+        """
+        if self.is_additive:
+            scores_BTS = additive_score(self.query_proj(query_BTD), key_BSD, self.v)
+        else:
+            scores_BTS = multiplicative_score(query_BTD, key_BSD)
+        seen_BTS, window_BTS = mask_BS[:, None], None
+        if self.half_width is not None:
+            window_BTS = self._window(query_BTD, mask_BS)
+            seen_BTS = seen_BTS & (window_BTS > 0)
+        least = torch.finfo(scores_BTS.dtype).min
+        weights_BTS = scores_BTS.masked_fill(~seen_BTS, least).softmax(dim=-1)
+        if window_BTS is not None:
+            weights_BTS = weights_BTS * window_BTS
+        return weights_BTS @ value_BSD, weights_BTS
+
+    def _window(self, query_BTD: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
+        """Luong et al. 2015, Eq. 9: p = S · sigmoid(vᵀ tanh(W h)), and the window around it."""
+        assert self.half_width is not None
+        share_BT = (self.position_proj(query_BTD).tanh() @ self.position_v).sigmoid()
+        positions_BS = mask_BS.cumsum(-1) - 1
+        return local_window(share_BT * mask_BS.sum(-1, keepdim=True), positions_BS, self.half_width)
+
+
+class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
+    """How weights begin, and what the parts of the library may do with the model."""
+
+    config: RecurrentEncoderDecoderConfig
+    base_model_prefix = "model"
+    hub_classes = {
+        "AutoConfig": "configuration_recurrent_encoder_decoder.RecurrentEncoderDecoderConfig",
+        "AutoModel": "modeling_recurrent_encoder_decoder.RecurrentEncoderDecoderModel",
+        "AutoModelForSeq2SeqLM": "modeling_recurrent_encoder_decoder.RecurrentEncoderDecoderForConditionalGeneration",
+    }
+    hub_pipelines = custom_pipelines()
+    _no_split_modules = ["RecurrentEncoder", "RecurrentDecoder"]
+    # A state is no list of positions: none of the library's caches can hold it, and none can be cut back.
+    _is_stateful = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Luong et al. 2015, section 4.1: uniform from -0.1 to 0.1."""
+        if isinstance(module, nn.Linear | nn.Embedding | nn.LSTM | nn.GRU | SourceAttention):
+            bound = self.config.initializer_range
+            for parameter in module.parameters(recurse=False):
+                init.uniform_(parameter, -bound, bound)
+
+
+def _recurrence(config: RecurrentEncoderDecoderConfig, input_width: int, directions: int = 1) -> nn.LSTM | nn.GRU:
+    """Torch's own layers, which are cuDNN's on a GPU."""
+    layers: type[nn.LSTM | nn.GRU] = nn.LSTM if config.cell == "lstm" else nn.GRU
+    return layers(
+        input_width,
+        config.d_model // directions,
+        config.num_layers,
+        batch_first=True,
+        bidirectional=directions == 2,
+        dropout=config.dropout if config.num_layers > 1 else 0.0,
+    )
+
+
+class RecurrentEncoder(RecurrentPreTrainedModel):
+    """Reads the source word by word, in one direction or in both (Schuster and Paliwal 1997)."""
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.rnn = _recurrence(config, config.d_model, 2 if config.bidirectional else 1)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> RecurrentEncoderOutput:
+        """Source tokens, (batch, source length), to the states of each and those that every layer ends with.
+
+        Args:
+            input_ids: Source tokens.
+            attention_mask: 1 on source tokens, 0 on padding, on whichever side.
+            inputs_embeds: Embeddings in the place of `input_ids`.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give either input_ids or inputs_embeds.")
+        embedded_BSD = self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
+        if attention_mask is None:
+            states_BSD, last = self.rnn(embedded_BSD)
+        else:
+            states_BSD, last = self._without_padding(embedded_BSD, attention_mask.bool())
+        hidden, cell = last if isinstance(last, tuple) else (last, None)
+        return RecurrentEncoderOutput(
+            last_hidden_state=states_BSD,
+            hidden=self._side_by_side(hidden),
+            cell=None if cell is None else self._side_by_side(cell),
+        )
+
+    def _without_padding(self, embedded_BSD: torch.Tensor, mask_BS: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The recurrence over each row's own words: padding is moved behind them, left out, and put back."""
+        order_BS = mask_BS.long().argsort(dim=-1, descending=True, stable=True)
+        lengths = mask_BS.sum(-1).clamp(min=1).cpu()
+        packed = pack_padded_sequence(
+            embedded_BSD.gather(1, order_BS[..., None].expand_as(embedded_BSD)),
+            lengths,
+            batch_first=True,
+            enforce_sorted=False,
+        )
+        states, last = self.rnn(packed)
+        in_front_BSD, _ = pad_packed_sequence(states, batch_first=True, total_length=mask_BS.shape[1])
+        back_BSD = order_BS.argsort(dim=-1)[..., None].expand_as(in_front_BSD)
+        return in_front_BSD.gather(1, back_BSD), last
+
+    def _side_by_side(self, last: torch.Tensor) -> torch.Tensor:
+        """(layers · directions, batch, width) to (batch, layers, d_model)."""
+        return last.unflatten(0, (self.config.num_layers, -1)).permute(2, 0, 1, 3).flatten(2)
+
+
+class RecurrentDecoder(RecurrentPreTrainedModel):
+    """Writes the target word by word from the encoder's last states and, with attention, from all of them."""
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
+        super().__init__(config)
+        width = config.d_model
+        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        self.dropout = nn.Dropout(config.dropout)
+        attends = config.attention != "none"
+        self.is_bahdanau = config.attention == "bahdanau"
+        self.feeds = self.is_bahdanau or (attends and config.input_feeding)
+        self.rnn = _recurrence(config, 2 * width if self.feeds else width)
+        if attends:
+            self.attention = SourceAttention(config)
+        if self.is_bahdanau:
+            self.start_proj = nn.Linear(width // 2 if config.bidirectional else width, width)
+            self.readout = nn.Linear(3 * width, 2 * width, bias=False)
+        elif attends:
+            self.readout = nn.Linear(2 * width, width, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_outputs: RecurrentEncoderOutput | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: RecurrentState | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
+        """Shifted target tokens, (batch, target length), to what the vocabulary is multiplied with.
+
+        Args:
+            input_ids: Target tokens shifted right, those not read yet.
+            attention_mask: 1 on target tokens, 0 on padding, which leaves the state as it is.
+            encoder_outputs: The encoder's.
+            encoder_attention_mask: 1 on source tokens, 0 on padding.
+            past_key_values: The state after the tokens read before.
+            inputs_embeds: Embeddings in the place of `input_ids`.
+
+        Returns:
+            Attentional states (batch, target length, d_model), attention weights (batch, target length, source
+            length) or None without attention, and the state after the last token.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give either decoder_input_ids (or labels) or decoder_inputs_embeds.")
+        if encoder_outputs is None or encoder_outputs.hidden is None:
+            raise ValueError("encoder_outputs must be what this model's encoder returns, its last states included.")
+        embedded_BTD = self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
+        values_BSD = encoder_outputs.last_hidden_state
+        assert values_BSD is not None
+        state = past_key_values or self._start(encoder_outputs)
+        if encoder_attention_mask is None:
+            mask_BS = values_BSD.new_ones(values_BSD.shape[:2], dtype=torch.bool)
+        else:
+            mask_BS = encoder_attention_mask.bool()
+        reads_BT = None
+        if attention_mask is not None:
+            reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
+            # Behind the last word nothing is read any more: only padding before it has to be stepped over.
+            reads_BT = None if bool(reads_BT[:, 0].all()) else reads_BT
+        if self.feeds or reads_BT is not None:
+            return self._step_by_step(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
+        return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS)
+
+    def _start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
+        """The encoder's last states; with Bahdanau's attention tanh(W h) of the one read backwards (A.2.2)."""
+        hidden_BND, values_BSD = encoded.hidden, encoded.last_hidden_state
+        assert hidden_BND is not None and values_BSD is not None
+        if self.is_bahdanau:
+            hidden_BND = self.start_proj(hidden_BND[..., -self.start_proj.in_features :]).tanh()
+        parts = [hidden_BND] if encoded.cell is None else [hidden_BND, encoded.cell]
+        layers: list[State] = [tuple(layer) for layer in zip(*(part.unbind(1) for part in parts), strict=True)]
+        keys = self.attention.keys(values_BSD) if self.config.attention != "none" else None
+        return RecurrentState(layers, torch.zeros_like(layers[-1][0]), keys)
+
+    def _all_at_once(
+        self, embedded_BTD: torch.Tensor, state: RecurrentState, values_BSD: torch.Tensor, mask_BS: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
+        """Nothing that a step gives is the input of the next but its state: the recurrence is torch's own."""
+        parts = tuple(torch.stack(part) for part in zip(*state.layers, strict=True))
+        hidden_BTD, last = self.rnn(embedded_BTD, parts if len(parts) > 1 else parts[0])
+        ends = last if isinstance(last, tuple) else (last,)
+        layers: list[State] = [tuple(layer) for layer in zip(*(end.unbind(0) for end in ends), strict=True)]
+        after = RecurrentState(layers, state.fed, state.keys, state.length + embedded_BTD.shape[1])
+        if state.keys is None:
+            return self.dropout(hidden_BTD), None, after
+        context_BTD, weights_BTS = self.attention(hidden_BTD, state.keys, values_BSD, mask_BS)
+        return self.dropout(self._attentional(context_BTD, hidden_BTD)), weights_BTS, after
+
+    def _attentional(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Luong et al. 2015, Eq. 5: h̃ = tanh(W [c; h])."""
+        return self.readout(torch.cat((context, hidden), -1)).tanh()
+
+    def _step_by_step(
+        self,
+        embedded_BTD: torch.Tensor,
+        state: RecurrentState,
+        values_BSD: torch.Tensor,
+        mask_BS: torch.Tensor,
+        reads_BT: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
+        """What a step read of the source is part of the next one's input, or of its own."""
+        weight_GD = self._weight("ih", 0)
+        # What the words add to the first layer's gates is one product for all of them.
+        words_BTG = nn.functional.linear(embedded_BTD, weight_GD[:, : self.config.d_model], self._bias("ih", 0))
+        fed_weight_GD = weight_GD[:, self.config.d_model :]
+        layers, fed_BD = state.layers, state.fed
+        outputs: list[torch.Tensor] = []
+        weights: list[torch.Tensor] = []
+        for step in range(embedded_BTD.shape[1]):
+            above_BD = layers[-1][0]
+            if self.is_bahdanau:
+                fed_BD, seen_BS = self._look(above_BD, state, values_BSD, mask_BS)
+                weights.append(seen_BS)
+            gates_BG = words_BTG[:, step]
+            if self.feeds:
+                gates_BG = gates_BG + fed_BD @ fed_weight_GD.T
+            new = self._through_layers(gates_BG, layers)
+            if self.is_bahdanau:
+                # Bahdanau et al. 2015, section A.2.2: the state before the word, the last word and the context.
+                output_BD = maxout(self.readout(torch.cat((above_BD, embedded_BTD[:, step], fed_BD), -1)))
+            elif state.keys is not None:
+                context_BD, seen_BS = self._look(new[-1][0], state, values_BSD, mask_BS)
+                weights.append(seen_BS)
+                output_BD = self._attentional(context_BD, new[-1][0])
+            else:
+                output_BD = new[-1][0]
+            if reads_BT is not None:
+                reads_B1 = reads_BT[:, step, None]
+                new = [
+                    tuple(torch.where(reads_B1, part, old) for part, old in zip(layer, before, strict=True))
+                    for layer, before in zip(new, layers, strict=True)
+                ]
+                fed_BD = torch.where(reads_B1, output_BD, fed_BD)
+            else:
+                fed_BD = output_BD
+            layers = new
+            outputs.append(output_BD)
+        after = RecurrentState(layers, fed_BD, state.keys, state.length + embedded_BTD.shape[1])
+        return self.dropout(torch.stack(outputs, 1)), torch.stack(weights, 1) if weights else None, after
+
+    def _look(
+        self, query_BD: torch.Tensor, state: RecurrentState, values_BSD: torch.Tensor, mask_BS: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        context_B1D, weights_B1S = self.attention(query_BD[:, None], state.keys, values_BSD, mask_BS)
+        return context_B1D[:, 0], weights_B1S[:, 0]
+
+    def _through_layers(self, gates_BG: torch.Tensor, layers: list[State]) -> list[State]:
+        """One step of every layer, with the weights of torch's own recurrence."""
+        advance: Callable[..., State] = lstm_step if self.config.cell == "lstm" else gru_step
+        new: list[State] = []
+        for number, layer in enumerate(layers):
+            if number:
+                below_BD = nn.functional.dropout(new[-1][0], self.rnn.dropout, self.training)
+                gates_BG = nn.functional.linear(below_BD, self._weight("ih", number), self._bias("ih", number))
+            new.append(advance(gates_BG, layer, self._weight("hh", number), self._bias("hh", number)))
+        return new
+
+    def _weight(self, kind: str, layer: int) -> torch.Tensor:
+        return getattr(self.rnn, f"weight_{kind}_l{layer}")
+
+    def _bias(self, kind: str, layer: int) -> torch.Tensor:
+        return getattr(self.rnn, f"bias_{kind}_l{layer}")
+
+
+class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
+    """Encoder and decoder, without the projection to the vocabulary."""
+
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
+        super().__init__(config)
+        self.encoder = RecurrentEncoder(config)
+        self.decoder = RecurrentDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        """Puts another embedding in the place of the source's."""
+        self.encoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: RecurrentEncoderOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: RecurrentState | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Source and shifted target to the decoder's last states, (batch, target length, d_model).
+
+        Args:
+            input_ids: Source tokens, (batch, source length).
+            attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
+            decoder_input_ids: Target tokens shifted right, (batch, target length).
+            decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
+            encoder_outputs: What the encoder gave before, in the place of `input_ids`.
+            past_key_values: The state after the target's earlier tokens.
+            inputs_embeds: Embeddings in the place of `input_ids`.
+            decoder_inputs_embeds: Embeddings in the place of `decoder_input_ids`.
+            use_cache: Whether to return the state as `past_key_values`.
+            output_attentions: Whether to return the weights of the attention over the source as `cross_attentions`,
+                (batch, 1, target length, source length); there are none with the attention `none`.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
+        elif not isinstance(encoder_outputs, RecurrentEncoderOutput):
+            states, *last = encoder_outputs
+            encoder_outputs = RecurrentEncoderOutput(states, None, None, *last)
+        assert isinstance(encoder_outputs, RecurrentEncoderOutput)
+        hidden_BTD, weights_BTS, state = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
+            attention_mask,
+            past_key_values,
+            decoder_inputs_embeds,
+        )
+        shown = self.config.output_attentions if output_attentions is None else output_attentions
+        return Seq2SeqModelOutput(
+            last_hidden_state=hidden_BTD,
+            past_key_values=state if (self.config.use_cache if use_cache is None else use_cache) else None,
+            cross_attentions=(weights_BTS[:, None],) if shown and weights_BTS is not None else None,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+        )
+
+
+class RecurrentEncoderDecoderForConditionalGeneration(
+    LanguageModelHead, PaperGenerationMixin, RecurrentPreTrainedModel
+):
+    """A recurrent encoder-decoder with its output projection, trained and searched as the Transformer is."""
+
+    _tied_weights_keys = {
+        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+        "lm_head.weight": "model.encoder.embed_tokens.weight",
+    }
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
+        super().__init__(config)
+        self.model = RecurrentEncoderDecoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+        self.generation_config = paper_generation_config(config)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # A `RecurrentState` is made by the first step.
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """The target shifted right by one place; ignored labels become padding."""
+        if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
+            raise ValueError(
+                "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
+                "them, or give decoder_input_ids."
+            )
+        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: RecurrentEncoderOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: RecurrentState | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """As `RecurrentEncoderDecoderModel.forward`, to logits (batch, target length, vocabulary) and a loss.
+
+        Args:
+            labels: Target tokens, (batch, target length), -100 where they do not count. Where given, the decoder's
+                input is made from them and the loss is returned: the mean cross-entropy in nats a target token,
+                smoothed by `config.label_smoothing` in training mode.
+            logits_to_keep: Only the last so many positions get logits (0: all), or those of an index tensor.
+            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
+        """
+        if labels is not None:
+            check_labels(labels, self.config.vocab_size)
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+        )
+        logits, loss = self._logits_and_loss(
+            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits
+        )
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+        )
+
+
+RecurrentEncoderDecoderModel.register_for_auto_class("AutoModel")
+RecurrentEncoderDecoderForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+
+__all__ = [
+    "RecurrentEncoderDecoderForConditionalGeneration",
+    "RecurrentEncoderDecoderModel",
+    "RecurrentPreTrainedModel",
+]

@@ -1,0 +1,107 @@
+"""The recurrent layers and the attentions that the paper replaced, each equation under its authors' names.
+
+Shapes in names: B batch · S source · T target · D width · G gates of a cell, side by side.
+"""
+
+import torch
+
+
+def lstm_step(
+    input_BG: torch.Tensor,
+    state: tuple[torch.Tensor, torch.Tensor],
+    weight_GD: torch.Tensor,
+    bias_G: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of an LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+
+    c_t = f ⊙ c_{t-1} + i ⊙ g and h_t = o ⊙ tanh(c_t), with the gates i, f, o by a sigmoid and the candidate g by tanh.
+
+    Args:
+        input_BG: What the input adds to input gate, forget gate, candidate and output gate, (batch, 4 · width).
+        state: h_{t-1} and c_{t-1}, (batch, width) each.
+        weight_GD: What the hidden state is multiplied by, (4 · width, width).
+        bias_G: Added to that, (4 · width).
+
+    Returns:
+        h_t and c_t.
+    """
+    hidden_BD, cell_BD = state
+    gates_BG = input_BG + torch.nn.functional.linear(hidden_BD, weight_GD, bias_G)
+    i, f, g, o = gates_BG.chunk(4, dim=-1)
+    cell_BD = f.sigmoid() * cell_BD + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell_BD.tanh(), cell_BD
+
+
+def gru_step(
+    input_BG: torch.Tensor, state: tuple[torch.Tensor], weight_GD: torch.Tensor, bias_G: torch.Tensor
+) -> tuple[torch.Tensor]:
+    """One step of a GRU (Cho et al. 2014, Eq. 5 to 8): h_t = z ⊙ h_{t-1} + (1 - z) ⊙ n.
+
+    Deviation: as in cuDNN and torch, the reset gate acts after the product with the hidden state and not before it,
+    so that all three products are one.
+
+    Args:
+        input_BG: What the input adds to reset gate, update gate and candidate, (batch, 3 · width).
+        state: h_{t-1}, (batch, width).
+        weight_GD: What the hidden state is multiplied by, (3 · width, width).
+        bias_G: Added to that, (3 · width).
+
+    Returns:
+        h_t.
+    """
+    (hidden_BD,) = state
+    r_x, z_x, n_x = input_BG.chunk(3, dim=-1)
+    r_h, z_h, n_h = torch.nn.functional.linear(hidden_BD, weight_GD, bias_G).chunk(3, dim=-1)
+    z = (z_x + z_h).sigmoid()
+    candidate_BD = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+    return ((1 - z) * candidate_BD + z * hidden_BD,)
+
+
+def additive_score(query_BTD: torch.Tensor, key_BSD: torch.Tensor, v_D: torch.Tensor) -> torch.Tensor:
+    """Bahdanau et al. 2015, section A.1.2: vᵀ tanh(W s + U h); Luong et al. 2015, Eq. 8, "concat", is the same sum.
+
+    Args:
+        query_BTD: W s, the decoder's states multiplied, (batch, target, width).
+        key_BSD: U h, the encoder's states multiplied, (batch, source, width).
+        v_D: The vector v, (width).
+
+    Returns:
+        Scores, (batch, target, source).
+    """
+    return (query_BTD[:, :, None] + key_BSD[:, None]).tanh() @ v_D
+
+
+def multiplicative_score(query_BTD: torch.Tensor, key_BSD: torch.Tensor) -> torch.Tensor:
+    """Luong et al. 2015, Eq. 8: hᵀ h̄, "dot"; with W h̄ for the key it is "general".
+
+    Args:
+        query_BTD: The decoder's states h, (batch, target, width).
+        key_BSD: The encoder's states h̄, or W h̄, (batch, source, width).
+
+    Returns:
+        Scores, (batch, target, source).
+    """
+    return query_BTD @ key_BSD.mT
+
+
+def local_window(center_BT: torch.Tensor, position_BS: torch.Tensor, half_width: int) -> torch.Tensor:
+    """Luong et al. 2015, Eq. 10: exp(-(s - p)² / (2 σ²)) with σ = D / 2, and 0 where |s - p| > D.
+
+    Args:
+        center_BT: p, the position in the source that a target word looks at, (batch, target).
+        position_BS: s, the positions of the source's words, (batch, source).
+        half_width: D.
+
+    Returns:
+        What the attention weights are multiplied by, (batch, target, source).
+    """
+    distance_BTS = position_BS[:, None] - center_BT[..., None]
+    return (-2 * (distance_BTS / half_width) ** 2).exp() * (distance_BTS.abs() <= half_width)
+
+
+def maxout(hidden: torch.Tensor) -> torch.Tensor:
+    """Goodfellow et al. 2013, as in Bahdanau et al. 2015, section A.2.2: the larger of each two neighbours."""
+    return hidden.unflatten(-1, (-1, 2)).amax(-1)
+
+
+__all__ = ["additive_score", "gru_step", "local_window", "lstm_step", "maxout", "multiplicative_score"]
