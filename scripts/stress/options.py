@@ -182,6 +182,7 @@ BASE = {
     "average_checkpoints": "2",
     "metrics": "chrf",
 }
+SIZES_OF_PRESETS = {"num_heads", "d_ff", "d_model"}
 # With these alone changed the last checkpoint is the same, and with these it is another.
 NO_EFFECT_ON_WEIGHTS = {
     *("metrics", "examples", "log_steps", "num_beams", "length_penalty", "length_penalty_type", "average_checkpoints"),
@@ -200,7 +201,7 @@ def train_case(directory: Path, draw: random.Random) -> str:
     given = {option.name: draw.choice(option.values) for option in chosen}
     values = {**BASE, **given}
     if "preset" in given:  # Its sizes, rather than small ones.
-        values = {name: value for name, value in values.items() if name not in ("num_heads", "d_ff", "d_model")}
+        values = {name: value for name, value in values.items() if name in given or name not in SIZES_OF_PRESETS}
     as_recipe = draw.random() < 0.4
     if as_recipe:
         fields = {name: _as_yaml(value) if name in given else yaml.safe_load(value) for name, value in values.items()}

@@ -28,6 +28,15 @@ def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, t
     assert capsys.readouterr().out == "saftig-grünes gras .\ngras ist grün .\n"
 
 
+@pytest.mark.parametrize("algorithm", ["bpe", "character"])
+def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algorithm):
+    (tmp_path / "text").write_text(f"short {'x' * 1001} {'y' * 999}\n{'z' * 5000}\n" + "a b\n" * 9)
+    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "260", "--algorithm", algorithm]
+    assert main([*words, "--output", str(tmp_path / "tokenizer")]) == 0
+    told = "2 words are longer than 1,000 characters, and learned from in pieces of that." in capsys.readouterr().err
+    assert told == (algorithm == "bpe")
+
+
 def test_other_algorithms_need_a_size(text, tmp_path, capsys):
     code = main(["tokenizer", "train", str(text), "--output", str(tmp_path / "tokenizer")])
     assert code == 2

@@ -296,11 +296,21 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
         return original(self, *args, **kwargs) * (float("nan") if self.progress.step >= 7 else 1.0)
 
     monkeypatch.setattr(loop.TrainingLoop, "_loss", diverging)
-    with pytest.raises(DivergenceError, match=r"infinite at step 8, with the learning rate .*--learning-rate-scale"):
+    before = (
+        "infinite at step 8, with the learning rate .*: the checkpoints in .* are from before.*--learning-rate-scale"
+    )
+    with pytest.raises(DivergenceError, match=before):
         train(mine)
     newest = store.latest_complete_checkpoint(tmp_path / "model" / "checkpoints", print)
     assert newest.step == 6
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
+
+
+def test_a_loss_that_is_no_number_from_the_first_step_speaks_of_no_checkpoint(recipe, tmp_path, monkeypatch):
+    original = loop.TrainingLoop._loss
+    monkeypatch.setattr(loop.TrainingLoop, "_loss", lambda *args, **kwargs: original(*args, **kwargs) * float("nan"))
+    with pytest.raises(DivergenceError, match=r"infinite at step 1, with the learning rate \S+\. Start anew"):
+        train(into(recipe, tmp_path / "model"))
 
 
 @pytest.mark.parametrize("dev", [True, False])

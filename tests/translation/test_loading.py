@@ -123,30 +123,34 @@ def test_weights_in_pieces_are_compared_with_the_configuration_too(directory, ti
         load_model(directory)
 
 
-def test_a_pickle_is_read_with_the_same_care(directory, tmp_path_factory):
+@pytest.mark.parametrize("load", [load_model, load_config])
+def test_a_pickle_is_read_with_the_same_care(directory, tmp_path_factory, load):
     twin = tmp_path_factory.mktemp("twin") / "model"
     shutil.copytree(directory, twin)
     as_pickle(directory)
-    load_model(directory)
+    load(directory)
     as_pickle(twin, lambda weights: weights.pop(NORM))
     with pytest.raises(UnusableModelError, match=f"{NORM} is missing"):
-        load_model(twin)
+        load(twin)
 
 
-def test_a_pickle_with_code_is_refused_without_advice_to_run_it(directory):
+@pytest.mark.parametrize("load", [load_model, load_config])
+def test_a_pickle_with_code_is_refused_without_advice_to_run_it(directory, load):
     as_pickle(directory, lambda weights: weights.update(code=Path))
     with pytest.raises(
         UnusableModelError, match="pytorch_model.bin is a pickle .* ask for the model as safetensors"
     ) as e:
-        load_model(directory)
+        load(directory)
     assert "weights_only" not in str(e.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_refused(directory, value):
-    with_weights(directory, lambda weights: weights[NORM].fill_(value))
-    with pytest.raises(UnusableModelError, match=f"{NORM} holds NaN or infinity"):
-        load_model(directory)
+@pytest.mark.parametrize("way", [with_weights, as_pickle])
+def test_weights_that_are_no_numbers_are_refused(directory, value, way):
+    way(directory, lambda weights: weights[NORM].fill_(value))
+    for load in (load_model, load_config):
+        with pytest.raises(UnusableModelError, match=f"{NORM} holds NaN or infinity"):
+            load(directory)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])

@@ -47,7 +47,7 @@ class Average:
                 raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
         load_average(model, checkpoints)
-        check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model)
+        check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
         tokenizer = load_tokenizer(home)
         model.save_pretrained(self.output)
         tokenizer.save_pretrained(self.output)

@@ -28,7 +28,8 @@ _MOST_LOGITS = 1_000_000_000
 class Info:
     """Show parameters, training FLOPs and memory of a preset or a model, compared with the paper.
 
-    No weights are loaded. For a model trained with this package, the figures of its run are shown too.
+    Weights in a directory are checked. For a model trained with this package, the figures of its run are
+    shown too.
     """
 
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]

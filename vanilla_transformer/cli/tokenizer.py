@@ -1,14 +1,16 @@
 """`vanilla-transformer tokenizer`: train a sub-word tokenizer, or apply one."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError, refuse_full_directory
-from vanilla_transformer.cli.streams import open_output, read_input, refuse_same_file
+from vanilla_transformer.cli.streams import open_output, read_input, refuse_same_file, warn
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,31 @@ class TokenizerTrain:
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
-        from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+        from vanilla_transformer.model.tokenization_vanilla_transformer import (
+            LONGEST_WORD,
+            VanillaTransformerTokenizer,
+            count_long_words,
+            describe_long_words,
+        )
 
         if not self.files:
             raise UsageError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
             raise UsageError(f"--vocab-size is required with --algorithm {self.algorithm}.")
         refuse_full_directory(self.output)
-        texts = (line for file in self.files for line in read_input(file))
-        tokenizer = VanillaTransformerTokenizer.train(texts, vocab_size=self.vocab_size, algorithm=self.algorithm)
+        long_words = 0
+
+        def texts() -> Iterator[str]:
+            nonlocal long_words
+            for line in chain.from_iterable(map(read_input, self.files)):
+                if len(line) > LONGEST_WORD and self.algorithm not in ("character", "presplit"):
+                    long_words += count_long_words([line])
+                yield line
+
+        tokenizer = VanillaTransformerTokenizer.train(texts(), vocab_size=self.vocab_size, algorithm=self.algorithm)
         tokenizer.save_pretrained(self.output)
+        if long_words:
+            warn(describe_long_words(long_words))
         print(f"{self.output}: {len(tokenizer):,} vocabulary entries", file=sys.stderr)
 
 

@@ -190,6 +190,12 @@ def count_long_words(texts: Iterable[str]) -> int:
     )
 
 
+def describe_long_words(count: int) -> str:
+    """What `train` does with words that `count_long_words` has counted, in a sentence."""
+    words = "word is" if count == 1 else "words are"
+    return f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that."
+
+
 def _special_tokens() -> list[AddedToken]:
     return [AddedToken(token, special=True, normalized=False) for token in _SPECIAL_TOKENS.values()]
 

@@ -166,7 +166,8 @@ class Recipe:
 
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"), (1, math.inf)),
-    **dict.fromkeys(("max_length", "batch_tokens", "batches_per_step", "max_steps", "warmup_steps"), (1, math.inf)),
+    **dict.fromkeys(("max_length", "batch_tokens", "batches_per_step", "warmup_steps"), (1, math.inf)),
+    "max_steps": (1, 10**15),  # Python counts no further than a machine's word, and no run so far.
     **dict.fromkeys(("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps"), (1, math.inf)),
     "num_beams": (1, 10_001),
     **dict.fromkeys(("dropout", "label_smoothing", "adam_beta1", "adam_beta2"), (0, 1)),

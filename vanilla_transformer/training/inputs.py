@@ -26,9 +26,9 @@ from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
-    LONGEST_WORD,
     VanillaTransformerTokenizer,
     count_long_words,
+    describe_long_words,
 )
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
@@ -241,8 +241,7 @@ def _learn_tokenizer(
     if recipe.tokenizer_algorithm not in ("character", "presplit"):
         long_words = count_long_words(_sentences(sample, recipe.tokenizer_sides))
         if long_words:
-            words = "word is" if long_words == 1 else "words are"
-            say(f"{long_words:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that.")
+            say(describe_long_words(long_words))
     assert chosen.vocab_size is not None
     try:
         return _learn(chosen, sample, chosen.vocab_size)

@@ -21,6 +21,7 @@ from vanilla_transformer.checkpointing.store import (
     Checkpoint,
     Progress,
     delete_checkpoints_after,
+    has_checkpoints,
     latest_complete_checkpoint,
     prune_checkpoints,
 )
@@ -300,11 +301,13 @@ class TrainingLoop:
         return asked_anywhere > 0
 
     def _divergence(self, what: str) -> DivergenceError:
+        earlier = (
+            f": the checkpoints in {self.checkpoints} are from before" if has_checkpoints(self.checkpoints) else ""
+        )
         return DivergenceError(
             f"{what} NaN or infinite at step {self.progress.step:,}, with the learning rate "
-            f"{self.learning_rate:.2e}: the checkpoints in {self.checkpoints} are from before. Start anew in "
-            "another output directory with a smaller --learning-rate-scale, a longer --warmup-steps, "
-            "--max-grad-norm 1 or --precision float32."
+            f"{self.learning_rate:.2e}{earlier}. Start anew in another output directory with a smaller "
+            "--learning-rate-scale, a longer --warmup-steps, --max-grad-norm 1 or --precision float32."
         )
 
     def _log(self) -> None:

@@ -5,13 +5,15 @@ import hashlib
 import json
 import math
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -110,40 +112,38 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype) -> PreTrainedM
             )
         # Models of other types have left-overs that say nothing, such as tables of positions.
         _refuse(path, _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ()))
-        check_numbers(path, model)
+        check_numbers(path, model.named_parameters())
     return model
 
 
-def check_numbers(path: str | Path, model: torch.nn.Module) -> None:
+def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Raises UnusableModelError where a weight has what is no number."""
-    for name, weight in model.named_parameters():
+    for name, weight in weights:
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
             raise UnusableModelError(f"{path} is no usable model: its {name} holds NaN or infinity.")
 
 
-def check_weights(path: str | Path, config: VanillaTransformerConfig) -> None:
+def check_weights(path: str | Path, config: VanillaTransformerConfig, *, numbers: bool = False) -> None:
     """Compares the names and shapes of the weights in a directory with what its configuration asks for.
 
-    Only the files' headers are read. What is not there, or not as safetensors, is left to others.
+    Files are mapped, and only their headers are read, unless `numbers` asks for NaN and infinity to be looked for.
 
     Raises:
         UnusableModelError: They do not belong together.
         ValueError: A file cannot be read.
     """
-    files = _weight_files(Path(path))
-    if not files:
-        return
-    shapes: dict[str, Any] = {}
-    for file in files:
+    weights: dict[str, torch.Tensor] = {}
+    for file in _weight_files(Path(path)):
         try:
-            with safe_open(file, framework="pt") as reader:
-                shapes |= {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118
+            weights |= _mapped(file)
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{file.name}: {error}") from error
-    rename_old_weights(shapes)
+    if not weights:
+        return
+    rename_old_weights(weights)
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(config)
-    difference = difference_from(model, shapes)
+    difference = difference_from(model, {name: weight.shape for name, weight in weights.items()})
     _refuse(path, difference)
     for name in ("pad_token_id", "decoder_start_token_id"):
         number = getattr(config, name)
@@ -152,6 +152,15 @@ def check_weights(path: str | Path, config: VanillaTransformerConfig) -> None:
                 f"{path} is no usable model: {name} {number} of its config.json is no id of its vocabulary of "
                 f"{config.vocab_size:,}."
             )
+    if numbers:
+        check_numbers(path, weights.items())
+
+
+def _mapped(file: Path) -> dict[str, torch.Tensor]:
+    """The weights in a file, of which nothing is read before it is looked at."""
+    if file.suffix == ".bin":
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+    return load_file(file)
 
 
 def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
@@ -185,12 +194,15 @@ def _refuse(path: str | Path, difference: str | None) -> None:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """The files of safetensors that the library reads."""
-    whole, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
-    if whole.is_file() or not index.is_file():
-        return [whole] if whole.is_file() else []
-    names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return [directory / name for name in sorted(names)]
+    """The files of weights that the library reads: safetensors, and where there are none pickles."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        whole, index = directory / name, directory / f"{name}.index.json"
+        if whole.is_file():
+            return [whole]
+        if index.is_file():
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            return [directory / name for name in sorted(names)]
+    return []
 
 
 def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerConfig:
@@ -210,7 +222,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransfo
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights:
         with _not_found(path, "config.json"):
-            check_weights(path, config)
+            check_weights(path, config, numbers=True)
     return config
 
 
