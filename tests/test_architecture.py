@@ -17,7 +17,7 @@ LAYERS = [
     *("cli", "export", "hub", "training"),
     *("inspection", "checkpointing", "distributed", "reporting", "tasks", "evaluation"),
     *("translation", "recipe", "data", "analysis"),
-    *("atomic_files", "malloc", "network", "registration", "model"),
+    *("atomic_files", "fingerprints", "malloc", "network", "progress", "suggestions", "registration", "model"),
 ]
 SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
 SIBLINGS = {

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, and then renamed."""
+"""Files that appear complete or not at all: written under a temporary name, then renamed."""
 
 import errno
 import os
@@ -8,25 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What a process that was killed may leave behind begins so, where the next one clears it away.
+# Prefix of what a killed process may leave behind, for the next one to clear away.
 PARTIAL = ".partial-"
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def has_no_room(error: BaseException) -> bool:
-    """Tell whether an error came of a full disk."""
+    """Tell whether an error was caused by a full disk."""
     return isinstance(error, OSError) and error.errno in _NO_ROOM
 
 
 @contextmanager
-def written_beside(path: Path, temporary: Path | None = None) -> Iterator[Path]:
+def atomic_write(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Give a temporary path beside `path`, renamed to it once the block ends well and removed otherwise.
 
-    Where no name is given for it, its name is taken by nobody else, so that several processes may write the same file:
-    the last one stays.
+    Its default name is unique, so that several processes may write the same file: the last one wins.
 
     Raises:
-        OSError: A full disk is named, which the system's own message does not.
+        OSError: For a full disk with the path and the free space, which the system's own message lacks.
     """
     temporary = temporary or path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -38,7 +37,7 @@ def written_beside(path: Path, temporary: Path | None = None) -> Iterator[Path]:
         assert error.errno is not None
         raise OSError(
             f"{path} cannot be written ({os.strerror(error.errno)}; {shutil.disk_usage(path.parent).free / 1e9:,.2f} "
-            "GB are free): when there is room, give the same command again."
+            "GB are free): free some space and run the same command again."
         ) from error
     finally:
         with suppress(OSError):
@@ -46,29 +45,45 @@ def written_beside(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Give a temporary path whose file takes the place of `path` once the block ends well, after it is on the disk.
+def atomic_replace(path: Path) -> Iterator[Path]:
+    """Give a temporary path whose file replaces `path` once the block ends well and it is synced to disk.
 
-    A link stays one, and the rights of the file stay as they are.
+    Symbolic links and file permissions are kept.
     """
     path = path.resolve()
-    with written_beside(path, path.with_name(PARTIAL + path.name)) as temporary:
+    with atomic_write(path, path.with_name(PARTIAL + path.name)) as temporary:
         yield temporary
         if path.exists():
             shutil.copymode(path, temporary)
         sync(temporary)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Put a text into a file, where at any moment the former one or this one stands in full; see `replaced`."""
-    with replaced(path) as temporary:
+def atomic_write_text(path: Path, text: str) -> None:
+    """Replace the text of a file, which at any moment holds the old text or the new one in full."""
+    with atomic_replace(path) as temporary:
         temporary.write_bytes(text.encode())
 
 
-def sync(path: Path) -> None:
-    """Ask the system to have a file on the disk: a rename may otherwise overtake the contents.
+@contextmanager
+def atomic_write_files(directory: Path, name: str, last: str = "") -> Iterator[Path]:
+    """Give a temporary directory whose files are moved into `directory` once the block ends well.
 
-    The names in a directory are synced where the system opens directories, as Windows does not.
+    Args:
+        directory: Where the files belong.
+        name: Of the temporary directory, which a killed process leaves behind for the next one to clear away.
+        last: The file to move last, which says that all are there.
+    """
+    temporary = directory / f"{PARTIAL}{name}"
+    yield temporary
+    for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
+        file.replace(directory / file.name)
+    shutil.rmtree(temporary)
+
+
+def sync(path: Path) -> None:
+    """Flush a file to disk: a rename may otherwise overtake its contents.
+
+    The entries of a directory are flushed where the system can open directories, which Windows cannot.
     """
     if path.is_dir():
         with suppress(OSError):

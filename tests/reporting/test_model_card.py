@@ -98,7 +98,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         f"{weights:,} parameters: 1+2 layers with d_model 16, 2 heads, vocabulary size 262.",
         "2.50e+15 FLOPs, 4.0% of peak (1 TFLOP/s, measured with matrix products on 2 CPU threads in bfloat16)",
         "pairs of at most 99 tokens per side",
-        "beam 4, length penalty 0.6, at most 50 tokens more than the source",
+        "beam size 4, length penalty 0.6, at most 50 tokens more than the source",
         "max_length: 99",
     ):
         assert words in card.text, words

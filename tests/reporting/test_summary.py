@@ -64,7 +64,7 @@ def test_several_processes_show_speed_of_all_and_of_each():
 class Corpus:
     """Two pairs, as a summary looks at them."""
 
-    source_lengths, target_lengths = np.array([4, 6]), np.array([5, 5])
+    lengths = {"source": np.array([4, 6]), "target": np.array([5, 5])}
     report = PreparationReport(read=3, kept=2, dropped_empty=1, dropped_too_long=0)
 
 
@@ -73,7 +73,7 @@ def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeyp
     progress = Progress(step=20, target_tokens=30, seconds=4.0, processes=8)
     inputs = SimpleNamespace(train=Corpus())
     summary = finish._summarise(Recipe(precision="float32"), inputs, tiny_model, progress, [], [20], {})
-    three_epochs = 3 * training_flops(tiny_model.config, Corpus.source_lengths, Corpus.target_lengths)
+    three_epochs = 3 * training_flops(tiny_model.config, *Corpus.lengths.values())
     assert (summary.epochs, summary.pairs) == (3, 2)
     assert summary.flops == pytest.approx(three_epochs)
     assert summary.peak_flops_per_second == 8e9

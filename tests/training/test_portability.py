@@ -166,7 +166,7 @@ def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypat
 
     monkeypatch.setattr(atomic_files, "sync", full)
     with pytest.raises(OSError, match=r"README\.md cannot be written \(No space left on device; .* GB are free\)"):
-        atomic_files.replace_text(tmp_path / "README.md", "new")
+        atomic_files.atomic_write_text(tmp_path / "README.md", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("README.md", "years of work")]
 
 
@@ -174,7 +174,7 @@ def test_a_replaced_text_keeps_its_link_and_its_rights(tmp_path):
     (tmp_path / "card.md").write_text("before")
     (tmp_path / "card.md").chmod(0o640)
     (tmp_path / "README.md").symlink_to("card.md")
-    atomic_files.replace_text(tmp_path / "README.md", "after\n")
+    atomic_files.atomic_write_text(tmp_path / "README.md", "after\n")
     assert (tmp_path / "README.md").is_symlink()
     assert (tmp_path / "card.md").read_bytes() == b"after\n"
     assert (tmp_path / "card.md").stat().st_mode & 0o777 == 0o640

@@ -217,7 +217,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
         ("training.inputs.prepare_corpus", 2),
         ("checkpointing.writer.commit_checkpoint", 1),  # Before there is any checkpoint.
         ("checkpointing.writer.save", 4),  # Between weights and moments, while the loop goes on.
-        ("checkpointing.store._sha256", 7),  # While a manifest is made.
+        ("checkpointing.store.checksum", 7),  # While a manifest is made.
         ("checkpointing.store.sync", 19),  # Between the files of a checkpoint.
         ("training.loop.prune_checkpoints", 3),
         ("checkpointing.store._keep_weights_alone", 1),
@@ -665,12 +665,12 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("search", "saved", "said"),
     [
-        ({}, (4, 0.6, "never"), "as in section 6.1 of the paper: beam 4, length penalty 0.6"),
-        ({"num_beams": 5, "length_penalty": 1.4}, (5, 1.4, "never"), "beam 5, length penalty 1.4"),
+        ({}, (4, 0.6, "never"), "as in section 6.1 of the paper: beam size 4, length penalty 0.6"),
+        ({"num_beams": 5, "length_penalty": 1.4}, (5, 1.4, "never"), "beam size 5, length penalty 1.4"),
         (
             {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "huggingface"},
             (5, 1.0, "never"),
-            "beam 5, length penalty 1.0 (log-probability / length^1.0)",
+            "beam size 5, length penalty 1.0 (log-probability / length^1.0)",
         ),
         ({"num_beams": 1}, (1, None, None), "greedy"),
     ],

@@ -1,15 +1,15 @@
 """Checkpoints that are complete or absent: written to a temporary directory, described by a manifest, then renamed."""
 
 import dataclasses
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from vanilla_transformer.atomic_files import PARTIAL, replace_text, sync
+from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text, sync
 from vanilla_transformer.checkpointing.averaging import WEIGHTS
+from vanilla_transformer.fingerprints import checksum
 
 MANIFEST = "manifest.json"
 PROGRESS = "progress.json"
@@ -57,7 +57,7 @@ class Checkpoint:
             try:
                 if file.stat().st_size != expected["bytes"]:
                     return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
-                if _sha256(file) != expected["sha256"]:
+                if checksum(file) != expected["sha256"]:
                     return f"the contents of {name} have changed"
             except OSError as error:
                 return f"{name} cannot be read ({error.strerror})"
@@ -242,12 +242,7 @@ def _write_manifest(
     known: dict[str, dict[str, int | str]] | None = None,
 ) -> None:
     files = known or {
-        name: {"bytes": (path / name).stat().st_size, "sha256": _sha256(path / name)} for name in sorted(names)
+        name: {"bytes": (path / name).stat().st_size, "sha256": checksum(path / name)} for name in sorted(names)
     }
     manifest = {"step": step, "resumable": resumable, "files": {name: files[name] for name in sorted(names)}}
-    replace_text(path / MANIFEST, json.dumps(manifest, indent=1))
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    atomic_write_text(path / MANIFEST, json.dumps(manifest, indent=1))

@@ -1,7 +1,6 @@
 """`vanilla-transformer evaluate`: score a model on a corpus."""
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
-from vanilla_transformer.cli.progress import progress_bar
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -24,6 +22,7 @@ from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.places import locate
 from vanilla_transformer.data.sources import CorpusSource, parse_source
+from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -109,15 +108,13 @@ class Evaluate:
 
     def _facts(self, prepared: "tuple[Dataset, PreTrainedModel, PreTrainedTokenizerBase]") -> dict[str, Any]:
         """What has to be the same in all processes."""
+        from vanilla_transformer.fingerprints import fingerprint_lines
         from vanilla_transformer.translation import fingerprint
 
         corpus, model, _ = prepared
-        sources = hashlib.blake2b(digest_size=8)
-        for source in corpus["source"]:
-            sources.update(source.encode() + b"\0")
         return {
             "model": fingerprint(self.model, model),
-            "corpus": sources.hexdigest(),
+            "corpus": fingerprint_lines(corpus["source"]),
             **self.decoding.arguments(),
             "precision": self.decoding.taken(model),
         }

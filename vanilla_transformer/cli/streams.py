@@ -5,15 +5,17 @@ import gzip
 import os
 import stat
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
-from vanilla_transformer.atomic_files import replaced
+from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.cli.arguments import UsageError
 
+_CHUNK = 1 << 20
 # Seconds without a new line after which the lines so far are translated, as somebody may be waiting.
 PATIENCE = 0.05
 # Files of a model directory; translations may be written into it under other names.
@@ -157,7 +159,7 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
     What cannot be replaced is written to: a pipe, a device, a file in a directory where nothing can be made.
     """
     replaceable = is_file(path) and os.access(path.resolve().parent, os.W_OK)
-    with replaced(path) if replaceable else contextlib.nullcontext(path) as place, open_output(place) as output:
+    with atomic_replace(path) if replaceable else contextlib.nullcontext(path) as place, open_output(place) as output:
         output.writelines(f"{line}\n" for line in lines)
 
 
@@ -198,3 +200,27 @@ def warn(message: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(f"vanilla-transformer: warning: {message}", file=sys.stderr)
+
+
+def count_lines(path: Path | None) -> int | None:
+    """The number of lines in a file, plain or .gz, or redirected to standard input; None if it cannot be counted."""
+    lines, last = 0, b"\n"
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        for chunk in _chunks(path):
+            lines += chunk.count(b"\n")
+            last = chunk
+        return lines + (not last.endswith(b"\n"))
+    return None
+
+
+def _chunks(path: Path | None) -> Iterator[bytes]:
+    if path is None:
+        place = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
+        # pread leaves the position of whoever reads the lines unchanged.
+        while chunk := os.pread(sys.stdin.fileno(), _CHUNK, place):
+            place += len(chunk)
+            yield chunk
+        return
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk

@@ -1,6 +1,5 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-import hashlib
 import os
 import signal
 import sys
@@ -24,11 +23,11 @@ from vanilla_transformer.cli.arguments import (
     UsageError,
     at_least_one,
 )
-from vanilla_transformer.cli.progress import count_lines, progress_bar
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
     check_standard_output,
+    count_lines,
     is_file,
     open_output,
     read_input,
@@ -37,6 +36,8 @@ from vanilla_transformer.cli.streams import (
     refuse_same_file,
     warn,
 )
+from vanilla_transformer.fingerprints import fingerprint_file
+from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -340,8 +341,7 @@ class Translate:
     def _facts(self, translator: "LineTranslator") -> dict[str, Any]:
         """What has to be the same in all processes."""
         assert self.input is not None
-        with open(self.input, "rb") as file:
-            return self._work(translator) | {"input": hashlib.file_digest(file, "blake2b").hexdigest()[:16]}
+        return self._work(translator) | {"input": fingerprint_file(self.input)}
 
     def _work(self, translator: "LineTranslator") -> dict[str, Any]:
         """What has to be the same for a translation to be gone on with; the names are for messages.

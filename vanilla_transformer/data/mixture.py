@@ -1,7 +1,5 @@
 """Several corpora as one, where small ones come again until each has the share that its weight asks for."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import astuple
 
@@ -10,6 +8,7 @@ from numpy.typing import NDArray
 
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import Ids, PreparationReport, PreparedCorpus
+from vanilla_transformer.fingerprints import fingerprint_settings
 
 # An epoch is planned in memory: about 30 bytes a pair, and 16 more where a share is drawn anew in each.
 MOST_PAIRS_IN_AN_EPOCH = 1_000_000_000
@@ -52,7 +51,7 @@ class MixedCorpus(PreparedCorpus):
         }
         self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
         identity = [[part.tokens for part in self.parts], self.shares, seed]
-        self.tokens = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+        self.tokens = fingerprint_settings(identity)
         self.texts = tuple(text for part in self.parts for text in part.texts)
 
     def of_epoch(self, epoch: int) -> PreparedCorpus:

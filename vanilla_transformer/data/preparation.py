@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer.atomic_files import written_beside
+from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.streams import PairStream, stream_of
+from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 TOKENS_FILE = "tokens.arrow"
@@ -202,7 +203,7 @@ def _what_is_there(directory: Path) -> dict[str, Any] | None:
 
 
 def _write_report(directory: Path, report: dict[str, Any]) -> None:
-    with written_beside(directory / REPORT_FILE) as temporary:
+    with atomic_write(directory / REPORT_FILE) as temporary:
         temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
@@ -212,7 +213,7 @@ def _settings(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int
     # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
     del backend["padding"], backend["truncation"]
     settings = [LAYOUT, task.name, task.columns, max_length, tokenizer.split_special_tokens, backend]
-    return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+    return fingerprint_settings(settings)
 
 
 def is_same_text(stream: PairStream, stamp: str | None, text: str) -> bool:
@@ -285,7 +286,7 @@ def _write_tokens(
     longest = _longest_text(tokenizer, max_length)
     directory.mkdir(parents=True, exist_ok=True)
     with (
-        written_beside(directory / TOKENS_FILE) as temporary,
+        atomic_write(directory / TOKENS_FILE) as temporary,
         tqdm(
             total=stream.pairs, desc="tokenizing", unit=" pairs", unit_scale=True, disable=None if progress else True
         ) as bar,

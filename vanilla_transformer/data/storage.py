@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from vanilla_transformer.atomic_files import written_beside
+from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data.lines import CorpusError
 
 
@@ -14,7 +14,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str) 
     schema = pa.schema([("source", pa.string()), ("target", pa.string())], metadata={"stamp": stamp})
     rows = 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_beside(path) as temporary:
+    with atomic_write(path) as temporary:
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             for table in tables:
                 writer.write_table(table.replace_schema_metadata(schema.metadata))

@@ -1,6 +1,5 @@
 """Metrics by name; each score has a signature that says how it was computed."""
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,6 +13,7 @@ from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from vanilla_transformer import __version__
 from vanilla_transformer.evaluation.bracketing import bracketing_f1
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
+from vanilla_transformer.suggestions import closest
 
 
 class MetricError(ValueError):
@@ -143,8 +143,8 @@ def _hint(name: str) -> str:
     if metric == "paper_bleu" and language:
         return f"the languages of paper_bleu are {', '.join(LANGUAGES)}."
     known = [name for name in METRICS if ":" not in name]
-    near = difflib.get_close_matches(metric, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}, paper_bleu:fr and so on."
+    suggestion = closest(metric, known, cutoff=0.6)
+    return f"did you mean '{suggestion}'?" if suggestion else f"there are {', '.join(known)}, paper_bleu:fr and so on."
 
 
 def score(names: Iterable[str], predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Score]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from vanilla_transformer.atomic_files import replace_text
+from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.places import split_off, table_suffix
 from vanilla_transformer.data.sources import CorpusSource, parse_sources
 from vanilla_transformer.recipe.schema import Recipe
@@ -154,7 +154,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    replace_text(path, text)
+    atomic_write_text(path, text)
 
 
 def _parse(text: str, path: Path) -> ModelCard:

@@ -9,7 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from vanilla_transformer.atomic_files import replace_text
+from vanilla_transformer.atomic_files import atomic_write_text
+from vanilla_transformer.progress import ProgressBar
 
 
 class LogError(OSError):
@@ -28,7 +29,7 @@ class RunLogger:
     def __init__(self, metrics: Path, log: Path, *, enabled: bool) -> None:
         self.metrics, self.log = metrics, log
         self.enabled = enabled
-        self.bar: tqdm | None = None
+        self.bar: ProgressBar | None = None
 
     def info(self, message: str) -> None:
         """Shows a message on the screen and writes it to the log."""
@@ -52,13 +53,14 @@ class RunLogger:
     def start_bar(self, *, total: int, done: int) -> None:
         """Shows a progress bar in a terminal; a file or a pipe gets a line for each call of `log_metrics` instead."""
         if self.enabled and sys.stderr.isatty():
-            self.bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True, smoothing=0.1)
+            self.bar = ProgressBar("steps", done, smoothing=0.1)
+            self.bar.set_total(total)
 
     def update_bar(self, figures: str) -> None:
         """Advances the bar by one step and shows the latest figures beside it."""
         if self.bar is not None:
-            self.bar.set_postfix_str(figures, refresh=False)
-            self.bar.update()
+            self.bar.show(figures)
+            self.bar.update(1)
 
     def close_bar(self) -> None:
         """Leaves the bar as it is; what follows is written below it."""
@@ -79,7 +81,7 @@ class RunLogger:
                 lines = "line was" if damaged == 1 else "lines were"
                 self.info(f"{damaged:,} damaged {lines} dropped from {self.metrics.name}.")
             kept = [json.dumps(record) for record in records if record["step"] <= step]
-            replace_text(self.metrics, "".join(f"{line}\n" for line in kept))
+            atomic_write_text(self.metrics, "".join(f"{line}\n" for line in kept))
 
     def _lines(self) -> list[bytes]:
         """The non-empty lines of metrics.jsonl."""

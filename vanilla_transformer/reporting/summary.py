@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vanilla_transformer.atomic_files import replace_text
+from vanilla_transformer.atomic_files import atomic_write_text
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
@@ -71,7 +71,7 @@ class Summary:
     def write(self, file: Path) -> None:
         """Writes the summary atomically."""
         values = _without_nan(dataclasses.asdict(self))
-        replace_text(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
+        atomic_write_text(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
 
 def _without_nan(value: Any) -> Any:

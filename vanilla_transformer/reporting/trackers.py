@@ -1,6 +1,5 @@
 """Experiment trackers by name: accelerate's own, with this run's directory, name and id, so that runs resume."""
 
-import difflib
 import json
 import secrets
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from accelerate.tracking import (
 )
 
 from vanilla_transformer.recipe.schema import RecipeError
+from vanilla_transformer.suggestions import did_you_mean
 
 PROJECT = "vanilla-transformer"
 
@@ -35,8 +35,7 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
     available = {str(tracker) for tracker in get_available_trackers()}
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f", did you mean {near[0]!r}?" if near else "."
+            hint = did_you_mean(name, known) or "."
             raise RecipeError(f"There is no tracker {name!r}{hint} Available: {', '.join(sorted(known))}.")
         built_in = LOGGER_TYPE_TO_CLASS[name].__module__ == GeneralTracker.__module__
         if built_in and name not in available:

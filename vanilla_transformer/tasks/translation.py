@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from tqdm import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.analysis.cost import training_flops
@@ -14,6 +13,7 @@ from vanilla_transformer.data.preparation import Rows, token_ids
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, RowRandom
@@ -107,7 +107,7 @@ class Translation:
         from vanilla_transformer.evaluation.scoring import evaluate_model
 
         total = len(set(corpus["source"]))
-        with tqdm(desc=f"translating {name}", total=total, unit="sentence", disable=None, leave=False) as bar:
+        with progress_bar(True, f"sentences of {name}", total=total, quiet=True) as bar:
             return evaluate_model(model, tokenizer, corpus, metrics, progress=bar.update).scores
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:

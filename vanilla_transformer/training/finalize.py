@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
-from vanilla_transformer.atomic_files import PARTIAL
+from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.checkpointing.averaging import load_average
 from vanilla_transformer.checkpointing.store import (
     Progress,
@@ -83,13 +83,9 @@ def _load_mean_of_checkpoints(
 
 def _save_model(model: PreTrainedModel, run: RunDirectory) -> None:
     """Puts whole files into the output directory."""
-    partial = run.path / f"{PARTIAL}model"
     try:
-        with without_progress_bars():
-            model.eval().save_pretrained(partial)
-        for file in partial.iterdir():
-            file.replace(run.path / file.name)
-        partial.rmdir()
+        with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
+            model.eval().save_pretrained(temporary)
     except (OSError, SafetensorError) as error:
         raise OutputError(
             f"The model cannot be written to {run.path} ({' '.join(str(error).split())}): its checkpoints are whole, "

@@ -1,14 +1,13 @@
 """What a run starts from: the corpora, the tokenizer and the corpora in tokens."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from vanilla_transformer.atomic_files import PARTIAL, replace_text
+from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints, remove_partial_files
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
@@ -177,7 +176,7 @@ def _tokenizer(
         streams = [replace(stream, pairs=count) for stream, count in zip(streams, counts, strict=True)]
         tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
-        replace_text(run.vocabulary, json.dumps(origin))
+        atomic_write_text(run.vocabulary, json.dumps(origin))
         _save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
         raise RecipeError(
@@ -268,12 +267,9 @@ def _sentences(sample: Sequence[Pair], sides: str) -> Iterator[str]:
 def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
     """Puts whole files into the model directory, the one that says that all are there last."""
     remove_partial_files(run.path)
-    partial = run.path / f"{PARTIAL}tokenizer"
     try:
-        tokenizer.save_pretrained(partial)
-        for file in sorted(partial.iterdir(), key=lambda file: file.name == run.tokenizer_config.name):
-            file.replace(run.path / file.name)
-        shutil.rmtree(partial)
+        with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
+            tokenizer.save_pretrained(temporary)
     except Exception as error:
         # The library that writes the file has no class for its errors.
         if not isinstance(error, OSError) and "os error" not in str(error):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from vanilla_transformer.atomic_files import PARTIAL, replace_text
+from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe, settled
 from vanilla_transformer.reporting.summary import read_summary
@@ -137,7 +137,7 @@ class RunDirectory:
 
     def keep(self, recipe: Recipe) -> None:
         """Writes the recipe that the run follows."""
-        replace_text(self.path / RECIPE, recipe.to_yaml())
+        atomic_write_text(self.path / RECIPE, recipe.to_yaml())
 
     def go_on(self, recipe: Recipe) -> None:
         """Takes the directory for training by a settled recipe; a run that was finished is not any more."""

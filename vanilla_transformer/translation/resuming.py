@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from vanilla_transformer.atomic_files import replace_text, sync
+from vanilla_transformer.atomic_files import atomic_write_text, sync
 
 _CHUNK = 1 << 20
 
@@ -173,7 +173,7 @@ class ResumableFile:
         """Puts the record in the place of the former one, once what it tells of is on the disk."""
         try:
             os.fsync(self._descriptor)
-            replace_text(self.record, json.dumps({"work": self._work, "place": asdict(self.place)}, indent=1))
+            atomic_write_text(self.record, json.dumps({"work": self._work, "place": asdict(self.place)}, indent=1))
             sync(self.path.parent)
         except OSError as error:
             raise unwritable(self.path, error) from error

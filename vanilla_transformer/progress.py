@@ -1,41 +1,42 @@
-"""What a user sees on standard error while lines go by."""
+"""Progress on standard error: a bar in a terminal, occasional lines in a log, both with the time left."""
 
 import contextlib
-import gzip
-import os
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 # Seconds until the first line of progress in a log, and the most between two.
 FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0
-_CHUNK = 1 << 20
 
 
 @contextlib.contextmanager
 def progress_bar(
-    asked: bool, unit: str, *, total: int | Callable[[], int | None] | None = None, done: int = 0
+    asked: bool,
+    unit: str,
+    *,
+    total: int | Callable[[], int | None] | None = None,
+    done: int = 0,
+    quiet: bool = False,
 ) -> "Iterator[Progress]":
-    """Progress on standard error, where that is a terminal and nobody types, or where it was asked for.
-
-    A bar on a terminal, and from time to time a line where standard error goes to a file.
+    """Shows progress on standard error, as a bar in a terminal and as occasional lines elsewhere.
 
     Args:
-        total: How many there are, or what counts them, which happens beside the work.
+        asked: Show it also where standard error is not a terminal, or where standard input is one.
+        unit: What is counted, in the plural.
+        total: How many there are, or a function that counts them in the background.
         done: How many were done before.
+        quiet: Write no lines for work that takes only seconds.
     """
     is_terminal = sys.stderr.isatty()
     progress: Progress = Progress()
     if is_terminal and (asked or sys.stdin is None or not sys.stdin.isatty()):
         progress = ProgressBar(unit, done)
     elif asked:
-        progress = ProgressLines(unit, done)
+        progress = ProgressLines(unit, done, quiet=quiet)
     counting = threading.Thread(target=progress.set_total, args=(total,), daemon=True)
     counting.start()
-    counting.join(0.5)  # A small file is counted before the first line is done.
+    counting.join(0.5)  # Small files are counted before the first line is done.
     try:
         yield progress
     finally:
@@ -43,28 +44,28 @@ def progress_bar(
 
 
 class Progress:
-    """Progress that nobody looks at."""
+    """Progress that is not shown."""
 
     def set_total(self, total: int | Callable[[], int | None] | None) -> None:
-        """Tells how many there are, or counts them."""
+        """Sets the total, or counts it."""
 
     def update(self, count: int) -> None:
-        """So many more are done."""
+        """Adds to what is done."""
 
     def reach(self, done: int) -> None:
-        """So many are done since the start."""
+        """Sets what has been done since the start."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Ends the progress."""
 
 
 class ProgressBar(Progress):
-    """One line of a terminal, with the rate since the start: the next moment's says little about the rest."""
+    """A bar in a terminal; rate and time left follow from the mean since the start, or from the latest steps."""
 
-    def __init__(self, unit: str, done: int) -> None:
+    def __init__(self, unit: str, done: int, *, smoothing: float = 0.0) -> None:
         from tqdm import tqdm
 
-        self._bar = tqdm(unit=f" {unit}", initial=done, dynamic_ncols=True, smoothing=0)
+        self._bar = tqdm(unit=f" {unit}", initial=done, dynamic_ncols=True, smoothing=smoothing)
         self._before = done
 
     def set_total(self, total: int | Callable[[], int | None] | None) -> None:
@@ -80,16 +81,23 @@ class ProgressBar(Progress):
         """See `Progress`."""
         self._bar.update(self._before + done - self._bar.n)
 
+    def show(self, figures: str) -> None:
+        """Shows figures beside the bar from its next update on."""
+        self._bar.set_postfix_str(figures, refresh=False)
+
     def close(self) -> None:
         """See `Progress`."""
         self._bar.close()
 
 
 class ProgressLines(Progress):
-    """Lines for a log: the first after some seconds, later ones when a tenth more of the time has passed."""
+    """Lines for a log: the first after some seconds, then whenever the time passed has grown by a tenth."""
 
-    def __init__(self, unit: str, done: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, unit: str, done: int, clock: Callable[[], float] = time.monotonic, *, quiet: bool = False
+    ) -> None:
         self._unit, self._before, self._done = unit, done, 0
+        self._quiet = quiet
         self._total: int | None = None
         self._clock = clock
         self._start = clock()
@@ -112,11 +120,14 @@ class ProgressLines(Progress):
             self._print(seconds)
 
     def close(self) -> None:
-        """See `Progress`; the last line says what it came to."""
-        self._print(self._clock() - self._start)
+        """See `Progress`; the last line is the total."""
+        if not self._quiet:
+            self._print(self._clock() - self._start)
 
     def _print(self, seconds: float) -> None:
         from tqdm import tqdm
+
+        self._quiet = False
 
         now = self._before + self._done
         of_all = "" if self._total is None else f" of {self._total:,}"
@@ -125,27 +136,3 @@ class ProgressLines(Progress):
         if self._total is not None and rate and now < self._total:
             line += f", {tqdm.format_interval((self._total - now) / rate)} left"
         print(line, file=sys.stderr, flush=True)
-
-
-def count_lines(path: Path | None) -> int | None:
-    """The lines of a file, plain or .gz, or of a file that is standard input; None where they cannot be counted."""
-    lines, last = 0, b"\n"
-    with contextlib.suppress(OSError, EOFError, zlib.error):
-        for chunk in _chunks(path):
-            lines += chunk.count(b"\n")
-            last = chunk
-        return lines + (not last.endswith(b"\n"))
-    return None
-
-
-def _chunks(path: Path | None) -> Iterator[bytes]:
-    if path is None:
-        place = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
-        # Whoever reads the lines goes on from where that one is.
-        while chunk := os.pread(sys.stdin.fileno(), _CHUNK, place):
-            place += len(chunk)
-            yield chunk
-        return
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk

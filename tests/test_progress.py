@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.cli import progress
-from vanilla_transformer.cli.progress import ProgressLines, count_lines, progress_bar
+from vanilla_transformer.cli import streams
+from vanilla_transformer.cli.streams import count_lines
 from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.progress import ProgressLines, progress_bar
 
 
 @settings(max_examples=50, deadline=None)
@@ -21,7 +22,7 @@ def test_lines_are_counted_as_they_are_read(tmp_path_factory, content, chunk):
     (directory / "text").write_bytes(content)
     (directory / "text.gz").write_bytes(gzip.compress(content))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "_CHUNK", chunk)
+        patch.setattr(streams, "_CHUNK", chunk)
         for path in (directory / "text", directory / "text.gz"):
             assert count_lines(path) == len(list(read_lines(path)))
         with open(directory / "text") as file:
@@ -81,3 +82,14 @@ def test_a_log_that_did_not_ask_gets_nothing(capsys):
     with progress_bar(False, "lines", total=3) as bar:
         bar.update(3)
     assert capsys.readouterr().err == ""
+
+
+def test_quiet_lines_are_written_only_for_what_takes_long(capsys):
+    for seconds, lines in ((1, 0), (20, 3)):
+        clock = itertools.count(0, seconds)
+        progress = ProgressLines("lines", done=0, clock=lambda clock=clock: float(next(clock)), quiet=True)
+        progress.set_total(2)
+        for _ in range(2):
+            progress.update(1)
+        progress.close()
+        assert capsys.readouterr().err.count("\n") == lines
