@@ -160,7 +160,7 @@ def test_hypotheses_attend_to_their_ancestors_through_every_reordering_and_compa
     cache, width, sizes = decoder.start(encoded, mask), 3, []
     histories = torch.ones(3, 1, 1, dtype=torch.long)
     for position in range(24):
-        logits = decoder.step(histories[:, :, -1], position, cache)
+        logits = cache.step(histories[:, :, -1])
         rows = histories.flatten(0, 1)
         each = histories.shape[1]
         expected = model(
@@ -190,8 +190,8 @@ def test_the_cache_holds_only_slots_with_descendants(model):
     decoder = PackedDecoder(model, torch.float32)
     cache = decoder.start(torch.randn(2, 4, 32), None)
     tokens, parents = torch.ones(2, 1, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
-    for position in range(64):
-        decoder.step(tokens, position, cache)
+    for _ in range(64):
+        cache.step(tokens)
         cache.reorder(parents)
         tokens = torch.ones(2, 4, dtype=torch.long)
     assert cache.used < 64 + 4 * packed_decoder.POSITIONS_AT_A_TIME

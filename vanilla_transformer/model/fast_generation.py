@@ -28,7 +28,7 @@ from .cpu import computing_dtype
 from .packed_decoder import DecoderCache, PackedDecoder
 from .packed_encoder import PackedEncoder
 from .packed_weights import checksum
-from .search import BeamSearch, Hypotheses, Limits, Processor, SourceLengthLimit, greedy_search
+from .search import Hypotheses, Limits, Processor, SourceLengthLimit, beam_search, greedy_search
 
 logger = logging.get_logger(__name__)
 
@@ -228,9 +228,9 @@ def fast_beam_search(
     """
     width, returned = settings.num_beams, settings.num_return_sequences
     prompts_NP = input_ids[::width]
-    with _decoder_and_cache(model, kwargs, settings, width) as (decoder, cache):
+    with _decoding(model, kwargs, settings, width) as cache:
         limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
-        found = BeamSearch(decoder, cache, prompts_NP, width, limits, _processor(logits_processor)).run()
+        found = beam_search(cache, prompts_NP, width, limits, _processor(logits_processor))
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())
     unused = torch.arange(longest, device=input_ids.device) >= best.lengths[:, None]
@@ -255,10 +255,9 @@ def fast_greedy_search(
 ) -> GenerateEncoderDecoderOutput | torch.LongTensor:
     """Greedy search as `GenerationMixin._sample` gives it, with its arguments."""
     returns_cache = settings.return_dict_in_generate
-    with _decoder_and_cache(model, kwargs, settings, 1) as (decoder, cache):
+    with _decoding(model, kwargs, settings, 1) as cache:
         limits = _limits(input_ids, stopping_criteria, settings, logits_processor)
         sequences: Any = greedy_search(
-            decoder,
             cache,
             input_ids,
             limits,
@@ -272,17 +271,15 @@ def fast_greedy_search(
 
 
 @contextmanager
-def _decoder_and_cache(
-    model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int
-) -> Iterator[tuple[PackedDecoder, DecoderCache]]:
-    """The decoder, in the type that the library's search would compute in, and the cache before the first token."""
+def _decoding(model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int) -> Iterator[DecoderCache]:
+    """The decoding before the first token, in the type that the library's search would compute in."""
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
     encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
     with torch.autocast(device, enabled=False):
         decoder = _packed(model, PackedDecoder, dtype, getattr(settings, "quantization", None))
-        yield decoder, decoder.start(encoded_NSD, None if mask is None else mask[::width])
+        yield decoder.start(encoded_NSD, None if mask is None else mask[::width])
 
 
 class _PackedPart(NamedTuple):
@@ -410,11 +407,15 @@ def padding_of(model: Any, settings: GenerationConfig) -> Any:
 
 def _as_library_cache(model: Any, cache: DecoderCache) -> EncoderDecoderCache:
     """Keys and values of all tokens but the last and of the source, from which `generate` can go on."""
+
+    def by_sentence(part: torch.Tensor) -> torch.Tensor:
+        return part.unflatten(0, (cache.sentences, -1)).to(model.dtype)
+
     own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
     for layer, (source_keys, source_values) in enumerate(cache.sources):
-        keys, values = cache.keys[layer][:, :, : cache.used], cache.values[layer][:, :, : cache.used]
-        own.update(keys.to(model.dtype), values.to(model.dtype), layer)
-        source.update(source_keys.to(model.dtype), source_values.to(model.dtype), layer)
+        keys, values = cache.keys[layer][:, : cache.used], cache.values[layer][:, : cache.used]
+        own.update(by_sentence(keys), by_sentence(values), layer)
+        source.update(by_sentence(source_keys.mT), by_sentence(source_values), layer)
     library_cache = EncoderDecoderCache(own, source)
     library_cache.is_updated = dict.fromkeys(range(len(cache.sources)), True)
     return library_cache

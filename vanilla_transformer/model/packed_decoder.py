@@ -6,7 +6,7 @@ hypothesis, and a sentence's hypotheses share one cache. Reordering hypotheses m
 each attend to its own ancestors.
 
 Shapes in names: N sentences · W hypotheses of a sentence · R = N·W rows · S source · L slots of the cache ·
-D d_model · H heads · K d_k (keys) or d_v (values) · V vocabulary.
+D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values) · V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -15,18 +15,19 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .packed_weights import PackedWeights
+from .packed_weights import PackedWeights, PositionTable
 
 # The cache grows by so many positions at a time: the fewer, the sooner slots without descendants are freed; the more,
-# the less is copied.
+# the less is copied. A single sentence's are small.
 POSITIONS_AT_A_TIME = 8
+POSITIONS_OF_ONE = 32
 
 
 class PackedDecoder:
-    """The decoder's weights packed for a search, and its step.
+    """The decoder's weights packed for a search, and its step; with or without a source.
 
     Args:
-        model: A `VanillaTransformerForConditionalGeneration`, whose decoder and output projection are used.
+        model: A model with a decoder and an output projection, which are used.
         dtype: Type of the activations, and of the weights unless they are quantized.
         quantization: None, or "int8"; see `PackedWeights`.
     """
@@ -34,11 +35,11 @@ class PackedDecoder:
     @staticmethod
     def weights(model: Any) -> Iterator[torch.Tensor]:
         """The weights that are packed, and packed again when they change; the embedding is read in place."""
-        yield from model.model.decoder.layers.parameters()
+        yield from _stack(model).layers.parameters()
         yield from model.lm_head.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
-        config, decoder = model.config, model.model.decoder
+        config, decoder = model.config, _stack(model)
         pack = PackedWeights(dtype, quantization, few_rows=True)
         self.dtype = pack.activations
         # Processors multiply small matrices of float32 as fast as of bfloat16, and their softmax needs no detour.
@@ -47,10 +48,12 @@ class PackedDecoder:
         self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
         self.scale = config.d_model**0.5
         self.decoder = decoder
+        self.positions = PositionTable(decoder.positional_encoding, self.dtype)
         self.layers = [_Layer(layer, pack) for layer in decoder.layers]
         self.source_projections = [
             PackedWeights(dtype, quantization).fused_linear(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
             for layer in decoder.layers
+            if hasattr(layer, "cross_attention")
         ]
         self.project_to_vocabulary = pack.linear(model.lm_head.weight, model.lm_head.bias)
 
@@ -62,196 +65,225 @@ class PackedDecoder:
             source_mask_NS: 1 on source tokens, 0 on padding; None where there is no padding.
         """
         encoded_NSD = encoded_NSD.to(self.dtype)
-        rows_D = encoded_NSD.flatten(0, 1)
+        sentences, rows_D = len(encoded_NSD), encoded_NSD.flatten(0, 1)
         sources = []
         for project in self.source_projections:
             keys, values = project(rows_D).split((self.num_heads * self.d_k, self.num_heads * self.d_v), dim=-1)
-            sources.append((self._cached(keys, len(encoded_NSD)), self._cached(values, len(encoded_NSD))))
+            sources.append(
+                (self._cached(keys, sentences, self.d_k).mT.contiguous(), self._cached(values, sentences, self.d_v))
+            )
         mask = None
         if source_mask_NS is not None and not source_mask_NS.all():
-            mask = _additive(source_mask_NS[:, None, None, :].bool(), self.cache_dtype)
-        return DecoderCache(self, sources, mask)
+            may_attend = source_mask_NS[:, None, None, :].bool()
+            mask = torch.zeros(may_attend.shape, dtype=self.cache_dtype, device=may_attend.device)
+            mask.masked_fill_(~may_attend, -torch.inf)
+        return DecoderCache(self, sentences, encoded_NSD.device, sources, mask)
 
-    def step(self, tokens_NW: torch.Tensor, position: int, cache: "DecoderCache") -> torch.Tensor:
-        """Logits (sentences · hypotheses, vocabulary) of what follows the tokens, which stand at `position`.
+    def start_without_source(self, sentences: int) -> "DecoderCache":
+        """The cache before the first step of a decoder that attends to its own tokens alone."""
+        return DecoderCache(self, sentences, self.decoder.embed_tokens.weight.device)
+
+    def step(self, tokens_NW: torch.Tensor, cache: "DecoderCache") -> torch.Tensor:
+        """Logits (sentences · hypotheses, vocabulary) of what follows the tokens.
 
         The tokens' keys and values are added to the cache.
         """
-        encoding = cache.encoding_of(position)
-        x = F.embedding(tokens_NW.flatten(), self.decoder.embed_tokens.weight).to(self.dtype) * self.scale + encoding
-        slots = cache.allocate(tokens_NW.shape[1])
+        embedded = F.embedding(tokens_NW.view(-1), self.decoder.embed_tokens.weight).to(self.dtype)
+        x = embedded * self.scale + self.positions.of(cache.position, embedded.device)
+        bias = cache.allocate(tokens_NW.shape[1])
         for number, layer in enumerate(self.layers):
-            q, k, v = layer.project(x).split((layer.keys_width, layer.keys_width, layer.values_width), dim=-1)
-            keys, values = cache.update(number, slots, k, v)
-            x = layer.self_norm(x + layer.self_out(self._attend(q, keys, values, cache.attention_bias_NWL)))
-            keys, values = cache.sources[number]
-            x = layer.cross_norm(
-                x + layer.cross_out(self._attend(layer.source_query(x), keys, values, cache.source_mask))
-            )
-            x = layer.feed_norm(x + layer.second(layer.first(x)))
+            q, k, v = layer.project(x).split_with_sizes(layer.widths, 1)
+            keys, values = cache.update(number, k, v)
+            x = layer.self_norm(layer.self_out(self._attend(q, keys.mT, values, bias), x))
+            if cache.sources:
+                keys, values = cache.sources[number]
+                attended = self._attend(layer.source_query(x), keys, values, cache.source_bias)
+                x = layer.cross_norm(layer.cross_out(attended, x))
+            x = layer.feed_norm(layer.second(layer.first(x), x))
         return self.project_to_vocabulary(x)
 
-    def heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
-        """(N·L, H·K) to (N, H, L, K), a view."""
-        split = projected_RD.view(sentences, -1, self.num_heads, projected_RD.shape[1] // self.num_heads)
-        return split.transpose(1, 2)
-
-    def _cached(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
-        """(N·L, H·K) to a contiguous (N, H, L, K) in the type of the cache."""
-        return self.heads(projected_RD, sentences).to(self.cache_dtype).contiguous()
+    def _cached(self, projected_RD: torch.Tensor, sentences: int, width: int) -> torch.Tensor:
+        """(N·S, H·K) to a contiguous (N·H, S, K) in the type of the cache."""
+        split = projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
+        return split.to(self.cache_dtype).contiguous().flatten(0, 1)
 
     def _attend(
-        self,
-        q_RD: torch.Tensor,
-        keys_NHLK: torch.Tensor,
-        values_NHLK: torch.Tensor,
-        mask: torch.Tensor | None,
+        self, q_RD: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; 1 / √d_k is in their weights."""
-        sentences, heads = keys_NHLK.shape[:2]
-        q_NHWK = self.heads(q_RD, sentences).to(self.cache_dtype)
-        scores = torch.bmm(q_NHWK.flatten(0, 1), keys_NHLK.flatten(0, 1).mT)
-        if mask is not None:
-            scores.view(sentences, heads, q_NHWK.shape[2], -1).add_(mask)
+        heads, all_heads = self.num_heads, keys_NhKL.shape[0]
+        rows, sentences = q_RD.shape[0], all_heads // heads
+        if q_RD.dtype != self.cache_dtype:
+            q_RD = q_RD.to(self.cache_dtype)
+        # With one hypothesis or one sentence the heads are a view.
+        if rows == sentences:
+            q_NhWK = q_RD.reshape(all_heads, 1, self.d_k)
+        elif sentences == 1:
+            q_NhWK = q_RD.view(rows, heads, self.d_k).transpose(0, 1)
+        else:
+            split = q_RD.view(sentences, -1, heads, self.d_k).transpose(1, 2)
+            q_NhWK = split.reshape(all_heads, -1, self.d_k)
+        scores = torch.bmm(q_NhWK, keys_NhKL)
+        if bias is not None:
+            scores.view(sentences, heads, scores.shape[1], -1).add_(bias)
         # The library's attention, too, takes the softmax of bfloat16 in float32.
-        weights = scores.softmax(-1, dtype=torch.float32).to(values_NHLK.dtype)
-        attended = torch.bmm(weights, values_NHLK.flatten(0, 1)).unflatten(0, (sentences, heads))
-        return attended.transpose(1, 2).reshape(q_RD.shape[0], heads * self.d_v).to(self.dtype)
+        weights = torch.softmax(scores, -1, dtype=torch.float32)
+        if weights.dtype != self.cache_dtype:
+            weights = weights.to(self.cache_dtype)
+        attended = torch.bmm(weights, values_NhLK)
+        if rows == sentences:
+            attended = attended.view(rows, heads * self.d_v)
+        elif sentences == 1:
+            attended = attended.transpose(0, 1).reshape(rows, heads * self.d_v)
+        else:
+            split = attended.view(sentences, heads, -1, self.d_v).transpose(1, 2)
+            attended = split.reshape(rows, heads * self.d_v)
+        return attended if attended.dtype == self.dtype else attended.to(self.dtype)
 
 
 class DecoderCache:
     """Keys and values of a batch's sources and of its running hypotheses, which share their ancestors.
 
-    A step takes one slot for each hypothesis of a sentence. `attention_bias_NWL` is added to attention scores: zero in
-    slots of a hypothesis's ancestors, minus infinity elsewhere; None while there is one hypothesis.
+    A step takes one slot for each hypothesis of a sentence. `ancestor_bias` is added to attention scores: zero in
+    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while one is running.
+
+    Attributes:
+        sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
+        keys: Each layer's keys of the hypotheses' tokens, (N·H, capacity, K), `used` of them.
+        values: The values to them.
     """
 
     def __init__(
         self,
         decoder: PackedDecoder,
-        sources: list[tuple[torch.Tensor, torch.Tensor]],
-        source_mask: torch.Tensor | None,
+        sentences: int,
+        device: torch.device,
+        sources: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
+        source_bias: torch.Tensor | None = None,
     ) -> None:
-        self.decoder, self.sources, self.source_mask = decoder, sources, source_mask
-        self.used = 0
+        self.decoder, self.sentences, self.device = decoder, sentences, device
+        self.sources, self.source_bias = sources or [], source_bias
+        self.position = self.used = self.capacity = 0
         # A tensor for each layer: the system maps and unmaps very large ones page by page.
-        self.keys = [keys[:, :, :0] for keys, _ in sources]
-        self.values = [values[:, :, :0] for _, values in sources]
-        self.capacity = 0
-        self.ancestor_mask: torch.Tensor | None = None  # (N, W, capacity), True where the slot is an ancestor's.
-        self.attention_bias_NWL: torch.Tensor | None = None
-        self._encodings = torch.empty(0)
+        heads, layers = sentences * decoder.num_heads, range(len(decoder.layers))
+        self.keys, self.values = (
+            [torch.empty(heads, 0, width, dtype=decoder.cache_dtype, device=device) for _ in layers]
+            for width in (decoder.d_k, decoder.d_v)
+        )
+        self.ancestor_bias: torch.Tensor | None = None
+        self._slots = (0, 0)
 
-    @property
-    def sentences(self) -> int:
-        """How many are still being searched."""
-        return len(self.sources[0][0])
+    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
+        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        logits_RV = self.decoder.step(tokens_NW, self)
+        self.position += 1
+        return logits_RV
 
-    def encoding_of(self, position: int) -> torch.Tensor:
-        """Section 3.5's encoding of a position, (d_model,)."""
-        if position >= len(self._encodings):
-            table = self.decoder.decoder.positional_encoding
-            longest = 2 * position + 16
-            if table.learned is not None:
-                longest = max(min(longest, table.learned.num_embeddings), position + 1)
-            self._encodings = table(longest, device=self._device).to(self.decoder.dtype)
-        return self._encodings[position]
-
-    def allocate(self, width: int) -> slice:
-        """The slots for one more position of `width` hypotheses a sentence; each may attend to its own."""
+    def allocate(self, width: int) -> torch.Tensor | None:
+        """Takes the slots for one more position of `width` hypotheses a sentence; returns what limits attention."""
         if self.used + width > self.capacity:
             self._compact(width)
-        slots = slice(self.used, self.used + width)
-        self.used = slots.stop
-        if self.ancestor_mask is None and width > 1:
-            # Until now there was one hypothesis, the child of all before.
-            self.ancestor_mask = torch.zeros(
-                self.sentences, width, self.capacity, dtype=torch.bool, device=self._device
-            )
-            self.ancestor_mask[:, :, : slots.start] = True
-        if self.ancestor_mask is not None:
-            self.ancestor_mask[:, :, slots] = torch.eye(width, dtype=torch.bool, device=self._device)
-            self.attention_bias_NWL = _additive(self.ancestor_mask[:, None, :, : self.used], self.decoder.cache_dtype)
-        return slots
+        self._slots = first, _ = self.used, width
+        self.used += width
+        if self.ancestor_bias is None:
+            if width == 1:
+                return None
+            # Until now there was one hypothesis, the ancestor of all.
+            shape = (self.sentences, 1, width, self.capacity)
+            self.ancestor_bias = torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
+            self.ancestor_bias[..., :first] = 0
+        new = self.ancestor_bias.narrow(3, first, width)
+        new.fill_(-torch.inf).diagonal(dim1=2, dim2=3).zero_()
+        return self.ancestor_bias.narrow(3, 0, self.used)
 
-    def update(
-        self, layer: int, slots: slice, keys_RD: torch.Tensor, values_RD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, layer: int, keys_RD: torch.Tensor, values_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes a layer's keys and values of the newest tokens into their slots; returns all of that layer's."""
-        keys, values = self.keys[layer], self.values[layer]
-        keys[:, :, slots] = self.decoder.heads(keys_RD, self.sentences)
-        values[:, :, slots] = self.decoder.heads(values_RD, self.sentences)
-        return keys[:, :, : self.used], values[:, :, : self.used]
+        return self._written(self.keys[layer], keys_RD), self._written(self.values[layer], values_RD)
+
+    def _written(self, cached_NhLK: torch.Tensor, new_RD: torch.Tensor) -> torch.Tensor:
+        heads, (first, width) = self.decoder.num_heads, self._slots
+        slots = cached_NhLK.narrow(1, first, width)
+        if self.sentences == 1:
+            slots.copy_(new_RD.view(width, heads, -1).transpose(0, 1))
+        else:
+            new_NWHK = new_RD.view(self.sentences, width, heads, -1)
+            slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
+        return cached_NhLK.narrow(1, 0, self.used)
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of one of its sentence: it inherits that one's ancestors."""
-        if self.ancestor_mask is not None:
-            self.ancestor_mask = self.ancestor_mask.gather(
-                1, parents_NW[:, :, None].expand(-1, -1, self.ancestor_mask.shape[2])
-            )
+        if self.ancestor_bias is None:
+            return
+        if self.sentences == 1:
+            self.ancestor_bias = self.ancestor_bias.index_select(2, parents_NW[0])
+        else:
+            parents = parents_NW[:, None, :, None].expand(-1, -1, -1, self.capacity)
+            self.ancestor_bias = self.ancestor_bias.gather(2, parents)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Drops all other sentences; `sentences` are indices."""
-        self.sources = [(keys[sentences], values[sentences]) for keys, values in self.sources]
+        heads = torch.arange(self.decoder.num_heads, device=self.device)
+        rows = (sentences[:, None] * self.decoder.num_heads + heads).flatten()
+        self.sources = [(keys[rows], values[rows]) for keys, values in self.sources]
         for parts in (self.keys, self.values):
             for layer, part in enumerate(parts):
-                parts[layer] = part[sentences]
-        self.source_mask = None if self.source_mask is None else self.source_mask[sentences]
-        self.ancestor_mask = None if self.ancestor_mask is None else self.ancestor_mask[sentences]
+                parts[layer] = part[rows]
+        self.source_bias = None if self.source_bias is None else self.source_bias[sentences]
+        self.ancestor_bias = None if self.ancestor_bias is None else self.ancestor_bias[sentences]
+        self.sentences = len(sentences)
 
     def _compact(self, width: int) -> None:
         """Copies the slots with descendants to larger tensors, and leaves the others behind."""
-        if self.ancestor_mask is None:
-            kept_NL = torch.arange(self.used, device=self._device).expand(self.sentences, -1)
-            capacity = 2 * self.used + POSITIONS_AT_A_TIME * width
+        positions = POSITIONS_OF_ONE if self.sentences == 1 else POSITIONS_AT_A_TIME
+        if self.ancestor_bias is None:
+            kept_NL = torch.arange(self.used, device=self.device).expand(self.sentences, -1)
+            capacity = 2 * self.used + positions * width
         else:
-            used_NL = self.ancestor_mask[:, :, : self.used].any(1)
+            used_NL = (self.ancestor_bias[:, 0, :, : self.used] == 0).any(1)
             longest = int(used_NL.sum(1).max())
             # Slots in use first, in their order; a sentence with fewer keeps some that are not in use.
             kept_NL = used_NL.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
-            capacity = longest + POSITIONS_AT_A_TIME * width
-            mask = self.ancestor_mask.new_zeros(*self.ancestor_mask.shape[:2], capacity)
-            mask[:, :, :longest] = self.ancestor_mask.gather(
-                2, kept_NL[:, None].expand(-1, self.ancestor_mask.shape[1], -1)
-            )
-            self.ancestor_mask = mask
-        heads = torch.arange(self.sentences * self.decoder.num_heads, device=self._device)
-        rows_NHL = heads.view(self.sentences, -1, 1) * self.capacity + kept_NL[:, None]
+            capacity = longest + positions * width
+            bias = self.ancestor_bias.new_full((*self.ancestor_bias.shape[:3], capacity), -torch.inf)
+            kept = kept_NL[:, None, None].expand(-1, -1, self.ancestor_bias.shape[2], -1)
+            bias[..., :longest] = self.ancestor_bias.gather(3, kept)
+            self.ancestor_bias = bias
+        used = kept_NL.shape[1]
+        heads = torch.arange(self.sentences * self.decoder.num_heads, device=self.device)
+        rows = heads.view(self.sentences, -1, 1) * self.capacity + kept_NL[:, None]
         for parts in (self.keys, self.values):
             for layer, part in enumerate(parts):
                 # One layer at a time, each replaced at once: the cache is the largest thing in a search.
-                parts[layer] = _copied(part, rows_NHL, capacity)
-        self.used, self.capacity = kept_NL.shape[1], capacity
-
-    @property
-    def _device(self) -> torch.device:
-        return self.sources[0][0].device
+                parts[layer] = _copied(part, rows.flatten(0, 1), capacity)
+        self.used, self.capacity = used, capacity
 
 
 class _Layer:
     """One decoder layer's packed weights, with queries, keys and values of self-attention as one linear layer."""
 
     def __init__(self, layer: Any, pack: PackedWeights) -> None:
-        own, cross, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
-        self.keys_width, self.values_width = own.k_proj.out_features, own.v_proj.out_features
+        own, feed_forward = layer.self_attention, layer.feed_forward
+        self.widths = [own.q_proj.out_features, own.k_proj.out_features, own.v_proj.out_features]
         self.project = pack.fused_linear(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
-        self.self_out = pack.linear(own.out_proj.weight, own.out_proj.bias)
-        self.source_query = pack.fused_linear(cross.q_proj, scaled=cross.d_k**-0.5)
-        self.cross_out = pack.linear(cross.out_proj.weight, cross.out_proj.bias)
+        self.self_out = pack.residual_linear(own.out_proj.weight, own.out_proj.bias)
+        self.self_norm, self.feed_norm = map(pack.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+        if hasattr(layer, "cross_attention"):
+            cross = layer.cross_attention
+            self.source_query = pack.fused_linear(cross.q_proj, scaled=cross.d_k**-0.5)
+            self.cross_out = pack.residual_linear(cross.out_proj.weight, cross.out_proj.bias)
+            self.cross_norm = pack.norm(layer.cross_attention_norm)
         self.first = pack.linear(feed_forward.w_1.weight, feed_forward.w_1.bias, feed_forward.activation)
-        self.second = pack.linear(feed_forward.w_2.weight, feed_forward.w_2.bias)
-        self.self_norm, self.cross_norm, self.feed_norm = map(
-            pack.norm, (layer.self_attention_norm, layer.cross_attention_norm, layer.feed_forward_norm)
-        )
+        self.second = pack.residual_linear(feed_forward.w_2.weight, feed_forward.w_2.bias)
 
 
-def _additive(may_attend: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """True to zero and False to minus infinity."""
-    return torch.zeros(may_attend.shape, dtype=dtype, device=may_attend.device).masked_fill_(~may_attend, -torch.inf)
+def _stack(model: Any) -> Any:
+    """The decoder of a model, which in a decoder-only one is all beside the output projection."""
+    return getattr(model.model, "decoder", model.model)
 
 
-def _copied(cached_NHLK: torch.Tensor, rows_NHL: torch.Tensor, capacity: int) -> torch.Tensor:
-    """Some rows of K numbers at the beginning of a tensor (N, H, capacity, K), whose rest is not set."""
-    copied = cached_NHLK.new_empty(*cached_NHLK.shape[:2], capacity, cached_NHLK.shape[3])
-    copied[:, :, : rows_NHL.shape[2]] = F.embedding(rows_NHL, cached_NHLK.reshape(-1, cached_NHLK.shape[3]))
+def _copied(cached_NhLK: torch.Tensor, rows_NhL: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Some rows of K numbers at the beginning of a tensor (N·H, capacity, K), whose rest is not set."""
+    copied = cached_NhLK.new_empty(len(cached_NhLK), capacity, cached_NhLK.shape[2])
+    if rows_NhL.shape[1]:
+        copied[:, : rows_NhL.shape[1]] = F.embedding(rows_NhL, cached_NhLK.reshape(-1, cached_NhLK.shape[2]))
     return copied

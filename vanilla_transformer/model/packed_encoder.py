@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .packed_weights import PackedWeights
+from .packed_weights import PackedWeights, PositionTable
 
 
 class PackedEncoder:
@@ -30,7 +30,8 @@ class PackedEncoder:
         config, self.encoder = model.config, model.model.encoder
         pack = PackedWeights(dtype, quantization)
         self.dtype = pack.activations
-        self.num_heads = config.num_heads
+        self.num_heads, self.scale = config.num_heads, config.d_model**0.5
+        self.positions = PositionTable(self.encoder.positional_encoding, torch.float32)
         self.layers = [_Layer(layer, pack) for layer in self.encoder.layers]
 
     def __call__(
@@ -40,18 +41,26 @@ class PackedEncoder:
         attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """(N, S) token ids, or embeddings (N, S, D), to (N, S, D)."""
-        x_NSD = self.encoder.embed(input_ids, inputs_embeds, attention_mask).to(self.dtype)
         may_attend = None
         if attention_mask is not None and not attention_mask.all():
             may_attend = attention_mask[:, None, None, :].bool()
+        if may_attend is None and input_ids is not None:
+            # As `embed` does where there is no padding, with the encodings that are there already.
+            x_NSD = F.embedding(input_ids, self.encoder.embed_tokens.weight) * self.scale
+            x_NSD = x_NSD + self.positions.first(input_ids.shape[1], x_NSD.device)[: input_ids.shape[1]].to(
+                x_NSD.dtype
+            )
+        else:
+            x_NSD = self.encoder.embed(input_ids, inputs_embeds, attention_mask)
+        x_NSD = x_NSD.to(self.dtype)
         x = x_NSD.flatten(0, 1)
         for layer in self.layers:
-            q, k, v = layer.project(x).split((layer.keys_width, layer.keys_width, layer.values_width), dim=-1)
+            q, k, v = layer.project(x).split_with_sizes(layer.widths, 1)
             q_NHSK, k_NHSK, v_NHSK = (self._heads(part, len(x_NSD)) for part in (q, k, v))
             # 1 / √d_k is in the weights of the queries.
             attended = F.scaled_dot_product_attention(q_NHSK, k_NHSK, v_NHSK, may_attend, scale=1.0)
-            x = layer.self_norm(x + layer.self_out(attended.transpose(1, 2).reshape(len(x), -1)))
-            x = layer.feed_norm(x + layer.second(layer.first(x)))
+            x = layer.self_norm(layer.self_out(attended.transpose(1, 2).reshape(x.shape[0], -1), x))
+            x = layer.feed_norm(layer.second(layer.first(x), x))
         return x.view_as(x_NSD)
 
     def _heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
@@ -65,11 +74,11 @@ class _Layer:
 
     def __init__(self, layer: Any, pack: PackedWeights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
-        self.keys_width, self.values_width = own.k_proj.out_features, own.v_proj.out_features
+        self.widths = [own.q_proj.out_features, own.k_proj.out_features, own.v_proj.out_features]
         self.project = pack.fused_linear(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
-        self.self_out = pack.linear(own.out_proj.weight, own.out_proj.bias)
+        self.self_out = pack.residual_linear(own.out_proj.weight, own.out_proj.bias)
         self.first = pack.linear(feed_forward.w_1.weight, feed_forward.w_1.bias, feed_forward.activation)
-        self.second = pack.linear(feed_forward.w_2.weight, feed_forward.w_2.bias)
+        self.second = pack.residual_linear(feed_forward.w_2.weight, feed_forward.w_2.bias)
         self.self_norm, self.feed_norm = map(pack.norm, (layer.self_attention_norm, layer.feed_forward_norm))
 
 

@@ -1,5 +1,6 @@
 """Linear layers for decoding: weights packed in the order that the processor multiplies fastest, no gradients."""
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ FEW_ROWS, FEW_INPUTS = 4, 1024
 ROW, ROWS = 128, 1024
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
+ResidualLinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class PackedWeights(NamedTuple):
@@ -74,10 +76,51 @@ class PackedWeights(NamedTuple):
             return linear
         return lambda x: activation(linear(x))
 
+    def residual_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> ResidualLinear:
+        """x and residual r to r + xWᵀ + b."""
+        linear = self.linear(weight, bias)
+        if self.quantization is not None or weight.numel() >= LARGE_WEIGHT or self.dtype != torch.float32:
+            return lambda x, residual: linear(x).add_(residual)
+        few = _too_few_to_pack(weight) if weight.device.type == "cpu" and _can_pack(self.dtype) else sys.maxsize
+        transposed = weight.detach().to(self.dtype).mT
+        bias = None if bias is None else bias.detach().to(self.dtype)
+
+        def add_linear(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] >= few:
+                return linear(x).add_(residual)
+            outputs = torch.addmm(residual, x, transposed)
+            return outputs if bias is None else outputs.add_(bias)
+
+        return add_linear
+
     def norm(self, module: nn.LayerNorm) -> Linear:
         """A layer normalisation in the type of the activations."""
         weight, bias = module.weight.to(self.activations), module.bias.to(self.activations)
-        return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
+        shape, eps = module.normalized_shape, module.eps
+        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+class PositionTable:
+    """Section 3.5's encodings by position, kept as long as they are no weights."""
+
+    def __init__(self, module: Any, dtype: torch.dtype) -> None:
+        self.module, self.dtype = module, dtype
+        self._table = torch.empty(0)
+
+    def of(self, position: int, device: torch.device) -> torch.Tensor:
+        """The encoding of one position, (d_model,)."""
+        if self.module.learned is not None:
+            return self.module(1, position, device).to(self.dtype)[0]
+        return self.first(position + 1, device)[position]
+
+    def first(self, length: int, device: torch.device) -> torch.Tensor:
+        """The encodings of at least so many positions, (length or more, d_model)."""
+        if self.module.learned is not None:
+            return self.module(length, device=device).to(self.dtype)
+        table = self._table
+        if len(table) < length or table.device != device:
+            table = self._table = self.module(2 * length + 16, device=device).to(self.dtype)
+        return table
 
 
 def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -124,22 +167,28 @@ def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, 
         return by_onednn
     if weight.numel() < LARGE_WEIGHT:
         plain = _plain_linear(weight, bias, relu)
-        enough = -(-PACKED_FROM // weight.numel())
-        return lambda x: plain(x) if len(x) < enough else by_onednn(x)
+        few = _too_few_to_pack(weight)
+        return lambda x: plain(x) if x.shape[0] < few else by_onednn(x)
     if not few_rows or not multiplies_few_rows_unpacked():
         return by_onednn
     few = FEW_ROWS if weight.shape[1] <= FEW_INPUTS else 1
 
     def by_rows(x: torch.Tensor) -> torch.Tensor:
-        if len(x) > few:
+        rows = x.shape[0]
+        if rows > few:
             return by_onednn(x)
-        if len(x) == 1:
+        if rows == 1:
             return by_onednn(x, weight)
         outputs = torch.mm(weight, x.mT).mT.contiguous()
         outputs = outputs if bias is None else outputs.add_(bias)
         return outputs.relu_() if relu else outputs
 
     return by_rows
+
+
+def _too_few_to_pack(weight: torch.Tensor) -> int:
+    """Rows from which on oneDNN multiplies a small weight faster."""
+    return -(-PACKED_FROM // weight.numel())
 
 
 def _plain_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
@@ -157,7 +206,7 @@ def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) ->
     if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines or saturates("onednn"):
         return lambda x: multiply(x, packed)
     packed_for_many = _packed_int8(weight, bias, "onednn")
-    return lambda x: multiply(x, packed if len(x) < MANY_ROWS else packed_for_many)
+    return lambda x: multiply(x, packed if x.shape[0] < MANY_ROWS else packed_for_many)
 
 
 def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> Any:
@@ -169,4 +218,4 @@ def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -
         return torch.ops.quantized.linear_prepack(rounded, bias)
 
 
-__all__ = ["PackedWeights", "Linear", "checksum"]
+__all__ = ["Linear", "PackedWeights", "PositionTable", "ResidualLinear", "checksum"]

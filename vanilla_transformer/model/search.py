@@ -3,13 +3,12 @@
 Shapes in names: N sentences · W beam width · C candidates of a sentence · V vocabulary · T tokens.
 """
 
+import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers import StoppingCriteria
-
-from .packed_decoder import DecoderCache, PackedDecoder
 
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -17,8 +16,26 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 MIN_SHARE_TO_DROP = 0.1
 # Vocabulary entries that share one maximum.
 BLOCK = 64
+# For so many sentences, numbers in Python are cheaper to compare than tensors of them.
+FEW_SENTENCES = 8
 # Stands for the log-probability of what cannot be taken, as in the library's search.
 IMPOSSIBLE = -1.0e9
+
+
+class Decoding(Protocol):
+    """What a search knows of a model: the decoding of some sentences, a token of each hypothesis at a time."""
+
+    def step(self, tokens_NW: torch.Tensor, /) -> torch.Tensor:
+        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary).
+
+        The number of hypotheses may grow from one to the beam's width, and stays that.
+        """
+
+    def reorder(self, parents_NW: torch.Tensor, /) -> None:
+        """Before the next step each hypothesis continues the one of its sentence that it names."""
+
+    def select(self, sentences: torch.Tensor, /) -> None:
+        """Continues with some sentences alone, given by their indices in the batch."""
 
 
 class SourceLengthLimit(StoppingCriteria):
@@ -67,6 +84,14 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
     Args:
         log_p_NWV: Log-probability of each token after each hypothesis.
         scores_NW: Log-probability of each hypothesis.
+    """
+    vocabulary = log_p_NWV.shape[2]
+    values, places = _best_places(log_p_NWV, scores_NW, count)
+    return Candidates(values, places // vocabulary, places % vocabulary)
+
+
+def _best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` best of W·V scores, and their places among them, (N, count).
 
     Exact, and cheaper than sorting: a token among the best lies in one of the best blocks by maximum, so only the
     tokens of so many blocks are looked at.
@@ -74,22 +99,18 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
     sentences, width, vocabulary = log_p_NWV.shape
     blocks = vocabulary // BLOCK
     if width * blocks <= count:
-        values, places = (log_p_NWV + scores_NW[..., None]).flatten(1).topk(count)
-        return Candidates(values, places // vocabulary, places % vocabulary)
+        return (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
     best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
     device = log_p_NWV.device
     first = best_blocks // blocks * vocabulary + best_blocks % blocks * BLOCK
     members = first[..., None] + torch.arange(BLOCK, device=device)
-    rest = (
-        torch.arange(blocks * BLOCK, vocabulary, device=device)
-        + vocabulary * torch.arange(width, device=device)[:, None]
-    )
+    hypotheses = torch.arange(width, device=device)[:, None]
+    rest = torch.arange(blocks * BLOCK, vocabulary, device=device) + vocabulary * hypotheses
     places = torch.cat((members.flatten(1), rest.flatten().expand(sentences, -1)), dim=1)
     values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // vocabulary)
     best = values.topk(count)
-    places = places.gather(1, best.indices)
-    return Candidates(best.values, places // vocabulary, places % vocabulary)
+    return best.values, places.gather(1, best.indices)
 
 
 class Hypotheses(NamedTuple):
@@ -207,8 +228,7 @@ class BeamSearch:
     """Section 6.1: the search for the best hypotheses of some sentences, dropped from the batch as they finish.
 
     Args:
-        decoder: Gives the log-probabilities of the next tokens.
-        cache: Keys and values of the sources and hypotheses.
+        decoding: Gives the logits of the next tokens.
         prompts_NP: Tokens that the decoder starts with, (sentences, prompt length).
         width: Hypotheses kept at each step.
         limits: When hypotheses and searches end.
@@ -217,21 +237,14 @@ class BeamSearch:
 
     def __init__(
         self,
-        decoder: PackedDecoder,
-        cache: DecoderCache,
+        decoding: Decoding,
         prompts_NP: torch.Tensor,
         width: int,
         limits: Limits,
         process: Processor | None = None,
     ) -> None:
-        self.decoder, self.cache, self.prompts_NP, self.width, self.process = (
-            decoder,
-            cache,
-            prompts_NP,
-            width,
-            process,
-        )
-        self.limits, self.length = limits, 0
+        self.decoding, self.prompts_NP, self.width = decoding, prompts_NP, width
+        self.limits, self.process, self.length = limits, process, 0
         sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
         self.running = _no_hypotheses(sentences, 1, longest, device)._replace(
             scores=torch.zeros(sentences, 1, device=device)
@@ -240,7 +253,7 @@ class BeamSearch:
         self.found = _no_hypotheses(sentences, width, longest, device)
         self.numbers = torch.arange(sentences, device=device)
         self.searching = torch.ones(sentences, dtype=torch.bool, device=device)
-        self.tokens_NW = read_prompts(decoder, cache, prompts_NP)
+        self.tokens_NW = read_prompts(decoding, prompts_NP)
 
     def run(self) -> Hypotheses:
         """The best hypotheses of each sentence, W of them, in the sentences' order."""
@@ -252,23 +265,19 @@ class BeamSearch:
     def _step(self) -> None:
         """One more token for each hypothesis."""
         sentences, width = self.tokens_NW.shape
-        position = self.prompts_NP.shape[1] + self.length - 1
-        log_p_RV = log_probabilities(self.decoder.step(self.tokens_NW, position, self.cache))
+        log_p_RV = log_probabilities(self.decoding.step(self.tokens_NW))
         if self.process is not None:
             log_p_RV = self.process(self._rows(), log_p_RV)
         log_p_NWV = log_p_RV.view(sentences, width, -1)
         candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
         self.length += 1
-        ended_NC = ends(candidates, self.length, self.limits)
+        length, limits = self.length, self.limits
+        ended_NC = ends(candidates, length, limits)
         if ended_NC[:, : self.width].any():
-            self.finished = update_finished(
-                self.finished, self.running, candidates, ended_NC, self.length, self.limits
-            )
-        self.running, parents, self.tokens_NW = select_running(
-            self.running, candidates, ended_NC, self.width, self.length
-        )
-        self.cache.reorder(parents)
-        still = may_improve(self.running, self.finished, self.length, self.limits) & ~ended_NC.all(1)
+            self.finished = update_finished(self.finished, self.running, candidates, ended_NC, length, limits)
+        self.running, parents, self.tokens_NW = select_running(self.running, candidates, ended_NC, self.width, length)
+        self.decoding.reorder(parents)
+        still = may_improve(self.running, self.finished, length, limits) & ~ended_NC.all(1)
         over = self.searching & ~still
         if over.any():
             self._store_results(over)
@@ -288,7 +297,7 @@ class BeamSearch:
         self.running, self.finished = self.running.select(left), self.finished.select(left)
         self.limits = self.limits.select(left)
         self.tokens_NW, self.prompts_NP = self.tokens_NW[left], self.prompts_NP[left]
-        self.cache.select(left)
+        self.decoding.select(left)
 
     def _rows(self) -> torch.Tensor:
         """All tokens of the running hypotheses, (rows, length)."""
@@ -297,9 +306,142 @@ class BeamSearch:
         return torch.cat((prompts, self.running.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
+class _Node(NamedTuple):
+    """The newest token of a hypothesis, and where it was taken from."""
+
+    token: int
+    parent: int
+    before: "_Node | None"
+
+    def path(self) -> list[tuple[int, int]]:
+        """Each token of the hypothesis with the number of the hypothesis that it was taken from."""
+        found: list[tuple[int, int]] = []
+        node: _Node | None = self
+        while node is not None:
+            found.append((node.token, node.parent))
+            node = node.before
+        return found[::-1]
+
+
+class _Sentence:
+    """What `BeamSearch` knows of one sentence, in numbers of Python; each result is rounded as in its tensors."""
+
+    def __init__(self, number: int, limits: Limits, longest: int, bound_penalty: float, width: int) -> None:
+        self.number, self.limits, self.longest, self.width = number, limits, longest, width
+        self.bound_penalty = bound_penalty
+        # Scores and newest tokens, best first.
+        self.running: list[tuple[float, _Node | None]] = [(0.0, None)]
+        self.finished: list[tuple[float, _Node | None]] = [(IMPOSSIBLE, None)] * width
+        self.parents: list[int] = []
+
+    def advance(self, scores: list[float], places: list[int], vocabulary: int, length: int, ends: set[int]) -> bool:
+        """Takes the best continuations, best first; returns whether the search goes on."""
+        nodes = []
+        for place in places:
+            parent, token = divmod(place, vocabulary)
+            nodes.append(_Node(token, parent, self.running[parent][1]))
+        too_long = length >= self.longest
+        ended = [too_long or node.token in ends for node in nodes]
+        if any(ended[: self.width]):
+            penalty = _float32(self.limits.penalty(float(length)))
+            ending = [i for i in range(self.width) if ended[i]]
+            finished = self.finished + [(_float32(scores[i] / penalty), nodes[i]) for i in ending]
+            self.finished = sorted(finished, key=_score, reverse=True)[: self.width]
+        left: list[tuple[float, _Node | None]] = [
+            (_float32(score + IMPOSSIBLE) if end else score, node)
+            for score, node, end in zip(scores, nodes, ended, strict=True)
+        ]
+        self.running = sorted(left, key=_score, reverse=True)[: self.width]
+        self.parents = [node.parent for _, node in self.running if node is not None]
+        return not all(ended) and self._may_improve(length)
+
+    def _may_improve(self, length: int) -> bool:
+        """`may_improve` of this sentence."""
+        limits = self.limits
+        if any(node is None for _, node in self.finished[: limits.counted]):
+            return True
+        if limits.early_stopping is True:
+            return False
+        exact = limits.early_stopping == "never" and limits.length_penalty > 0
+        penalty = self.bound_penalty if exact else _float32(limits.penalty(float(length)))
+        return _float32(self.running[0][0] / penalty) > self.finished[limits.counted - 1][0]
+
+
+def _score(hypothesis: tuple[float, Any]) -> float:
+    return hypothesis[0]
+
+
+def _float32(value: float) -> float:
+    """The value as a tensor of float32 would hold it."""
+    return ctypes.c_float(value).value
+
+
+def beam_search(
+    decoding: Decoding,
+    prompts_NP: torch.Tensor,
+    width: int,
+    limits: Limits,
+    process: Processor | None = None,
+) -> Hypotheses:
+    """Section 6.1: the best hypotheses of each sentence, W of them; see `BeamSearch` for the arguments.
+
+    For few sentences what is done between two steps is done in Python, to the same results.
+    """
+    if len(prompts_NP) > FEW_SENTENCES:
+        return BeamSearch(decoding, prompts_NP, width, limits, process).run()
+    device, ends = prompts_NP.device, set(limits.end_tokens.tolist())
+    tokens_NW = read_prompts(decoding, prompts_NP)
+    prompts = prompts_NP.tolist()
+    bounds = torch.as_tensor(limits.penalty(limits.horizon)).tolist()
+    numbered = enumerate(zip(limits.lengths.tolist(), bounds, strict=True))
+    everyone = [_Sentence(number, limits, longest, bound, width) for number, (longest, bound) in numbered]
+    searching, length, unchanged = everyone, 0, list(range(width))
+    while searching:
+        log_p_RV = log_probabilities(decoding.step(tokens_NW))
+        vocabulary = log_p_RV.shape[1]
+        if process is not None:
+            paths = [
+                prompts[sentence.number] + [token for token, _ in (node.path() if node else ())]
+                for sentence in searching
+                for _, node in sentence.running
+            ]
+            log_p_RV = process(torch.tensor(paths, device=device), log_p_RV)
+        running = [[score for score, _ in sentence.running] for sentence in searching]
+        scores_NW = torch.tensor(running, dtype=torch.float32, device=device)
+        log_p_NWV = log_p_RV.view(len(searching), -1, vocabulary)
+        scores, places = (part.tolist() for part in _best_places(log_p_NWV, scores_NW, limits.candidates))
+        length += 1
+        left = [
+            number
+            for number, sentence in enumerate(searching)
+            if sentence.advance(scores[number], places[number], vocabulary, length, ends)
+        ]
+        if not left:
+            break
+        parents = [sentence.parents for sentence in searching]
+        if any(order != unchanged for order in parents):
+            decoding.reorder(torch.tensor(parents, device=device))
+        if len(left) < len(searching):
+            decoding.select(torch.tensor(left, device=device))
+            searching = [searching[number] for number in left]
+        newest = [[node.token for _, node in sentence.running if node is not None] for sentence in searching]
+        tokens_NW = torch.tensor(newest, device=device)
+    return _as_tensors(everyone, device)
+
+
+def _as_tensors(sentences: list[_Sentence], device: torch.device) -> Hypotheses:
+    paths = [[node.path() if node is not None else [] for _, node in sentence.finished] for sentence in sentences]
+    longest = max((len(path) for found in paths for path in found), default=0)
+    padded = [[path + [(0, 0)] * (longest - len(path)) for path in found] for found in paths]
+    return Hypotheses(
+        scores=torch.tensor([[score for score, _ in sentence.finished] for sentence in sentences], device=device),
+        paths=torch.tensor(padded, device=device).view(len(sentences), -1, longest, 2).mT,
+        lengths=torch.tensor([[len(path) for path in found] for found in paths], device=device),
+    )
+
+
 def greedy_search(
-    decoder: PackedDecoder,
-    cache: DecoderCache,
+    decoding: Decoding,
     prompts_NP: torch.Tensor,
     limits: Limits,
     padding: int,
@@ -310,39 +452,41 @@ def greedy_search(
     """The likeliest token at each step, (sentences, prompt and new tokens), `padding` after the end.
 
     Args:
-        may_drop_finished: Whether finished sentences may be dropped from the cache.
+        may_drop_finished: Whether finished sentences may be dropped from the decoding.
     """
-    tokens_N1 = read_prompts(decoder, cache, prompts_NP)
-    sentences, longest = len(prompts_NP), int(limits.lengths.max())
-    found = torch.cat((prompts_NP, prompts_NP.new_full((sentences, longest), padding)), 1)
-    numbers = torch.arange(sentences, device=prompts_NP.device)
-    searching = torch.ones(sentences, dtype=torch.bool, device=prompts_NP.device)
-    for length in range(prompts_NP.shape[1], prompts_NP.shape[1] + longest):
-        scores_NV = decoder.step(tokens_N1, length - 1, cache)
+    device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape
+    tokens_N1 = read_prompts(decoding, prompts_NP)
+    allowed, ends = limits.lengths.tolist(), set(limits.end_tokens.tolist())
+    found = torch.cat((prompts_NP, prompts_NP.new_full((sentences, max(allowed)), padding)), 1)
+    numbers, rows = list(range(sentences)), torch.arange(sentences, device=device)
+    searching = set(numbers)
+    for length in range(prompt_length, found.shape[1]):
+        scores_NV = decoding.step(tokens_N1)
         if process is not None:
-            scores_NV = process(found[numbers, :length], scores_NV.float())
-        tokens_N1 = scores_NV.argmax(-1, keepdim=True).masked_fill(~searching[:, None], padding)
-        found[numbers, length] = tokens_N1.squeeze(1)
-        new = length + 1 - prompts_NP.shape[1]
-        searching &= ~torch.isin(tokens_N1, limits.end_tokens).squeeze(1) & (new < limits.lengths)
-        left = searching.nonzero().squeeze(1)
-        if not len(left):
+            scores_NV = process(found[rows, :length], scores_NV.float())
+        tokens_N1 = scores_NV.argmax(-1, keepdim=True)
+        if len(searching) < len(numbers):
+            over = torch.tensor([[number not in searching] for number in numbers], device=device)
+            tokens_N1 = tokens_N1.masked_fill(over, padding)
+        found.select(1, length).index_copy_(0, rows, tokens_N1.squeeze(1))
+        new = length + 1 - prompt_length
+        for number, (token,) in zip(numbers, tokens_N1.tolist(), strict=True):
+            if token in ends or new >= allowed[number]:
+                searching.discard(number)
+        if not searching:
             return found[:, : length + 1]
-        if may_drop_finished and len(numbers) - len(left) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
-            numbers, searching, tokens_N1, limits = (
-                numbers[left],
-                searching[left],
-                tokens_N1[left],
-                limits.select(left),
-            )
-            cache.select(left)
+        if may_drop_finished and len(numbers) - len(searching) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
+            left = [place for place, number in enumerate(numbers) if number in searching]
+            numbers, kept = [numbers[place] for place in left], torch.tensor(left, device=device)
+            rows, tokens_N1 = rows[kept], tokens_N1[kept]
+            decoding.select(kept)
     return found
 
 
-def read_prompts(decoder: PackedDecoder, cache: DecoderCache, prompts_NP: torch.Tensor) -> torch.Tensor:
-    """Reads all tokens of the prompts but the last into the cache; returns the last, (sentences, 1)."""
+def read_prompts(decoding: Decoding, prompts_NP: torch.Tensor) -> torch.Tensor:
+    """Reads all tokens of the prompts but the last; returns the last, (sentences, 1)."""
     for position in range(prompts_NP.shape[1] - 1):
-        decoder.step(prompts_NP[:, position, None], position, cache)
+        decoding.step(prompts_NP[:, position, None])
     return prompts_NP[:, -1:]
 
 
