@@ -128,8 +128,14 @@ class Train:
                 f"The recipe {self.name} comes without data: give it with --train; the comment at the top of "
                 f"{shipped_recipes()[self.name]} says where to get it."
             )
-        from accelerate import PartialState
+        from vanilla_transformer.distributed.torchrun import end_with_parent, is_worker, run_worker
 
+        if is_worker():
+            end_with_parent()
+        run_worker(self._train)
+
+    def _train(self) -> None:
+        from vanilla_transformer.distributed.peers import is_main_process
         from vanilla_transformer.training.dry_run import rehearse
         from vanilla_transformer.training.loop import train
 
@@ -138,8 +144,7 @@ class Train:
             rehearse(recipe)
             return
         directory = train(recipe)
-        # accelerate's own print would repeat it on every machine.
-        if PartialState().is_main_process:
+        if is_main_process():
             print(directory)
 
     def _for_what_is_given(self) -> Recipe:

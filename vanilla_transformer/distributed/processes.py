@@ -1,7 +1,6 @@
 """Several processes at one run: how they are started, what the main one does first, and that all mean the same run."""
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,52 +15,30 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     ProjectConfiguration,
     broadcast_object_list,
-    gather_object,
 )
-from torch.distributed import DistNetworkError, DistStoreError
 
+from vanilla_transformer.distributed.peers import LaunchError, Peers
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.trackers import make_trackers, tracker_files
 
 Result = TypeVar("Result")
-# A process that has not come by then does not come any more.
-LONGEST_JOINING = timedelta(minutes=10)
-
 # Seconds until a file that one machine has written is there for the others.
 LONGEST_DELAY = 60.0
 
 
-class LaunchError(ValueError):
-    """Processes that cannot make one run, said in one sentence."""
-
-
 def start_accelerator(recipe: Recipe, output: Path) -> Accelerator:
-    """Joins the other processes, if there are any, and finds this one's device and the trackers asked for.
-
-    Raises:
-        LaunchError: The processes were not started such that they can find each other.
-        RecipeError: There is no such tracker.
-    """
-    trackers = make_trackers(recipe.trackers, output)
+    """Forms the group with the other processes, if there are any, and finds this one's device and the trackers."""
     sharding = _sharding()
     on_cpu = not torch.accelerator.is_available()
-    try:
-        accelerator = Accelerator(
-            # Left to itself accelerate takes several processes without accelerators for so many runs of one process.
-            cpu=on_cpu,
-            log_with=trackers or None,
-            project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
-            step_scheduler_with_optimizer=False,
-            fsdp_plugin=sharding,
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_JOINING)],
-        )
-    except (DistNetworkError, DistStoreError) as error:
-        processes, seconds = os.environ.get("WORLD_SIZE"), LONGEST_JOINING.total_seconds()
-        raise LaunchError(
-            f"Not all {processes} processes have met within {seconds:.0f} s "
-            f"({str(error).splitlines()[0]}): start as many, all with the same MASTER_ADDR and MASTER_PORT."
-        ) from None
-    _check_launch(accelerator)
+    accelerator = Accelerator(
+        # Left to itself accelerate takes several processes without accelerators for so many runs of one process.
+        cpu=on_cpu,
+        log_with=make_trackers(recipe.trackers, output) or None,
+        project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
+        step_scheduler_with_optimizer=False,
+        fsdp_plugin=sharding,
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=recipe.process_timeout))],
+    )
     if on_cpu and sharding is not None:
         # accelerate turns to FSDP on accelerators alone. torch divides weights on CPUs as well.
         PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
@@ -85,15 +62,20 @@ def _sharding() -> FullyShardedDataParallelPlugin | None:
     return plugin
 
 
-def _check_launch(accelerator: Accelerator) -> None:
-    """Raises LaunchError where several processes were asked for and this one is alone: each would train by itself."""
-    if accelerator.num_processes > 1:
-        return
+def check_launch(recipe: Recipe, output: Path) -> None:
+    """Finds what is wrong with the way in which processes were started before they wait for each other.
+
+    Raises:
+        LaunchError: Each would train by itself, or weights cannot be divided as asked for.
+        RecipeError: There is no such tracker.
+    """
+    make_trackers(recipe.trackers, output)
+    _sharding()
     asked = int(os.environ.get("WORLD_SIZE", 1))
-    if asked > 1:
+    if asked > 1 and "LOCAL_RANK" not in os.environ:
         raise LaunchError(
-            f"WORLD_SIZE asks for {asked} processes, and this one found no other: LOCAL_RANK must be its number on "
-            "this machine, beside RANK, MASTER_ADDR and MASTER_PORT."
+            f"WORLD_SIZE asks for {asked} processes, and this one cannot find the others: LOCAL_RANK must be its "
+            "number on this machine, beside RANK, MASTER_ADDR and MASTER_PORT."
         )
     # These two are all that shows how many processes `accelerate launch` was to start.
     by_accelerate, for_several = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_ADDR" in os.environ
@@ -105,26 +87,13 @@ def _check_launch(accelerator: Accelerator) -> None:
         )
 
 
-def main_process_first(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """The result of `work` on every process; the main one does it first, so that the others find what it wrote.
-
-    Where the main process fails, it alone says why.
-    """
-    result = _on_main(accelerator, work)
-    return result[0] if result else work()
-
-
 def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """The result of `work` on the main process, sent to all others."""
-    result: list[Any] = _on_main(accelerator, work) or [None]
-    return broadcast_object_list(result)[0]
-
-
-def _on_main(accelerator: Accelerator, work: Callable[[], Result]) -> list[Result]:
-    result, failure = [], None
+    """The result of `work` on the main process, sent to all others; where it fails, the main one alone says why."""
+    result: list[Any] = [None]
+    failure = None
     if accelerator.is_main_process:
         try:
-            result.append(work())
+            result = [work()]
         except BaseException as error:
             failure = error
     failed = broadcast_object_list([failure is not None])[0]
@@ -132,48 +101,25 @@ def _on_main(accelerator: Accelerator, work: Callable[[], Result]) -> list[Resul
         raise failure
     if failed:
         raise SystemExit(1)
-    return result
+    return broadcast_object_list(result)[0]
 
 
-def check_same(accelerator: Accelerator, facts: dict[str, Any], sentence: str) -> None:
-    """Ends the run on all processes if one has another value of one of the `facts` than the main process.
-
-    Args:
-        facts: What must be the same, by its name.
-        sentence: What the main process says then, with places for {process}, {name}, {theirs} and {ours}.
-
-    Raises:
-        LaunchError: On the main process; on the others SystemExit.
-    """
-    everyone = gather_object([(socket.gethostname(), facts)])
-    _, ours = everyone[0]
-    for number, (host, theirs) in enumerate(everyone):
-        for name in ours:
-            if theirs[name] != ours[name]:
-                if not accelerator.is_main_process:
-                    raise SystemExit(1)
-                process = f"Process {number} on {host}"
-                raise LaunchError(sentence.format(process=process, name=name, theirs=theirs[name], ours=ours[name]))
-
-
-def check_same_recipe(accelerator: Accelerator, recipe: Recipe) -> None:
+def check_same_recipe(peers: Peers, recipe: Recipe) -> None:
     """Ends the run if the processes were started with different recipes or options."""
-    check_same(
-        accelerator,
+    peers.check_same(
         vars(recipe),
         "{process} was started with {name} {theirs}, the main process with {ours}: give all the same command, and "
         "the same recipe if it is a file.",
     )
 
 
-def check_same_output(accelerator: Accelerator, recipe_file: Path) -> None:
+def check_same_output(peers: Peers, recipe_file: Path) -> None:
     """Ends the run if a process does not see what the main one has just written to the output directory."""
-    written = broadcast_from_main(accelerator, lambda: _mark(recipe_file))
+    written = peers.broadcast_from_main(lambda: _mark(recipe_file))
     end = time.monotonic() + LONGEST_DELAY
     while (seen := _mark(recipe_file)) != written and time.monotonic() < end:
         time.sleep(0.2)
-    check_same(
-        accelerator,
+    peers.check_same(
         {"output": seen == written},
         f"{{process}} does not see the output directory {recipe_file.parent} of the main process: name one on a "
         "disk that all machines share.",
@@ -188,10 +134,9 @@ def _mark(file: Path) -> tuple[str, int] | None:
         return None
 
 
-def check_same_data(accelerator: Accelerator, fingerprints: dict[str, str]) -> None:
+def check_same_data(peers: Peers, fingerprints: dict[str, str]) -> None:
     """Ends the run if a process reads other pairs than the main one."""
-    check_same(
-        accelerator,
+    peers.check_same(
         fingerprints,
         "{process} reads other pairs for {name} than the main process: the files must be the same on all machines.",
     )

@@ -132,6 +132,8 @@ class Recipe:
     """Directory that becomes the model; an unfinished run of the same recipe in it goes on."""
     trackers: tuple[str, ...] = ()
     """Trackers of accelerate that the metrics are sent to as well: tensorboard, wandb, trackio, mlflow, ..."""
+    process_timeout: float = 120.0
+    """Seconds that one of several processes waits for the others in a step before it takes them for dead."""
 
     def __post_init__(self) -> None:
         for field in ("train", "dev", "test"):
@@ -172,6 +174,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "num_beams": (1, 10_001),
     **dict.fromkeys(("dropout", "label_smoothing", "adam_beta1", "adam_beta2"), (0, 1)),
     **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
+    "process_timeout": (1, 1e6),
     # Beyond that the penalty of a long sentence is infinite in float32.
     "length_penalty": (0, 10),
     "seed": (0, 2**31),

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from vanilla_transformer.analysis.devices import describe_device
@@ -12,11 +12,12 @@ from vanilla_transformer.checkpointing.sharded import is_sharded
 from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
 from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, settled
 from vanilla_transformer.training.loop import make_plan
 from vanilla_transformer.training.run_directory import AlreadyFinished
-from vanilla_transformer.training.setup import Begun, begun, prepare
+from vanilla_transformer.training.setup import RunContext, start_run
 
 STEPS_SHOWN = 3
 
@@ -32,25 +33,24 @@ def rehearse(recipe: Recipe) -> None:
     try:
         _rehearse(recipe)
     except AlreadyFinished as finished:
-        if PartialState().is_main_process:
+        if is_main_process():
             print(finished)
 
 
 def _rehearse(recipe: Recipe) -> None:
-    with begun(recipe) as beginning:
-        recipe, inputs = prepare(beginning)
-        accelerator = beginning.accelerator
-        place = broadcast_from_main(accelerator, lambda: _place(beginning))
+    with start_run(recipe) as context:
+        recipe, inputs, accelerator = context.recipe, context.inputs, context.accelerator
+        place = broadcast_from_main(accelerator, lambda: _place(context))
         ahead = _steps_from(place, inputs.train, recipe)
         steps = list(islice(ahead, min(STEPS_SHOWN, settled(recipe.max_steps) - place.step)))
         mine = "\n".join([_name(accelerator), *_lines(steps, place, accelerator)])
         everyone = gather_object([mine])
         if accelerator.is_main_process:
-            print(_overview(recipe, beginning, len(inputs.train), steps, place), *everyone, sep="\n")
+            print(_overview(recipe, context, len(inputs.train), steps, place), *everyone, sep="\n")
 
 
-def _place(beginning: Begun) -> Progress:
-    checkpoint = latest_complete_checkpoint(beginning.run.checkpoints, beginning.logger.info)
+def _place(context: RunContext) -> Progress:
+    checkpoint = latest_complete_checkpoint(context.run.checkpoints, context.logger.info)
     return checkpoint.progress() if checkpoint is not None else Progress()
 
 
@@ -63,9 +63,9 @@ def _steps_from(place: Progress, corpus: PreparedCorpus, recipe: Recipe) -> Iter
 
 
 def _overview(
-    recipe: Recipe, beginning: Begun, pairs: int, steps: Sequence[tuple[StepPlan, Step]], place: Progress
+    recipe: Recipe, context: RunContext, pairs: int, steps: Sequence[tuple[StepPlan, Step]], place: Progress
 ) -> str:
-    accelerator, run = beginning.accelerator, beginning.run
+    accelerator, run = context.accelerator, context.run
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
     tokens = f"{settled(recipe.batch_tokens):,} tokens a side in {settled(recipe.batches_per_step)} batches"
     return "\n".join(

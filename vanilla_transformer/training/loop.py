@@ -5,13 +5,13 @@ import signal
 import sys
 import time
 from collections.abc import Generator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
@@ -28,10 +28,12 @@ from vanilla_transformer.checkpointing.store import (
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
+from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, settled
+from vanilla_transformer.recipe.schema import Recipe, settled
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import PROJECT, final_scores
 from vanilla_transformer.tasks import Batch, RowRandom, get_task
@@ -39,7 +41,7 @@ from vanilla_transformer.training.finalize import finish_run
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError
-from vanilla_transformer.training.setup import Begun, begun, length_fingerprint, prepare
+from vanilla_transformer.training.setup import RunContext, errors_in_log, length_fingerprint, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
 # On an accelerator reading a number waits for all work before it; this many steps share one wait.
@@ -63,37 +65,34 @@ def train(recipe: Recipe) -> Path:
         SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
     """
     try:
-        with begun(recipe) as beginning:
-            _follow(beginning)
-            return beginning.run.path
+        with start_run(recipe) as context:
+            _follow(context)
+            return context.run.path
     except AlreadyFinished as finished:
-        if PartialState().is_main_process:
+        if is_main_process():
             print(finished, file=sys.stderr)
         return Path(settled(recipe.output))
 
 
-def _follow(beginning: Begun) -> None:
-    """A run from its first file to its last; how it ends is in the log."""
-    run, accelerator, logger = beginning.run, beginning.accelerator, beginning.logger
+def _follow(context: RunContext) -> None:
+    """A run from its first step to its last file."""
+    recipe, run, inputs = context.recipe, context.run, context.inputs
+    accelerator, logger = context.accelerator, context.logger
     try:
-        recipe, inputs = prepare(beginning)
-        _start_trackers(accelerator, recipe)
-        loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
-        loop.resume()
-        broadcast_from_main(accelerator, lambda: run.go_on(recipe))
-        with stop_on_signals() as stop, loop.writer:
-            loop.run(stop)
-        if not loop.is_over:
-            step = loop.progress.step
-            logger.info(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
-            raise SystemExit(128 + (stop.signal or signal.SIGTERM))
-        if accelerator.is_main_process:
-            finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
-            accelerator.log(final_scores(run.summary), step=loop.progress.step)
-    except (OSError, ValueError, RuntimeError, RecipeError) as error:
-        with suppress(OSError):
-            logger.debug(f"Ended by an error: {error}")
-        raise
+        with errors_in_log(logger), explain_lost_processes():
+            _start_trackers(accelerator, recipe)
+            loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
+            loop.resume()
+            broadcast_from_main(accelerator, lambda: run.go_on(recipe))
+            with stop_on_signals() as stop, loop.writer:
+                loop.run(stop)
+            if not loop.is_over:
+                step = loop.progress.step
+                logger.info(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
+                raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+            if accelerator.is_main_process:
+                finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
+                accelerator.log(final_scores(run.summary), step=loop.progress.step)
     finally:
         logger.close_bar()
 

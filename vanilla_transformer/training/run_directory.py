@@ -22,7 +22,7 @@ _NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSU
 # These change what is reported or how the model searches, and no weight.
 _REPORT_FIELDS = ("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type")
 # And these change neither weights nor the model that a run ends with.
-_FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output"}
+_FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output", "process_timeout"}
 # These decide the vocabulary.
 _TOKENIZER_FIELDS = (
     *("train", "source_column", "target_column"),

@@ -1,8 +1,8 @@
-"""The beginning of a run, which a rehearsal shares: processes that agree, and text that has become tokens."""
+"""The beginning of a run, which a rehearsal shares: text that has become tokens, and processes that are a group."""
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +10,16 @@ import numpy as np
 from accelerate import Accelerator
 
 from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.distributed.peers import Peers, is_main_process, meet
 from vanilla_transformer.distributed.processes import (
     broadcast_from_main,
+    check_launch,
     check_same_data,
     check_same_output,
     check_same_recipe,
-    main_process_first,
     start_accelerator,
 )
-from vanilla_transformer.distributed.watch import standing_together
+from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, complete, device_facts
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.reporting.run_logger import RunLogger
@@ -28,18 +29,19 @@ from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, 
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A run whose output directory is this process's to use, and the recipe with the choices made there before."""
+class RunContext:
+    """A run whose output directory is this process's to use, and whose text has become tokens."""
 
     recipe: Recipe
     run: RunDirectory
+    inputs: Inputs
     accelerator: Accelerator
     logger: RunLogger
 
 
 @contextmanager
-def begun(recipe: Recipe) -> Iterator[Begun]:
-    """Joins the processes of a run and opens its directory, until the block ends.
+def start_run(recipe: Recipe) -> Iterator[RunContext]:
+    """Opens the directory of a run, makes tokens of the text and forms a group of its processes, until the block ends.
 
     Raises:
         RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
@@ -53,22 +55,49 @@ def begun(recipe: Recipe) -> Iterator[Begun]:
     if recipe.output is None:
         raise RecipeError("There is no place for the model: name a directory as --output.")
     run = RunDirectory(Path(recipe.output))
-    accelerator = start_accelerator(recipe, run.path)
-    logger = RunLogger(run.metrics, run.log, enabled=accelerator.is_main_process)
+    check_launch(recipe, run.path)
+    logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
+    accelerator = None
     try:
-        with standing_together(accelerator, logger.debug):
-            check_same_recipe(accelerator, recipe)
-            to_follow = broadcast_from_main(accelerator, lambda: _opened(run, recipe))
-            if not isinstance(to_follow, AlreadyFinished):
-                check_same_output(accelerator, run.path / RECIPE)
-                if accelerator.is_main_process and not run.is_locked:
-                    logger.info(f"The disk of {run.path} cannot lock files: let no other process train there.")
-                yield Begun(to_follow, run, accelerator, logger)
-                return
-        raise to_follow
+        with explain_lost_processes():
+            with meet(recipe.process_timeout) as peers:
+                inputs = _prepare(recipe, run, peers, logger)
+            if isinstance(inputs, AlreadyFinished):
+                raise inputs
+            accelerator = start_accelerator(recipe, run.path)
+            resolved = broadcast_from_main(accelerator, lambda: _settle(inputs, accelerator, logger))
+            yield RunContext(resolved, run, inputs, accelerator, logger)
     finally:
         run.leave()
-        accelerator.end_training()
+        if accelerator is not None:
+            accelerator.end_training()
+
+
+def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger) -> Inputs | AlreadyFinished:
+    """Makes tokens of the text, the main process first, for however long that takes."""
+    check_same_recipe(peers, recipe)
+    to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
+    if isinstance(to_follow, AlreadyFinished):
+        return to_follow
+    with errors_in_log(logger):
+        check_same_output(peers, run.path / RECIPE)
+        if peers.is_main and not run.is_locked:
+            logger.info(f"The disk of {run.path} cannot lock files: let no other process train there.")
+        inputs = peers.main_process_first(lambda: gather_inputs(to_follow, run, logger.info))
+        corpora = {"train": inputs.train, "dev": inputs.dev}
+        check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
+        return inputs
+
+
+@contextmanager
+def errors_in_log(logger: RunLogger) -> Iterator[None]:
+    """Within it an error is written to the log of the run that it ends."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, RecipeError) as error:
+        with suppress(OSError):
+            logger.debug(f"Ended by an error: {error}")
+        raise
 
 
 def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
@@ -77,15 +106,6 @@ def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
         return run.open(recipe)
     except AlreadyFinished as finished:
         return finished
-
-
-def prepare(begun: Begun) -> tuple[Recipe, Inputs]:
-    """Makes tokens of the text, and settles what the recipe leaves open."""
-    accelerator, run, logger = begun.accelerator, begun.run, begun.logger
-    inputs = main_process_first(accelerator, lambda: gather_inputs(begun.recipe, run, logger.info))
-    corpora = {"train": inputs.train, "dev": inputs.dev}
-    check_same_data(accelerator, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
-    return broadcast_from_main(accelerator, lambda: _settle(inputs, accelerator, logger)), inputs
 
 
 def _settle(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Recipe:

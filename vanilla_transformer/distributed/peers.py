@@ -1,0 +1,182 @@
+"""Processes of a run before they form a group, while text becomes tokens, for however long that takes.
+
+They share the small store by which their launcher lets them find each other, and poll it: no operation of a group
+waits meanwhile, so that the group can have a short time limit. No other port than the store's is needed.
+"""
+
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed
+
+from vanilla_transformer.distributed.torchrun import LostProcessError, end_torchrun, outlast_torchrun
+
+Result = TypeVar("Result")
+# A process that has not come by then does not come any more.
+LONGEST_JOINING = timedelta(minutes=10)
+# Seconds: between two looks, between two signs of life, and until others have heard that one has failed.
+_LOOK, _PULSE, _HEARING = 0.05, 1.0, 3.0
+_FAILED = "failed"
+
+
+class LaunchError(ValueError):
+    """Processes that cannot make one run, said in one sentence."""
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that prepares, writes and speaks for all that a launcher started together."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+class Peers:
+    """The processes of a run, which may be this one alone; all call the same methods in the same order.
+
+    Args:
+        seconds: How long a process may give no sign of life until it is taken for dead.
+    """
+
+    def __init__(
+        self, store: "torch.distributed.Store | None" = None, rank: int = 0, size: int = 1, *, seconds: float = 120.0
+    ) -> None:
+        self.rank, self.size = rank, size
+        self._store, self._seconds = store, seconds
+        self._calls = 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that prepares, writes and speaks for all."""
+        return self.rank == 0
+
+    def main_process_first(self, work: Callable[[], Result]) -> Result:
+        """The result of `work` on every process; the main one does it first, so that the others find what it wrote."""
+        key = self._next_key()
+        if self.is_main:
+            result = work()
+            self._set(key, None)
+            return result
+        self._get(key, 0)
+        return work()
+
+    def broadcast_from_main(self, work: Callable[[], Result]) -> Result:
+        """The result of `work` on the main process, sent to all others."""
+        key = self._next_key()
+        if not self.is_main:
+            return self._get(key, 0)
+        result = work()
+        self._set(key, result)
+        return result
+
+    def check_same(self, facts: dict[str, Any], sentence: str) -> None:
+        """Ends the run on all processes if one has another value of one of the `facts` than the main process.
+
+        Args:
+            facts: What must be the same, by its name.
+            sentence: What the main process says then, with places for {process}, {name}, {theirs} and {ours}.
+
+        Raises:
+            LaunchError: On the main process; on the others SystemExit.
+        """
+        key = self._next_key()
+        if not self.is_main:
+            self._set(f"{key} {self.rank}", (socket.gethostname(), facts))
+            self._get(key, 0)
+            return
+        for other in range(1, self.size):
+            host, theirs = self._get(f"{key} {other}", other)
+            for name in facts:
+                if theirs[name] != facts[name]:
+                    process = f"Process {other} on {host}"
+                    raise LaunchError(
+                        sentence.format(process=process, name=name, theirs=theirs[name], ours=facts[name])
+                    )
+        self._set(key, None)
+
+    def _next_key(self) -> str:
+        self._calls += 1
+        return str(self._calls)
+
+    def _set(self, key: str, value: Any) -> None:
+        if self._store is not None:
+            self._store.set(key, pickle.dumps(value))  # type: ignore[arg-type]
+
+    def _get(self, key: str, sender: int) -> Any:
+        """What another process has set, once it has."""
+        assert self._store is not None
+        pulse, since = -1, time.monotonic()
+        while not self._store.check([key]):
+            if self._store.check([_FAILED]):
+                self._store.add("heard", 1)
+                end_torchrun()
+                raise SystemExit(1)
+            before, pulse = pulse, self._store.add(f"pulse {sender}", 0)
+            now = time.monotonic()
+            since = now if pulse != before else since
+            if now - since > self._seconds:
+                raise LostProcessError(
+                    f"Process {sender} has given no sign of life for {self._seconds:.0f} seconds: "
+                    "see what became of it, and give the same command again."
+                )
+            time.sleep(_LOOK)
+        return pickle.loads(self._store.get(key))
+
+    def give_signs(self, until: threading.Event) -> None:
+        """Tells the others again and again that this process lives."""
+        assert self._store is not None
+        with suppress(torch.distributed.DistError):
+            while not until.wait(_PULSE):
+                self._store.add(f"pulse {self.rank}", 1)
+
+    def tell_failure(self) -> None:
+        """Lets the others end as well, and waits a moment for them: the store may end with this process."""
+        assert self._store is not None
+        outlast_torchrun()
+        with suppress(torch.distributed.DistError):
+            self._store.set(_FAILED, "")
+            end = time.monotonic() + _HEARING
+            while self._store.add("heard", 0) < self.size - 1 and time.monotonic() < end:
+                time.sleep(_LOOK)
+
+
+@contextmanager
+def meet(seconds: float) -> Iterator[Peers]:
+    """Finds the processes that a launcher started together with this one, if one did.
+
+    Whoever fails within the block ends all: it alone says why, and the others exit with code 1.
+
+    Raises:
+        LaunchError: Not all have come.
+        LostProcessError: Another one is gone.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Peers()
+        return
+    try:
+        store, rank, size = next(torch.distributed.rendezvous("env://", timeout=LONGEST_JOINING))
+    except torch.distributed.DistError as error:
+        raise LaunchError(
+            f"Not all {size} processes have met within {LONGEST_JOINING.total_seconds():.0f} s "
+            f"({str(error).splitlines()[0]}): start as many, all with the same MASTER_ADDR and MASTER_PORT."
+        ) from None
+    peers, over = Peers(torch.distributed.PrefixStore("peers", store), rank, size, seconds=seconds), threading.Event()
+    signs = threading.Thread(target=peers.give_signs, args=(over,), daemon=True)
+    signs.start()
+    try:
+        yield peers
+    except torch.distributed.DistError as error:
+        raise LostProcessError("The other processes are gone: give the same command again.") from error
+    except LostProcessError:
+        raise
+    except Exception:
+        peers.tell_failure()
+        raise
+    finally:
+        over.set()
+        signs.join()

@@ -1,0 +1,89 @@
+"""What a process owes to the torchrun that started it: to end with it, and to say why it failed."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from vanilla_transformer.recipe.schema import RecipeError
+
+Result = TypeVar("Result")
+# From Linux's sys/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
+class LostProcessError(OSError):
+    """Another process of the run has died or hangs."""
+
+
+def is_worker() -> bool:
+    """Whether torchrun, or `accelerate launch`, which goes the same way, has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def end_with_parent() -> None:
+    """Has the system kill this process when the one that started it is gone, on Linux; elsewhere it does nothing.
+
+    Workers of torchrun have sessions of their own: when it is killed, nothing else would end them.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run_worker(work: Callable[[], Result]) -> Result:
+    """The result of `work`, whose failure torchrun can tell of, and which it starts again only where that may help."""
+    if not is_worker():
+        return work()
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    try:
+        return record(work)()  # type: ignore[return-value]
+    except (OSError, ValueError, RecipeError) as error:
+        if not isinstance(error, LostProcessError):
+            end_torchrun()
+        raise
+
+
+def end_torchrun() -> None:
+    """Asks the torchrun that started this process to end, if it would start all again: what is wrong would stay so."""
+    if is_worker() and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
+        outlast_torchrun()
+        os.kill(os.getppid(), signal.SIGTERM)
+
+
+def outlast_torchrun() -> None:
+    """Lets this process, which is about to end, say why before torchrun, which is about to end as well, ends it."""
+    if is_worker():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@contextmanager
+def explain_lost_processes() -> Iterator[None]:
+    """Within it an error of gloo or NCCL that says that others do not answer becomes one that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _comes_from_others(error):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise LostProcessError(
+            "Another process of this run has died or hangs: the first failure that torchrun names says which. The "
+            f"same command goes on from the last checkpoint. ({reason})"
+        ) from error
+
+
+def _comes_from_others(error: BaseException | None) -> bool:
+    """Whether an error says that other processes did not answer, itself or by what led to it."""
+    import torch
+
+    while error is not None:
+        words = str(error).lower()
+        if isinstance(error, torch.distributed.DistError):
+            return True
+        if isinstance(error, RuntimeError) and any(name in words for name in ("gloo", "nccl", "connection")):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
