@@ -17,13 +17,11 @@ import json, os, sys
 with open(os.environ["RECORD"], "a") as file:
     print(json.dumps({{"words": sys.argv[1:], "environment": dict(os.environ)}}), file=file)
 """
-# As on two machines of four tasks each.
+# As on two machines.
 SRUN = """#!/usr/bin/env bash
 set -euo pipefail
 echo "$1" > "$RECORD.options"; shift
-for task in 0 1 2 3 4 5 6 7; do
-    SLURM_PROCID=$task SLURM_LOCALID=$((task % 4)) SLURM_NTASKS=8 "$@"
-done
+for task in 0 1; do SLURM_NODEID=$task "$@"; done
 """
 
 
@@ -53,15 +51,15 @@ WORDS = ["my recipe.yaml", "--train", "a b.en", "a b.de", "--output", "out"]
 def test_one_machine_starts_a_process_for_each_of_eight_devices(start):
     (given,) = start("one_machine.sh", WORDS)
     understood = parse_args(given["words"])
-    assert (understood.standalone, understood.nproc_per_node) == (True, "8")
+    assert (understood.standalone, understood.nproc_per_node, understood.max_restarts) == (True, "8", 3)
     assert (understood.module, understood.training_script) == (True, "vanilla_transformer")
     assert understood.training_script_args == ["train", *WORDS]
 
 
 def test_several_machines_meet_at_one_of_them(start):
-    (given,) = start("machines.sh", WORDS, MAIN="gpu-a", MACHINES="3", PROCESSES="4")
+    (given,) = start("machines.sh", WORDS, MAIN="gpu-a", MACHINES="2:3", PROCESSES="4", RESTARTS="5")
     understood = parse_args(given["words"])
-    assert (understood.nnodes, understood.nproc_per_node) == ("3", "4")
+    assert (understood.nnodes, understood.nproc_per_node, understood.max_restarts) == ("2:3", "4", 5)
     assert (understood.rdzv_backend, understood.rdzv_endpoint) == ("c10d", "gpu-a:29500")
     assert (understood.module, understood.training_script) == (True, "vanilla_transformer")
     assert understood.training_script_args == ["train", *WORDS]
@@ -74,31 +72,23 @@ def test_several_machines_need_a_number_and_a_place_to_meet(given):
     assert result.returncode != 0 and "machine" in result.stderr.splitlines()[-1]
 
 
-@pytest.fixture
-def slurm(start):
-    def tasks(words):
-        job = {"SLURM_JOB_ID": "4321", "SLURM_JOB_NODELIST": "first-machine,second-machine"}
-        return start("slurm.sbatch", words, **job, SLURM_NTASKS_PER_NODE="4", SLURM_CPUS_PER_TASK="1")
-
-    return tasks
-
-
-def test_slurm_gives_each_task_its_place_and_ends_all_with_one(slurm, tmp_path):
-    tasks = slurm(WORDS)
+def test_slurm_starts_one_torchrun_a_machine_and_ends_all_with_one(start, tmp_path):
+    job = {"SLURM_JOB_ID": "4321", "SLURM_JOB_NODELIST": "first-machine,second-machine", "SLURM_JOB_NUM_NODES": "2"}
+    machines = start("slurm.sbatch", WORDS, **job, SLURM_CPUS_PER_TASK="16", PROCESSES="4")
     assert (tmp_path / "record.options").read_text() == "--kill-on-bad-exit=1\n"
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-    assert [[task["environment"][name] for name in names] for task in tasks] == [
-        [str(rank), str(rank % 4), "8", "4", "first-machine", "24321", "1"] for rank in range(8)
-    ]
-    assert all(task["words"] == ["-m", "vanilla_transformer", "train", *WORDS] for task in tasks)
+    assert len(machines) == 2
+    for machine in machines:
+        understood = parse_args(machine["words"])
+        assert (understood.nnodes, understood.nproc_per_node, understood.max_restarts) == ("2", "4", 3)
+        assert (understood.rdzv_endpoint, understood.rdzv_id) == ("first-machine:24321", "4321")
+        assert understood.training_script_args == ["train", *WORDS]
+        assert machine["environment"]["OMP_NUM_THREADS"] == "4"
 
 
-def test_a_dry_run_of_eight_says_what_each_would_do_and_leaves_the_run_as_it_was(slurm, tmp_path):
+def test_a_dry_run_of_eight_says_what_each_would_do_and_leaves_the_run_as_it_was(tmp_path):
     recipe, output = write_recipe(tmp_path), tmp_path / "model"
-    tasks = slurm([*command(recipe, output)[1:], "--dry-run"])
-    assert {task["environment"]["WORLD_SIZE"] for task in tasks} == {str(len(tasks))} == {"8"}
-    places = [{name: task["environment"][name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")} for task in tasks]
-    launch = Launch(8, tasks[0]["words"][2:], tmp_path, environment=places)
+    places = [{"LOCAL_RANK": str(rank % 4), "LOCAL_WORLD_SIZE": "4"} for rank in range(8)]
+    launch = Launch(8, [*command(recipe, output), "--dry-run"], tmp_path, environment=places)
     assert launch.codes() == [0] * 8, launch.printed_by_all()
     assert [launch.printed(rank) for rank in range(1, 8)] == [""] * 7
 

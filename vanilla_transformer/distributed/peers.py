@@ -4,8 +4,10 @@ They share the small store by which their launcher lets them find each other, an
 waits meanwhile, so that the group can have a short time limit. No other port than the store's is needed.
 """
 
+import ctypes
 import os
 import pickle
+import secrets
 import socket
 import threading
 import time
@@ -22,7 +24,7 @@ Result = TypeVar("Result")
 # A process that has not come by then does not come any more.
 LONGEST_JOINING = timedelta(minutes=10)
 # Seconds: between two looks, between two signs of life, and until others have heard that one has failed.
-_LOOK, _PULSE, _HEARING = 0.05, 1.0, 3.0
+_LOOK, _PULSE, _HEARING = 0.05, 0.2, 3.0
 _FAILED = "failed"
 
 
@@ -126,12 +128,26 @@ class Peers:
             time.sleep(_LOOK)
         return pickle.loads(self._store.get(key))
 
-    def give_signs(self, until: threading.Event) -> None:
-        """Tells the others again and again that this process lives."""
+    def form_group(self) -> None:
+        """Makes the processes a group of torch.distributed, in which none waits longer than a peer may be silent."""
+        if self._store is not None:
+            torch.distributed.init_process_group(
+                store=self._store, rank=self.rank, world_size=self.size, timeout=timedelta(seconds=self._seconds)
+            )
+            # The end of gloo's group waits for its threads without letting go of Python's lock, and for that lock one
+            # of them may wait: so it never comes to its end.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
+
+    def give_sign(self) -> None:
+        """Tells the others that this process lives."""
         assert self._store is not None
-        with suppress(torch.distributed.DistError):
-            while not until.wait(_PULSE):
-                self._store.add(f"pulse {self.rank}", 1)
+        self._store.add(f"pulse {self.rank}", 1)
+
+    def leave(self) -> None:
+        """Ends this process's part; the main one, with which the store may end, leaves last."""
+        self._set(f"left {self.rank}", None)
+        for other in range(1, self.size if self.is_main else 0):
+            self._get(f"left {other}", other)
 
     def tell_failure(self) -> None:
         """Lets the others end as well, and waits a moment for them: the store may end with this process."""
@@ -158,18 +174,18 @@ def meet(seconds: float) -> Iterator[Peers]:
     if size == 1:
         yield Peers()
         return
+    over = threading.Event()
     try:
         store, rank, size = next(torch.distributed.rendezvous("env://", timeout=LONGEST_JOINING))
+        peers = _introduced(store, rank, size, seconds, over)
     except torch.distributed.DistError as error:
         raise LaunchError(
             f"Not all {size} processes have met within {LONGEST_JOINING.total_seconds():.0f} s "
             f"({str(error).splitlines()[0]}): start as many, all with the same MASTER_ADDR and MASTER_PORT."
         ) from None
-    peers, over = Peers(torch.distributed.PrefixStore("peers", store), rank, size, seconds=seconds), threading.Event()
-    signs = threading.Thread(target=peers.give_signs, args=(over,), daemon=True)
-    signs.start()
     try:
         yield peers
+        peers.leave()
     except torch.distributed.DistError as error:
         raise LostProcessError("The other processes are gone: give the same command again.") from error
     except LostProcessError:
@@ -179,4 +195,33 @@ def meet(seconds: float) -> Iterator[Peers]:
         raise
     finally:
         over.set()
-        signs.join()
+
+
+def _introduced(
+    store: "torch.distributed.Store", rank: int, size: int, seconds: float, over: threading.Event
+) -> Peers:
+    """The processes that are here now, with a part of the store to themselves, and signs of life until they part.
+
+    torchrun keeps its store when it starts all again, and in it what those before have set. So the main process
+    makes up a name for this time, and tells it to whoever asks with a word that nobody has asked with before.
+    """
+    hall = torch.distributed.PrefixStore("introductions", store)
+    question = secrets.token_hex(8)
+    if rank == 0:
+        name = question
+    else:
+        hall.set(f"question {rank}", question)
+        hall.wait([question], LONGEST_JOINING)
+        name = hall.get(question).decode()
+    peers = Peers(torch.distributed.PrefixStore(name, store), rank, size, seconds=seconds)
+
+    def give_signs() -> None:
+        with suppress(torch.distributed.DistError):
+            while not over.wait(_PULSE):
+                peers.give_sign()
+                for asking in (f"question {other}" for other in range(1, size if rank == 0 else 0)):
+                    if hall.check([asking]):
+                        hall.set(hall.get(asking).decode(), name)
+
+    threading.Thread(target=give_signs, daemon=True).start()
+    return peers

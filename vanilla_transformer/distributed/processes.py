@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +11,6 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import (
     DistributedType,
     FullyShardedDataParallelPlugin,
-    InitProcessGroupKwargs,
     ProjectConfiguration,
     broadcast_object_list,
 )
@@ -26,8 +24,9 @@ Result = TypeVar("Result")
 LONGEST_DELAY = 60.0
 
 
-def start_accelerator(recipe: Recipe, output: Path) -> Accelerator:
+def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator:
     """Forms the group with the other processes, if there are any, and finds this one's device and the trackers."""
+    peers.form_group()
     sharding = _sharding()
     on_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(
@@ -37,7 +36,6 @@ def start_accelerator(recipe: Recipe, output: Path) -> Accelerator:
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
         step_scheduler_with_optimizer=False,
         fsdp_plugin=sharding,
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=recipe.process_timeout))],
     )
     if on_cpu and sharding is not None:
         # accelerate turns to FSDP on accelerators alone. torch divides weights on CPUs as well.

@@ -64,7 +64,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
                 inputs = _prepare(recipe, run, peers, logger)
             if isinstance(inputs, AlreadyFinished):
                 raise inputs
-            accelerator = start_accelerator(recipe, run.path)
+            accelerator = start_accelerator(recipe, run.path, peers)
             resolved = broadcast_from_main(accelerator, lambda: _settle(inputs, accelerator, logger))
             yield RunContext(resolved, run, inputs, accelerator, logger)
     finally:
