@@ -8,7 +8,16 @@ import json
 import pytest
 import torch
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer.cli import main
 from vanilla_transformer.model import cpu
 from vanilla_transformer.recipe.schema import Recipe
@@ -219,3 +228,39 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(run, model, tmp_path, word
     [line] = err.splitlines()
     assert (done, out) == (code, "")
     assert line.startswith("vanilla-transformer: error: ") and line.endswith(".") and part in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "stack"),
+    [
+        (VanillaTransformerDecoderForCausalLM, "decoder"),
+        (VanillaTransformerEncoderForMaskedLM, "encoder"),
+        (VanillaTransformerEncoderForSequenceClassification, "encoder"),
+        (VanillaTransformerEncoderForTokenClassification, "encoder"),
+    ],
+)
+def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
+    sizes = {name: value for name, value in SIZES.items() if not name.endswith("_layers")}
+    config = {"encoder": VanillaTransformerEncoderConfig, "decoder": VanillaTransformerDecoderConfig}[stack]
+    model = kind(config(**sizes, **{f"{stack}_layers": 3}, num_labels=5))
+    model.save_pretrained(tmp_path)
+    found = report(tmp_path, *ONE_SENTENCE)
+    parts = found["parameters"]
+    assert parts["total"] == model.num_parameters() and parts["embedding"] == 260 * 16
+    assert parts.get("classifier", 0) == (0 if hasattr(model, "lm_head") else 16 * 5 + 5)
+    assert not [name for name in parts if name.startswith("encoder" if stack == "decoder" else "decoder")]
+    matrices = sum(weight.numel() for name, weight in model.model.layers.named_parameters() if weight.dim() == 2)
+    outputs = 260 if hasattr(model, "lm_head") else 5
+    if kind is VanillaTransformerEncoderForSequenceClassification:
+        outputs /= 25  # One for all tokens of a text.
+    attention = 3 * 2 * 25 * 16  # Scores and weighted values of every layer.
+    assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 16 * outputs))
+    assert found["memory"]["float32"]["weights"] == 4 * model.num_parameters()
+    assert f"3 {stack} layers, d_model 16" in " ".join(page(tmp_path, *ONE_SENTENCE).split())
+
+
+def test_presets_are_those_of_any_family(run):
+    assert "6 decoder layers" in page("base", "--family", "decoder", *ONE_SENTENCE)
+    assert report("base", "--family", "encoder", *ONE_SENTENCE)["table_3"] is None
+    code, _, error = run("some/where", "--family", "encoder")
+    assert code == 2 and "--family applies to presets only" in error

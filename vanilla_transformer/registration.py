@@ -52,7 +52,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 
 logger = logging.get_logger(__name__)
 
-# Each family: its configuration, and its model for each Auto class.
+# Each family: its configuration, and its model for each Auto class, of which the second is its language model.
 FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
     VanillaTransformerConfig: {
         AutoModel: VanillaTransformerModel,
@@ -73,6 +73,13 @@ FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
         AutoModelForCausalLM: VanillaTransformerDecoderForCausalLM,
     },
 }
+
+
+def model_class(config: PreTrainedConfig) -> Any:
+    """The class of a model with that configuration: the one that was saved, else its family's language model."""
+    models = list(FAMILIES[type(config)].values())
+    saved = [model for model in models if model.__name__ in (config.architectures or ())]
+    return saved[0] if saved else models[1]
 
 
 class _PipelinesOfThePackage:

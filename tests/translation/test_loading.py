@@ -10,12 +10,17 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
-from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer import (
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerTokenizer,
+)
 from vanilla_transformer.export.conversion import convert
 from vanilla_transformer.translation.loading import (
     ModelNotFoundError,
     UnusableModelError,
     load_config,
+    load_family_config,
     load_model,
     load_own_tokenizer,
     load_tokenizer,
@@ -224,3 +229,15 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_named(monkeypatch):
             with pytest.raises(ModelNotFoundError, match=f"There is no directory models/nosuch, and .*{reason}"):
                 load("models/nosuch")
         assert constants.HF_HUB_OFFLINE is offline
+
+
+def test_a_model_of_one_stack_does_not_translate(directory):
+    config = VanillaTransformerDecoderConfig(vocab_size=264, d_model=8, d_ff=8, num_heads=1, decoder_layers=1)
+    VanillaTransformerDecoderForCausalLM(config).save_pretrained(directory)
+    with pytest.raises(
+        ValueError, match="is a model of the type vanilla_transformer_decoder, which does not translate"
+    ):
+        load_model(directory)
+    assert load_family_config(directory).decoder_layers == 1
+    with pytest.raises(ValueError, match="of the type vanilla_transformer_decoder, not vanilla_transformer"):
+        load_config(directory)

@@ -3,8 +3,15 @@
 import numpy as np
 import torch
 
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.configuration_vanilla_transformer import (
+    VanillaTransformerBaseConfig,
+    VanillaTransformerConfig,
+)
+from vanilla_transformer.model.heads import LanguageModelHead
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForSequenceClassification,
+)
+from vanilla_transformer.registration import model_class
 
 # The parts of a layer, by the beginning of their names in it.
 _PARTS = {
@@ -14,40 +21,53 @@ _PARTS = {
 }
 
 
-def count_parameters(config: VanillaTransformerConfig) -> dict[str, int]:
+def count_parameters(config: VanillaTransformerBaseConfig) -> dict[str, int]:
     """Parameters of each part, and their sum as `total`.
 
-    `embedding` is the matrix that source, target and output share, or the three where they share none; `positions`
-    are learned ones. All others belong to the layers of a stack: `encoder_feed_forward`, `decoder_norms` and so on.
+    `embedding` is the matrix that input and output share, or those where they share none; `positions` are learned
+    ones; `classifier` is a classifier's own. All others belong to the layers of a stack: `encoder_feed_forward`,
+    `decoder_norms` and so on.
     """
     with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(config)
+        model = model_class(config)(config)
     counts = {"embedding": 0, "positions": 0}
-    for stack, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):
-        parts = [*(f"{attention}_attention" for attention in attentions), "feed_forward", "norms"]
-        counts.update({f"{stack}_{part}": 0 for part in parts})
+    for stack in ("encoder", "decoder"):
+        for name in ("self_attention", "cross_attention", "feed_forward", "norms"):
+            there = hasattr(config, f"{stack}_layers")
+            if there and (name != "cross_attention" or (stack == "decoder" and config.is_encoder_decoder)):
+                counts[f"{stack}_{name}"] = 0
     for name, parameter in model.named_parameters():
-        counts[_part(name)] += parameter.numel()
+        part = _part(name, "encoder" if hasattr(config, "encoder_layers") else "decoder")
+        counts[part] = counts.get(part, 0) + parameter.numel()
     return {**counts, "total": sum(counts.values())}
 
 
-def _part(name: str) -> str:
+def _part(name: str, only_stack: str) -> str:
+    """The part that a parameter belongs to; a model of one stack does not name it."""
     if "positional_encoding" in name:
         return "positions"
+    if name.startswith("classifier."):
+        return "classifier"
+    name = name.removeprefix("model.")
+    if name.startswith("layers."):
+        name = f"{only_stack}.{name}"
     if ".layers." not in name:
         return "embedding"
-    stack, _, place = name.removeprefix("model.").partition(".layers.")
+    stack, _, place = name.partition(".layers.")
     inner = place.partition(".")[2]
     return f"{stack}_{next((part for start, part in _PARTS.items() if inner.startswith(start)), 'norms')}"
 
 
-def training_flops(config: VanillaTransformerConfig, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
-    """Table 2: operations in the matrix products of one training pass over sentences of these lengths.
+def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -> float:
+    """Table 2: operations in the matrix products of one training pass over rows of these lengths.
 
     A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count.
+
+    Args:
+        lengths: Of the sources and of the targets; or, of a model of one stack, of the texts.
     """
     assert config.d_k is not None and config.d_v is not None
-    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    s, t = lengths[0].astype(np.float64), lengths[-1].astype(np.float64)
     query_and_key, value_and_output = (
         config.d_model * config.num_heads * config.d_k,
         (config.d_model * config.num_heads * config.d_v),
@@ -57,7 +77,11 @@ def training_flops(config: VanillaTransformerConfig, source_lengths: np.ndarray,
     self_attention = 2 * (query_and_key + value_and_output)
     encoder = s.sum() * (self_attention + feed_forward) + (s * s).sum() * scores
     decoder = t.sum() * (self_attention + feed_forward) + (t * t).sum() * scores
-    cross = (s.sum() + t.sum()) * (query_and_key + value_and_output) + (s * t).sum() * scores
-    output = t.sum() * config.d_model * config.vocab_size
-    forward = 2 * (config.encoder_layers * encoder + config.decoder_layers * (decoder + cross) + output)
-    return float(3 * forward)
+    if isinstance(config, VanillaTransformerConfig):
+        decoder += (s.sum() + t.sum()) * (query_and_key + value_and_output) + (s * t).sum() * scores
+    kind = model_class(config)
+    outputs = config.vocab_size if issubclass(kind, LanguageModelHead) else config.num_labels or 1
+    classified = len(t) if kind is VanillaTransformerEncoderForSequenceClassification else t.sum()
+    output = classified * config.d_model * outputs
+    layers = [getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder")]
+    return float(6 * (layers[0] * encoder + layers[1] * decoder + output))

@@ -10,8 +10,12 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+from vanilla_transformer.model.heads import LanguageModelHead
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForSequenceClassification,
+)
+from vanilla_transformer.registration import model_class
 
 
 @dataclass(frozen=True)
@@ -34,28 +38,33 @@ class TrainingMemory:
 
 
 def training_memory(
-    config: VanillaTransformerConfig, *, sentences: int, source_length: int, target_length: int, precision: str
+    config: VanillaTransformerBaseConfig, *, sentences: int, source_length: int, target_length: int, precision: str
 ) -> TrainingMemory:
     """What a batch takes on a CPU, where attention is written out: a step on tensors that have shapes and no data.
+
+    A model of one stack has texts of `source_length`, and `target_length` is the same.
 
     The process takes some more: libraries, and the gaps that an allocator leaves. On an accelerator fused attention
     keeps no attention weights, which saves most where sentences are long.
     """
     with FakeTensorMode():
-        model = VanillaTransformerForConditionalGeneration(config).train()
+        kind = model_class(config)
+        model = kind(config).train()
         model.set_attn_implementation("eager")
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         source = torch.zeros(sentences, source_length, dtype=torch.int64)
-        target = torch.zeros(sentences, target_length, dtype=torch.int64)
+        each = kind is VanillaTransformerEncoderForSequenceClassification
+        labels = torch.zeros((sentences,) if each else (sentences, target_length), dtype=torch.int64)
+        given = {"skip_logits": True} if issubclass(kind, LanguageModelHead) else {}
         with _LiveBytes() as bytes_of_batch:
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
                 outputs = model(
                     input_ids=source,
                     attention_mask=torch.ones_like(source),
-                    labels=target,
-                    num_items_in_batch=target.numel(),
-                    skip_logits=True,
+                    labels=labels,
+                    num_items_in_batch=labels.numel(),
+                    **given,
                 )
             outputs.loss.backward()
     weights = 4 * model.num_parameters()

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -13,7 +13,7 @@ from vanilla_transformer.cli.info_page import info_page
 from vanilla_transformer.cli.streams import print_result
 
 if TYPE_CHECKING:
-    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
 _SIZES = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
@@ -34,6 +34,8 @@ class Info:
 
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
     """Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id."""
+    family: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
+    """Which stacks a preset has; a model has its own."""
     vocab_size: OptionalInt = None
     """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
     sentence_length: Annotated[int, arg(metavar="INT")] = 25
@@ -71,16 +73,16 @@ class Info:
 
         return {
             "model": self.model,
-            "sizes": {name: getattr(config, name) for name in _SIZES},
+            "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": count_parameters(config),
-            "table_3": self._table_3(config.vocab_size) if is_preset else None,
+            "table_3": self._table_3(config.vocab_size) if is_preset and config.is_encoder_decoder else None,
             "training": self._training(config, is_preset),
             "memory": self._memory(config),
             "processor": self._processor(config),
             "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
         }
 
-    def _processor(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
+    def _processor(self, config: "VanillaTransformerBaseConfig") -> dict[str, Any]:
         """What this processor supports, and which precision `translate` chooses for this model."""
         import torch
 
@@ -90,26 +92,33 @@ class Info:
         return {
             **describe(),
             "threads": torch.get_num_threads(),
-            "translate_takes": str(fastest).removeprefix("torch."),
+            "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
         }
 
-    def _preset_config(self) -> "VanillaTransformerConfig":
-        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+    def _preset_config(self) -> "VanillaTransformerBaseConfig":
+        import vanilla_transformer as package
 
+        family: type[VanillaTransformerBaseConfig] = {
+            "encoder-decoder": package.VanillaTransformerConfig,
+            "encoder": package.VanillaTransformerEncoderConfig,
+            "decoder": package.VanillaTransformerDecoderConfig,
+        }[self.family]
         sizes = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
         try:
-            return VanillaTransformerConfig.from_preset(self.model, **sizes)
+            return family.from_preset(self.model, **sizes)
         except ValueError as error:
-            if self.model in VanillaTransformerConfig.presets():
+            if self.model in family.presets():
                 raise UsageError(str(error)) from None
             raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
 
-    def _model_config(self) -> "VanillaTransformerConfig":
-        from vanilla_transformer.translation import load_config
+    def _model_config(self) -> "VanillaTransformerBaseConfig":
+        from vanilla_transformer.translation.loading import load_family_config
 
+        if self.family != "encoder-decoder":
+            raise UsageError("--family applies to presets only: a model has its own.")
         if self.vocab_size is not None:
             raise UsageError("--vocab-size applies to presets only: a model has its own vocabulary.")
-        return load_config(self.model)
+        return load_family_config(self.model)
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
         """The paper's parameter counts, and the vocabulary sizes that explain them, for the paper's models."""
@@ -126,15 +135,18 @@ class Info:
             "rows_with_other_vocabularies": others,
         }
 
-    def _training(self, config: "VanillaTransformerConfig", is_preset: bool) -> dict[str, Any]:
+    def _training(self, config: "VanillaTransformerBaseConfig", is_preset: bool) -> dict[str, Any]:
         """FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
         from vanilla_transformer.analysis import paper_tables as paper
         from vanilla_transformer.analysis.cost import training_flops
+        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
         length = np.array([self.sentence_length])
         per_token = training_flops(config, length, length) / self.sentence_length
+        if not isinstance(config, VanillaTransformerConfig):
+            return {"sentence_length": self.sentence_length, "flops_per_token": per_token}
         model = self.model if is_preset else paper.table_2_model(config)
         steps = paper.training_steps(model)
         flops = per_token * paper.STEP_TOKENS * steps
@@ -158,7 +170,7 @@ class Info:
         """Sentences per batch."""
         return max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
 
-    def _memory(self, config: "VanillaTransformerConfig") -> dict[str, Any]:
+    def _memory(self, config: "VanillaTransformerBaseConfig") -> dict[str, Any]:
         """Training memory of one process in bytes, in float32 and in bfloat16."""
         from vanilla_transformer.analysis.memory import training_memory
 
@@ -177,5 +189,6 @@ class Info:
             "batches_per_step": self.batches_per_step,
             "sentences": self._sentences,
             "sentence_length": self.sentence_length,
+            "sides": 2 if config.is_encoder_decoder else 1,
             **{name: {**dataclasses.asdict(bytes_), "total": bytes_.total} for name, bytes_ in estimates.items()},
         }

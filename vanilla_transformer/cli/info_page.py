@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _WIDTH = 80
+_STACKS = {"encoder_layers", "decoder_layers"}
 _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("steps", "steps", "{:,}".format),
     ("epochs", "epochs", "{:.1f}".format),
@@ -40,8 +41,10 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
+    layers = [f"{sizes[stack]}" for stack in ("encoder_layers", "decoder_layers") if stack in sizes]
+    alone = f"{next(iter(sizes.keys() & _STACKS)).removesuffix('_layers')} " if len(layers) == 1 else ""
     yield from _text(
-        f"{name}: {sizes['encoder_layers']} + {sizes['decoder_layers']} layers, d_model {sizes['d_model']:,}, "
+        f"{name}: {' + '.join(layers)} {alone}layers, d_model {sizes['d_model']:,}, "
         f"d_ff {sizes['d_ff']:,}, {sizes['num_heads']} heads with d_k {sizes['d_k']} and d_v {sizes['d_v']}, "
         f"vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
         f"label smoothing {sizes['label_smoothing']:g}, {sizes['positional_encoding']} positions",
@@ -94,7 +97,12 @@ def _vocabularies(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _training(training: dict[str, Any]) -> Iterator[str]:
-    length, tokens = training["sentence_length"], training["step_tokens"]
+    length = training["sentence_length"]
+    if "flops_per_token" in training:
+        yield from ("", f"TRAINING, with texts of {length} tokens")
+        yield f"  {'per token':<57}{_exponent(training['flops_per_token']):>8} FLOPs"
+        return
+    tokens = training["step_tokens"]
     schedule = f"{training['steps']:,} steps of {tokens:,} + {tokens:,} tokens"
     yield from ("", f"TRAINING, with sentences of {length} + {length} tokens")
     yield f"  {'per target token, with its source':<57}{_exponent(training['flops_per_target_token']):>8} FLOPs"
@@ -115,9 +123,10 @@ def _memory(memory: dict[str, Any]) -> Iterator[str]:
     length = memory["sentence_length"]
     batch = memory["sentences"] * length
     yield from ("", "TRAINING MEMORY, per process")
+    per_side, each = (" per side", f"{length} + {length}") if memory["sides"] == 2 else ("", f"{length}")
     yield from _text(
-        f"A step of {memory['batch_tokens']:,} tokens per side in batches of {batch:,}: {memory['sentences']:,} "
-        f"sentences of {length} + {length} tokens."
+        f"A step of {memory['batch_tokens']:,} tokens{per_side} in batches of {batch:,}: {memory['sentences']:,} "
+        f"sentences of {each} tokens."
     )
     yield f"    {'':<32}{'float32':>10}{'bfloat16':>12}"
     for part, words in (
@@ -142,12 +151,14 @@ def _processor(processor: dict[str, Any]) -> Iterator[str]:
     int8 = "not available" if bits is None else f"{bits}-bit weights" + (", 8 bits would overflow" if bits < 8 else "")
     extras = "".join(f", {name.upper()}" for name in ("vnni", "amx") if processor[name])
     yield from ("", "THIS PROCESSOR")
-    for label, words in (
+    lines = [
         ("instructions, threads", f"{processor['instructions']}{extras}; {processor['threads']}"),
         ("bfloat16", "native" if processor["bfloat16_products"] else "emulated, computed in float32"),
         ("int8", int8),
-        ("translate uses", processor["translate_takes"]),
-    ):
+    ]
+    if processor["translate_takes"] is not None:
+        lines.append(("translate uses", processor["translate_takes"]))
+    for label, words in lines:
         yield f"  {label:<28}{words}"
 
 

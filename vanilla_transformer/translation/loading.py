@@ -25,11 +25,14 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.configuration_vanilla_transformer import (
+    VanillaTransformerBaseConfig,
+    VanillaTransformerConfig,
+)
 from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
+from vanilla_transformer.registration import model_class
 
 # What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
@@ -103,6 +106,8 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype) -> PreTrainedM
     with _not_found(path, "config.json", blame="config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     ours = isinstance(config, VanillaTransformerConfig)
+    if isinstance(config, VanillaTransformerBaseConfig) and not ours:
+        raise ValueError(f"{path} is a model of the type {config.model_type}, which does not translate.")
     with _not_found(path, "config.json"):
         if isinstance(config, VanillaTransformerConfig):
             check_weights(path, config)
@@ -123,7 +128,7 @@ def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]])
             raise UnusableModelError(f"{path} is no usable model: its {name} holds NaN or infinity.")
 
 
-def check_weights(path: str | Path, config: VanillaTransformerConfig, *, numbers: bool = False) -> None:
+def check_weights(path: str | Path, config: VanillaTransformerBaseConfig, *, numbers: bool = False) -> None:
     """Compares the names and shapes of the weights in a directory with what its configuration asks for.
 
     Files are mapped, and only their headers are read, unless `numbers` asks for NaN and infinity to be looked for.
@@ -142,11 +147,11 @@ def check_weights(path: str | Path, config: VanillaTransformerConfig, *, numbers
         return
     rename_old_weights(weights)
     with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(config)
+        model = model_class(config)(config)
     difference = difference_from(model, {name: weight.shape for name, weight in weights.items()})
     _refuse(path, difference)
     for name in ("pad_token_id", "decoder_start_token_id"):
-        number = getattr(config, name)
+        number = getattr(config, name, None)
         if number is not None and not 0 <= number < config.vocab_size:
             raise UnusableModelError(
                 f"{path} is no usable model: {name} {number} of its config.json is no id of its vocabulary of "
@@ -206,7 +211,15 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerConfig:
-    """Loads the configuration of a model from a directory or the Hub.
+    """Loads the configuration of an encoder-decoder from a directory or the Hub, as `load_family_config` does."""
+    config = load_family_config(path, its_weights=its_weights)
+    if not isinstance(config, VanillaTransformerConfig):
+        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
+    return config
+
+
+def load_family_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerBaseConfig:
+    """Loads the configuration of a model of any family from a directory or the Hub.
 
     Args:
         its_weights: Whether weights that lie beside it have to be those that it asks for.
@@ -218,7 +231,7 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransfo
     """
     with _not_found(path, "config.json", blame="config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    if not isinstance(config, VanillaTransformerConfig):
+    if not isinstance(config, VanillaTransformerBaseConfig):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights:
         with _not_found(path, "config.json"):
