@@ -179,6 +179,7 @@ def test_modules_say_which_section_they_are(module: str, section: str):
 
 def test_public_names_are_these():
     assert vanilla_transformer.__all__ == [
+        "Recipe",
         "RecurrentEncoderDecoderConfig",
         "RecurrentEncoderDecoderForConditionalGeneration",
         "RecurrentEncoderDecoderModel",
@@ -196,11 +197,35 @@ def test_public_names_are_these():
         "VanillaTransformerText2TextGenerationPipeline",
         "VanillaTransformerTokenizer",
         "VanillaTransformerTranslationPipeline",
+        "load_recipe",
+        "prepare_corpus",
+        "train",
+        "translate_lines",
     ]
     for name in vanilla_transformer.__all__:
         assert getattr(vanilla_transformer, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'Transformer'"):
         vanilla_transformer.Transformer  # noqa: B018
+
+
+def paths_in(text: str) -> list[str]:
+    """What a text names in backquotes and by its place in the repository."""
+    return re.findall(r"`((?:vanilla_transformer|scripts|tests|docs|examples)/[\w./-]*)`", text)
+
+
+@pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_documents_name_files_that_exist(document: str):
+    named = paths_in((PACKAGE.parent / document).read_text(encoding="utf-8"))
+    assert named and [path for path in named if not (PACKAGE.parent / path).exists()] == []
+
+
+def test_the_walks_name_at_most_eight_files_and_the_tree_every_folder():
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    walks = [body for title, body in sections.items() if title.startswith("One ")]
+    assert len(walks) == 2 and all(2 < len(set(paths_in(walk))) <= 8 for walk in walks)
+    folders = {f"vanilla_transformer/{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    assert folders <= set(paths_in(sections["The tree"]))
 
 
 def test_decoding_needs_nothing_of_the_training_extra():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .data.preparation import prepare_corpus as prepare_corpus
     from .model.configuration_recurrent_encoder_decoder import (
         RecurrentEncoderDecoderConfig as RecurrentEncoderDecoderConfig,
     )
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
         VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
+    from .recipe.schema import Recipe as Recipe
+    from .recipe.schema import load_recipe as load_recipe
+    from .training.loop import train as train
+    from .translation import translate_lines as translate_lines
 
 __version__ = "0.1.0"
 
@@ -74,6 +79,11 @@ _HOMES = {
     "VanillaTransformerTokenizer": ".model.tokenization_vanilla_transformer",
     "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
+    "Recipe": ".recipe.schema",
+    "load_recipe": ".recipe.schema",
+    "prepare_corpus": ".data.preparation",
+    "train": ".training.loop",
+    "translate_lines": ".translation",
 }
 __all__ = sorted(_HOMES)
 
