@@ -144,6 +144,31 @@ def test_the_search_with_a_state_is_the_one_without(attention, search, source):
     assert torch.equal(with_state, without)
 
 
+@pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
+def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feeding, window, source, monkeypatch):
+    model = make(cell, attention, feeding, window)
+    settings = [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 3}]
+    model.generation_config.return_dict_in_generate = True
+    ours = [model.generate(**source, max_new_tokens=12, **each) for each in settings]
+    monkeypatch.setattr(type(model), "_can_use_fast_path", lambda self, *arguments: False)
+    theirs = [model.generate(**source, max_new_tokens=12, output_scores=True, **each) for each in settings]
+    for mine, library in zip(ours, theirs, strict=True):
+        assert torch.equal(mine.sequences, library.sequences)
+    torch.testing.assert_close(ours[1].sequences_scores, theirs[1].sequences_scores)
+    assert ours[0].past_key_values.get_seq_length() == theirs[0].past_key_values.get_seq_length()
+
+
+def test_what_the_search_cannot_do_with_recurrent_models_is_refused_or_left_to_the_library(source):
+    model = make()
+    with pytest.raises(ValueError, match="which has no 8-bit weights"):
+        model.generate(**source, quantization="int8")
+    seen = []
+    handle = model.model.decoder.register_forward_hook(lambda *arguments: seen.append(True))
+    hooked = model.generate(**source, max_new_tokens=4)
+    handle.remove()
+    assert seen and torch.equal(hooked, model.generate(**source, max_new_tokens=4))
+
+
 def test_a_search_stays_within_the_source_and_50():
     model = make()
     model.generation_config.eos_token_id = None

@@ -90,7 +90,7 @@ def unsupported_reason(
         _unsupported_quantization(generation_config, model.device)
         or _unsupported_settings(generation_config, model.config.vocab_size)
         or _unsupported_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
-        or _unsupported_model(model)
+        or (_unsupported_in_own(model, generation_config) if _decodes_itself(model) else _unsupported_model(model))
     )
 
 
@@ -162,9 +162,23 @@ def _has_empty_source(kwargs: dict[str, Any]) -> bool:
     return mask is not None and not bool(mask.any(-1).all())
 
 
+def _decodes_itself(model: Any) -> bool:
+    """Whether a model brings a `Decoding` of its own; the Transformer's is packed here."""
+    return hasattr(model, "start_decoding")
+
+
+def _unsupported_in_own(model: Any, settings: GenerationConfig) -> str | None:
+    if model.training:
+        return "dropout (model.train())"
+    if getattr(settings, "quantization", None) is not None:
+        return f"a {type(model).__name__}, which has no 8-bit weights"
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return f"a hook on the model's {name or 'forward'}"
+    return None
+
+
 def _unsupported_model(model: Any, stack: str = "decoder") -> str | None:
-    if model.config.model_type != "vanilla_transformer":
-        return f"a {type(model).__name__}"
     if model.training:
         return "dropout (model.train())"
     if model.config._attn_implementation not in ATTENTIONS:
@@ -197,6 +211,7 @@ def fast_encoder_output(
     given = {key for key, value in kwargs.items() if value is not None and not key.startswith("decoder_")}
     if (
         model.device.type != "cpu"
+        or _decodes_itself(model)
         or not given <= {*SUPPORTED_ARGUMENTS, name}
         or _has_empty_source(kwargs)
         or _unsupported_quantization(settings, model.device)
@@ -271,8 +286,11 @@ def fast_greedy_search(
 
 
 @contextmanager
-def _decoding(model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int) -> Iterator[DecoderCache]:
+def _decoding(model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int) -> Iterator[Any]:
     """The decoding before the first token, in the type that the library's search would compute in."""
+    if _decodes_itself(model):
+        yield model.start_decoding(kwargs["encoder_outputs"], kwargs.get("attention_mask"), width)
+        return
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
@@ -405,8 +423,10 @@ def padding_of(model: Any, settings: GenerationConfig) -> Any:
     return model.config.pad_token_id if padding is None else int(padding)
 
 
-def _as_library_cache(model: Any, cache: DecoderCache) -> EncoderDecoderCache:
+def _as_library_cache(model: Any, cache: Any) -> Any:
     """Keys and values of all tokens but the last and of the source, from which `generate` can go on."""
+    if not isinstance(cache, DecoderCache):
+        return cache.state
 
     def by_sentence(part: torch.Tensor) -> torch.Tensor:
         return part.unflatten(0, (cache.sentences, -1)).to(model.dtype)

@@ -270,21 +270,29 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         embedded_BTD = self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
         values_BSD = encoder_outputs.last_hidden_state
         assert values_BSD is not None
-        state = past_key_values or self._start(encoder_outputs)
-        if encoder_attention_mask is None:
-            mask_BS = values_BSD.new_ones(values_BSD.shape[:2], dtype=torch.bool)
-        else:
-            mask_BS = encoder_attention_mask.bool()
+        state = past_key_values or self.start(encoder_outputs)
+        mask_BS = source_mask(values_BSD, encoder_attention_mask)
         reads_BT = None
         if attention_mask is not None:
             reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
             # Behind the last word nothing is read any more: only padding before it has to be stepped over.
             reads_BT = None if bool(reads_BT[:, 0].all()) else reads_BT
+        return self.advance(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
+
+    def advance(
+        self,
+        embedded_BTD: torch.Tensor,
+        state: RecurrentState,
+        values_BSD: torch.Tensor,
+        mask_BS: torch.Tensor,
+        reads_BT: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
+        """As `forward`, from embeddings; rows of the target may be several of each source, which stand together."""
         if self.feeds or reads_BT is not None:
             return self._step_by_step(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
         return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS)
 
-    def _start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
+    def start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
         """The encoder's last states; with Bahdanau's attention tanh(W h) of the one read backwards (A.2.2)."""
         hidden_BND, values_BSD = encoded.hidden, encoded.last_hidden_state
         assert hidden_BND is not None and values_BSD is not None
@@ -306,7 +314,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         after = RecurrentState(layers, state.fed, state.keys, state.length + embedded_BTD.shape[1])
         if state.keys is None:
             return self.dropout(hidden_BTD), None, after
-        context_BTD, weights_BTS = self.attention(hidden_BTD, state.keys, values_BSD, mask_BS)
+        context_BTD, weights_BTS = self._look(hidden_BTD, state, values_BSD, mask_BS)
         return self.dropout(self._attentional(context_BTD, hidden_BTD)), weights_BTS, after
 
     def _attentional(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
@@ -332,7 +340,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         for step in range(embedded_BTD.shape[1]):
             above_BD = layers[-1][0]
             if self.is_bahdanau:
-                fed_BD, seen_BS = self._look(above_BD, state, values_BSD, mask_BS)
+                fed_BD, seen_BS = self._look_once(above_BD, state, values_BSD, mask_BS)
                 weights.append(seen_BS)
             gates_BG = words_BTG[:, step]
             if self.feeds:
@@ -342,7 +350,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
                 # Bahdanau et al. 2015, section A.2.2: the state before the word, the last word and the context.
                 output_BD = maxout(self.readout(torch.cat((above_BD, embedded_BTD[:, step], fed_BD), -1)))
             elif state.keys is not None:
-                context_BD, seen_BS = self._look(new[-1][0], state, values_BSD, mask_BS)
+                context_BD, seen_BS = self._look_once(new[-1][0], state, values_BSD, mask_BS)
                 weights.append(seen_BS)
                 output_BD = self._attentional(context_BD, new[-1][0])
             else:
@@ -362,9 +370,16 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         return self.dropout(torch.stack(outputs, 1)), torch.stack(weights, 1) if weights else None, after
 
     def _look(
-        self, query_BD: torch.Tensor, state: RecurrentState, values_BSD: torch.Tensor, mask_BS: torch.Tensor
+        self, query_BTD: torch.Tensor, state: RecurrentState, values_NSD: torch.Tensor, mask_NS: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        context_B1D, weights_B1S = self.attention(query_BD[:, None], state.keys, values_BSD, mask_BS)
+        """Contexts and weights; the rows that share a source are so many more of its target positions."""
+        batch, length = query_BTD.shape[:2]
+        queries = query_BTD.reshape(len(values_NSD), -1, query_BTD.shape[-1])
+        context, weights = self.attention(queries, state.keys, values_NSD, mask_NS)
+        return context.reshape(batch, length, -1), weights.reshape(batch, length, -1)
+
+    def _look_once(self, query_BD: torch.Tensor, *source: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        context_B1D, weights_B1S = self._look(query_BD[:, None], *source)
         return context_B1D[:, 0], weights_B1S[:, 0]
 
     def _through_layers(self, gates_BG: torch.Tensor, layers: list[State]) -> list[State]:
@@ -383,6 +398,48 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
 
     def _bias(self, kind: str, layer: int) -> torch.Tensor:
         return getattr(self.rnn, f"bias_{kind}_l{layer}")
+
+
+def source_mask(values_BSD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """True on source tokens, (batch, source length)."""
+    if attention_mask is None:
+        return values_BSD.new_ones(values_BSD.shape[:2], dtype=torch.bool)
+    return attention_mask.bool()
+
+
+class RecurrentDecoding:
+    """The decoding of some sentences as this package's search knows it: hypotheses share their sentence's source."""
+
+    def __init__(self, model: Any, encoded: RecurrentEncoderOutput, mask_NS: torch.Tensor) -> None:
+        self.model, self.decoder = model, model.model.decoder
+        assert encoded.last_hidden_state is not None
+        self.values_NSD, self.mask_NS = encoded.last_hidden_state, mask_NS
+        self.state: RecurrentState = self.decoder.start(encoded)
+
+    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
+        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        if tokens_NW.numel() > len(self.state.fed):
+            self.reorder(torch.zeros_like(tokens_NW))
+        embedded_B1D = self.decoder.embed_tokens(tokens_NW.reshape(-1, 1))
+        hidden_B1D, _, self.state = self.decoder.advance(embedded_B1D, self.state, self.values_NSD, self.mask_NS)
+        return self.model._project(hidden_B1D[:, -1]).float()
+
+    def reorder(self, parents_NW: torch.Tensor) -> None:
+        """Before the next step each hypothesis continues the one of its sentence that it names."""
+        self.state.reorder_cache((self._first_rows()[:, None] + parents_NW).flatten())
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Continues with some sentences alone."""
+        width = len(self.state.fed) // len(self.mask_NS)
+        rows = self._first_rows()[sentences, None] + torch.arange(width, device=sentences.device)
+        self.state.reorder_cache(rows.flatten())
+        if self.state.keys is not None:
+            self.state.keys = self.state.keys[sentences]
+        self.values_NSD, self.mask_NS = self.values_NSD[sentences], self.mask_NS[sentences]
+
+    def _first_rows(self) -> torch.Tensor:
+        sentences = len(self.mask_NS)
+        return torch.arange(sentences, device=self.mask_NS.device) * (len(self.state.fed) // sentences)
 
 
 class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
@@ -488,6 +545,17 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
+
+    def start_decoding(
+        self, encoder_outputs: RecurrentEncoderOutput, attention_mask: torch.Tensor | None, width: int
+    ) -> RecurrentDecoding:
+        """The decoding before the first token, of sources that stand `width` times each, for this package's search."""
+        parts = (encoder_outputs.last_hidden_state, encoder_outputs.hidden, encoder_outputs.cell)
+        values_NSD, hidden, cell = (None if part is None else part[::width] for part in parts)
+        encoded = RecurrentEncoderOutput(last_hidden_state=values_NSD, hidden=hidden, cell=cell)
+        mask = None if attention_mask is None else attention_mask[::width]
+        assert values_NSD is not None
+        return RecurrentDecoding(self, encoded, source_mask(values_NSD, mask))
 
     @can_return_tuple
     def forward(
