@@ -234,9 +234,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_named(monkeypatch):
 def test_a_model_of_one_stack_does_not_translate(directory):
     config = VanillaTransformerDecoderConfig(vocab_size=264, d_model=8, d_ff=8, num_heads=1, decoder_layers=1)
     VanillaTransformerDecoderForCausalLM(config).save_pretrained(directory)
-    with pytest.raises(
-        ValueError, match="of the type vanilla_transformer_decoder, which does not translate"
-    ):
+    with pytest.raises(ValueError, match="of the type vanilla_transformer_decoder, which does not translate"):
         load_model(directory)
     assert load_family_config(directory).decoder_layers == 1
     with pytest.raises(ValueError, match="of the type vanilla_transformer_decoder, not vanilla_transformer"):
