@@ -18,9 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launching import Launch
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     __version__,
@@ -414,6 +417,19 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
     assert (search.num_beams, search.length_penalty, search.max_length_beyond_source) == (3, 1.4, 7)
     assert (search.length_penalty_type, search.early_stopping) == ("google", "never")
     assert run("translate", tmp_path / "mean", *SHORT, stdin=b"a\n")[0] == 0
+
+
+def test_average_of_language_models_is_one(run, model, tmp_path):
+    """Of any family, as `save_pretrained` leaves them."""
+    config = VanillaTransformerDecoderConfig(vocab_size=280, d_model=8, d_ff=8, num_heads=1, decoder_layers=1)
+    models = [VanillaTransformerDecoderForCausalLM(config) for _ in range(2)]
+    for number, each in enumerate(models):
+        each.save_pretrained(tmp_path / str(number))
+        AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / str(number))
+    assert run("average", tmp_path / "0", tmp_path / "1", "--output", tmp_path / "mean")[0] == 0
+    mean = VanillaTransformerDecoderForCausalLM.from_pretrained(tmp_path / "mean")
+    for found, *of in zip(*(each.parameters() for each in (mean, *models)), strict=True):
+        torch.testing.assert_close(found, (of[0] + of[1]) / 2)
 
 
 def test_average_of_a_run_takes_its_last_checkpoints(run, model, tmp_path):

@@ -35,7 +35,8 @@ from vanilla_transformer.training.run_directory import RECIPE
 from vanilla_transformer.translation.loading import (
     TOKENIZER_FILES,
     VOCABULARIES,
-    load_config,
+    check_weights,
+    load_family_config,
     load_weights_and_config,
 )
 
@@ -92,7 +93,7 @@ def push_model(
         PushError: The directory is not a model, or the Hub refuses it.
         CardError: The card has another licence.
     """
-    _check_model(directory)
+    model_type = _check_model(directory)
     token = get_token()
     if token is not None and not (token.isascii() and token.isprintable()):
         raise PushError(
@@ -106,7 +107,7 @@ def push_model(
         )
     api = HfApi(library_name="vanilla_transformer")
     with _hub_errors(repo_id):
-        repo_id = _prepare_place(api, repo_id, private)
+        repo_id = _prepare_place(api, repo_id, model_type, private)
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         names = _files(directory, license, repo_id)
@@ -127,8 +128,8 @@ def push_model(
     return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
 
 
-def _check_model(directory: Path) -> None:
-    """Raises PushError for a directory that is not a complete model."""
+def _check_model(directory: Path) -> str:
+    """The type of the model in a directory; raises PushError if it is not complete."""
     if not directory.is_dir():
         raise PushError(f"There is no model directory {directory}: push needs a local directory.")
     if (directory / "checkpoints").is_dir() and not (directory / "summary.json").is_file():
@@ -137,18 +138,23 @@ def _check_model(directory: Path) -> None:
         )
     for either in (
         *(["config.json"], ["model*.safetensors"], VOCABULARIES),
-        *(["tokenizer_config.json"], ["modeling_vanilla_transformer.py"]),
+        ["tokenizer_config.json"],
+        ["modeling_vanilla_transformer.py", "modeling_vanilla_transformer_*.py"],
     ):
         if not any(any(directory.glob(pattern)) for pattern in either):
             raise PushError(
                 f"{directory} is not a complete model, {either[0]} is missing: save it with `save_pretrained` of the "
                 "model and of the tokenizer."
             )
-    load_config(directory)
-    load_weights_and_config(directory, torch.float32)
+    config = load_family_config(directory)
+    if isinstance(config, VanillaTransformerConfig):
+        load_weights_and_config(directory, torch.float32)
+    else:
+        check_weights(directory, config, numbers=True)
+    return config.model_type
 
 
-def _prepare_place(api: HfApi, repo_id: str, private: bool) -> str:
+def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> str:
     """Creates the repository if it does not exist, and returns its full name."""
     if "/" not in repo_id:
         repo_id = f"{api.whoami()['name']}/{repo_id}"
@@ -156,14 +162,14 @@ def _prepare_place(api: HfApi, repo_id: str, private: bool) -> str:
         there = api.model_info(repo_id)
     except RepositoryNotFoundError:
         return api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
-    _check_place(there, repo_id, private)
+    _check_place(there, repo_id, model_type, private)
     return repo_id
 
 
-def _check_place(there: ModelInfo, repo_id: str, private: bool) -> None:
+def _check_place(there: ModelInfo, repo_id: str, model_type: str, private: bool) -> None:
     """Raises PushError if the repository holds another kind of model, or is public although `private` was asked."""
     kind = (there.config or {}).get("model_type")
-    if kind not in (None, VanillaTransformerConfig.model_type):
+    if kind not in (None, model_type):
         raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
     if private and not there.private:
         raise PushError(

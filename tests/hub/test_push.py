@@ -3,14 +3,23 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub.utils._http as hub_http
 import pytest
 import sacrebleu
+import torch
 from hub_server import HubServer, Repository, card_head, card_problems
 from huggingface_hub import ModelCard, constants
+from transformers import AutoTokenizer
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
@@ -21,6 +30,8 @@ CODE = {
         "cpu",
         "fast_generation",
         "generation",
+        "heads",
+        "layers",
         "loss",
         "modeling_vanilla_transformer",
         "packed_decoder",
@@ -29,6 +40,7 @@ CODE = {
         "pipeline_vanilla_transformer",
         "saving",
         "search",
+        "stacks",
     )
 }
 MODEL = {
@@ -100,6 +112,36 @@ def test_a_recipe_that_cannot_be_read_stays_here_and_that_is_said(
     assert push(directory, "ann/tiny") == 0
     assert "recipe.yaml" not in ann.repositories["ann/tiny"].files()
     assert "recipe.yaml is not uploaded, as it is not a valid recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        (VanillaTransformerDecoderForCausalLM, "text-generation"),
+        (VanillaTransformerEncoderForMaskedLM, "fill-mask"),
+        (VanillaTransformerEncoderForSequenceClassification, "text-classification"),
+        (VanillaTransformerEncoderForTokenClassification, "token-classification"),
+    ],
+)
+def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
+    ann: HubServer, saved: Path, tmp_path: Path, kind: Any, task: str
+) -> None:
+    directory = tmp_path / "model"
+    sizes = {"vocab_size": 280, "d_model": 16, "d_ff": 16, "num_heads": 1}
+    model = kind(kind.config_class(**sizes))
+    model.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(saved).save_pretrained(directory)
+    assert main(["push", str(directory), "ann/one-stack"]) == 0
+    files = ann.repositories["ann/one-stack"].files()
+    card = files["README.md"].decode()
+    assert ModelCard(card).data.pipeline_tag == task and f'pipeline("{task}", model="ann/one-stack")' in card
+    assert "translat" not in card and card_problems(card) == []
+    assert {"model.safetensors", "layers.py", "stacks.py"} <= set(files)
+    with torch.no_grad():
+        model.model.layers[0].feed_forward.w_1.weight[0, 0] = torch.nan
+    model.save_pretrained(directory)
+    assert main(["push", str(directory), "ann/one-stack"]) == 1
+    assert main(["push", str(saved), "ann/one-stack"]) == 1  # The name is that of a model of another type.
 
 
 def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path) -> None:

@@ -258,11 +258,21 @@ def test_loss_without_logits_is_the_same(kind: type):
     found = []
     for skip_logits in (True, False):
         model.zero_grad()
-        outputs = model(IDS, MASK, labels=labels_of(kind), skip_logits=skip_logits)
+        labels = labels_of(kind)
+        labels[0, 1:3] = -100
+        outputs = model(IDS, MASK, labels=labels, skip_logits=skip_logits)
         assert (outputs.logits is None) == skip_logits
         outputs.loss.backward()
         found.append([outputs.loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
+
+
+def test_nothing_masked_is_no_loss_and_no_gradient():
+    model = build(VanillaTransformerEncoderForMaskedLM)
+    nothing = torch.full_like(IDS, -100)
+    losses = [model(IDS, MASK, labels=nothing, skip_logits=skip_logits).loss for skip_logits in (True, False)]
+    losses[0].backward()
+    assert losses == [0, 0] and not model.model.embed_tokens.weight.grad.any()
 
 
 @pytest.mark.parametrize("skip_logits", [True, False])

@@ -51,6 +51,13 @@ def test_what_is_given_is_kept():
     assert {name: getattr(recipe, name) for name in given} == given
 
 
+def test_dropout_that_the_paper_does_not_name_is_off_unless_it_is_asked_for():
+    recipe, _ = chosen(29_000, GPU)
+    assert (recipe.attention_dropout, recipe.activation_dropout) == (0, 0)
+    config = TASK.config(chosen(29_000, GPU, attention_dropout=0.2, activation_dropout=0.3)[0])
+    assert (config.attention_dropout, config.activation_dropout) == (0.2, 0.3)
+
+
 def test_millions_of_pairs_on_an_accelerator_get_the_papers_base_model():
     recipe, _ = chosen(4_500_000, GPU)
     paper = {"preset": "base", "vocab_size": 37_000, "d_model": 512, "encoder_layers": 6, "dropout": 0.1}

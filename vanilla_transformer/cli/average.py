@@ -95,14 +95,15 @@ def _model(home: Path) -> "PreTrainedModel":
     """A model with that configuration and generation config, before its weights are loaded."""
     from transformers import GenerationConfig
 
-    from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+    from vanilla_transformer.registration import model_class
     from vanilla_transformer.tasks import get_task
-    from vanilla_transformer.translation import load_config
+    from vanilla_transformer.translation.loading import load_family_config
 
     if not (home / "config.json").is_file() and (home / "recipe.yaml").is_file():
         recipe = load_recipe(home / "recipe.yaml")
         return get_task(recipe.task).build(recipe)
-    model = VanillaTransformerForConditionalGeneration(load_config(home, its_weights=False))
+    config = load_family_config(home, its_weights=False)
+    model = model_class(config)(config)
     if (home / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(home)
     return model

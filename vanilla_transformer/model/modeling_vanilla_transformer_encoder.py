@@ -15,7 +15,7 @@ from transformers.utils import can_return_tuple
 from .configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from .heads import LanguageModelHead
 from .layers import Dropout
-from .loss import check_labels, classification_loss
+from .loss import IGNORED_LABEL, check_labels, classification_loss
 from .stacks import Encoder, VanillaTransformerPreTrainedModel
 
 _FILE = "modeling_vanilla_transformer_encoder"
@@ -81,6 +81,19 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+    def _loss_without_logits(
+        self,
+        hidden_BTD: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Of the few places that are masked alone: the projection is most of the work. A graph has fixed shapes."""
+        if type(labels) is torch.Tensor and not torch.compiler.is_compiling():
+            counts_BT = labels != IGNORED_LABEL
+            hidden_BTD, labels = hidden_BTD[counts_BT][None], labels[counts_BT][None]
+        return super()._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
 
 
 class _Classifier(_EncoderOnly):

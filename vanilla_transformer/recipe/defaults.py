@@ -62,7 +62,7 @@ class Guide:
 
 MODEL_FIELDS = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
-    *("dropout", "label_smoothing", "positional_encoding"),
+    *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
 )
 
 # The one table to tune. Small corpora follow what is published for Multi30k (4+4 layers of width 128, dropout 0.3),

@@ -76,6 +76,10 @@ class Recipe:
     """Layers of the decoder; the preset's."""
     dropout: float | None = None
     """Residual dropout (section 5.4); chosen from the number of pairs."""
+    attention_dropout: float | None = None
+    """Dropout of attention weights; off by default, as section 5.4 does not name it."""
+    activation_dropout: float | None = None
+    """Dropout within the feed-forward networks; off by default, as section 5.4 does not name it."""
     label_smoothing: float | None = None
     """Label smoothing (section 5.4); the preset's."""
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
@@ -172,7 +176,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_steps": (1, 10**15),  # Python counts no further than a machine's word, and no run so far.
     **dict.fromkeys(("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps"), (1, math.inf)),
     "num_beams": (1, 10_001),
-    **dict.fromkeys(("dropout", "label_smoothing", "adam_beta1", "adam_beta2"), (0, 1)),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0, 1)),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), (0, 1)),
     **dict.fromkeys(("learning_rate_scale", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
     "process_timeout": (1, 1e6),
     # Beyond that the penalty of a long sentence is infinite in float32.

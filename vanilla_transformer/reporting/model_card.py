@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
 TASK = "translation"
+# The pipeline of each other head, by the end of its class's name, and what it is called in the card.
+_PIPELINES = {
+    "ForMaskedLM": ("fill-mask", "fill"),
+    "ForSequenceClassification": ("text-classification", "classify"),
+    "ForTokenClassification": ("token-classification", "tag"),
+    "ForCausalLM": ("text-generation", "generate"),
+}
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
 _CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
@@ -54,7 +61,7 @@ def write_model_card(
         languages=direction,
         codes=[re.split("[_-]", language)[0] for language in known],
         datasets=[name for name in (_dataset_id(part) for part in recipe.train) if name],
-        example=recipe.examples[0] if recipe.examples else "...",
+        example=recipe.examples[0] if recipe.examples else None,
         use=_intended_use(recipe, direction),
         data=_data_lines(recipe, summary),
         training=_training_lines(summary),
@@ -171,16 +178,19 @@ def _fill(
     title: str | None = None,
     codes: Sequence[str] = (),
     datasets: Sequence[str] = (),
-    example: str = "...",
+    example: str | None = None,
     limits: Sequence[str] = (),
     **sections: Any,
 ) -> str:
     """The template filled with the arguments and with what the files of the model say."""
     title = title or directory.resolve().name
+    tag, verb = _pipeline(directory)
+    if example is None:
+        example = "... <mask> ..." if tag == "fill-mask" else "..."
     card_data = ModelCardData(
         language=list(codes) or None,
         library_name="transformers",
-        pipeline_tag=TASK,
+        pipeline_tag=tag,
         tags=["vanilla_transformer", "attention-is-all-you-need"],
         datasets=list(datasets) or None,
         metrics=sorted({result.metric_type for result in results}) or None,
@@ -191,13 +201,15 @@ def _fill(
         card_data,
         template_path=str(TEMPLATE),
         title=title,
+        tag=tag,
+        verb=verb,
         version=version("vanilla_transformer"),
         example=json.dumps(example, ensure_ascii=False),
         scores="\n".join([TABLE, *map(_row, results)]) if results else "",
         decoding=_decoding(directory),
         model=_model_lines(directory),
         curves="learning_curves.png" if (directory / "learning_curves.png").is_file() else "",
-        limits=[*limits, *_general_limits(bool(results))],
+        limits=[*limits, *_general_limits(bool(results), tag)],
         **{"training": [], **sections},
     )
     return f"{str(card).rstrip()}\n"
@@ -277,6 +289,13 @@ def _decoding(directory: Path) -> str:
     )
 
 
+def _pipeline(directory: Path) -> tuple[str, str]:
+    """The pipeline that the model of a directory works in, and what it is called in the card."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    name = "".join((config.get("architectures") or [""])[:1])
+    return next((found for end, found in _PIPELINES.items() if name.endswith(end)), (TASK, "translate"))
+
+
 def _model_lines(directory: Path) -> list[str]:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     layers = "+".join(str(config[name]) for name in ("encoder_layers", "decoder_layers") if name in config)
@@ -306,8 +325,10 @@ def _limits(recipe: Recipe) -> list[str]:
     return [f"It was trained on pairs of at most {recipe.max_length} tokens per side."]
 
 
-def _general_limits(scored: bool) -> list[str]:
+def _general_limits(scored: bool, tag: str) -> list[str]:
     measured = "Only what is listed under Scores was measured: no other kind of text, and no bias." if scored else ""
+    if tag != TASK:
+        return [measured or _NOT_SCORED]
     return [
         measured or _NOT_SCORED,
         "It may omit, repeat or invent words: where that matters, have somebody who knows both languages check.",
