@@ -529,21 +529,10 @@ def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path
     assert kept == {file: file.read_bytes() for file in kept}
 
 
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed, tmp_path):
-    """It tells its text by the lengths of its pairs alone, and nothing of dev."""
-    train(into(recipe, tmp_path / "model", max_steps=6))
-    for checkpoint in (tmp_path / "model" / "checkpoints").glob("step-*"):
+def as_of_an_earlier_version(run, data):
+    for checkpoint in (run / "checkpoints").glob("step-*"):
         if (checkpoint / "progress.json").exists():
-            progress = json.loads((checkpoint / "progress.json").read_text())
-            corpus = prepare_corpus(
-                read_corpus(recipe.train),
-                VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
-                TASK,
-                max_length=256,
-                directory=tmp_path / "tokens",
-            )
-            lengths = b"".join(lengths.tobytes() for lengths in corpus.lengths.values())
-            progress["data"] = hashlib.sha256(lengths).hexdigest()
+            progress = json.loads((checkpoint / "progress.json").read_text()) | {"data": data}
             del progress["dev"]
             (checkpoint / "progress.json").write_text(json.dumps(progress))
             manifest = json.loads((checkpoint / "manifest.json").read_text())
@@ -553,6 +542,35 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
                 "sha256": hashlib.sha256(payload).hexdigest(),
             }
             (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_mixture_that_an_earlier_version_began_to_learn_from_is_not_gone_on_with(recipe, tmp_path, monkeypatch):
+    """It drew the same pairs for a share that is no whole number in each epoch, and today others are drawn."""
+    mixed = (*recipe.train, "weight=0.32", "+", *recipe.dev, "weight=0.68")
+    monkeypatch.setattr(loop, "length_fingerprint", lambda corpus: "lengths")
+    for name, words in (("drawn", mixed), ("whole", (*recipe.train, "weight=0.5", "+", *recipe.dev, "weight=0.5"))):
+        run = train(into(recipe, tmp_path / name, train=words, max_steps=3))
+        as_of_an_earlier_version(run, "lengths")
+        longer = into(recipe, run, train=words, max_steps=6)
+        if name == "whole":
+            train(longer)
+        else:
+            with pytest.raises(OutputError, match="begun by an earlier version, which mixed .*: end it with that"):
+                train(longer)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed, tmp_path):
+    """It tells its text by the lengths of its pairs alone, and nothing of dev."""
+    train(into(recipe, tmp_path / "model", max_steps=6))
+    corpus = prepare_corpus(
+        read_corpus(recipe.train),
+        VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
+        TASK,
+        max_length=256,
+        directory=tmp_path / "tokens",
+    )
+    lengths = b"".join(lengths.tobytes() for lengths in corpus.lengths.values())
+    as_of_an_earlier_version(tmp_path / "model", hashlib.sha256(lengths).hexdigest())
     longer = train(into(recipe, tmp_path / "model"))
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 

@@ -179,8 +179,14 @@ class TrainingLoop:
     def _go_back_to(self, checkpoint: Checkpoint) -> None:
         begun, processes = self.progress, self.progress.processes
         self.progress = checkpoint.progress()
-        if self.progress.data not in (begun.data, length_fingerprint(self.corpus)):
-            raise self._other_text("train")
+        if self.progress.data != begun.data:
+            if self.progress.data != length_fingerprint(self.corpus):
+                raise self._other_text("train")
+            if self.corpus.of_epoch(1) is not self.corpus:
+                raise OutputError(
+                    f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the same "
+                    "pairs in each epoch: end it with that version, or name another output directory."
+                )
         if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not say.
             raise self._other_text("dev")
         self.progress.data, self.progress.dev = begun.data, begun.dev
