@@ -22,6 +22,7 @@ from transformers import (
     DataCollatorForLanguageModeling,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    GenerationConfig,
     TextStreamer,
     Trainer,
     TrainingArguments,
@@ -197,6 +198,39 @@ def test_greedy_search_is_the_same_whatever_is_cached(settings: dict[str, Any], 
     model = build(VanillaTransformerDecoderForCausalLM, eos_token_id=None, positional_encoding=positions)
     inputs = {"input_ids": IDS.flip(1), "attention_mask": MASK.flip(1), "max_new_tokens": 8}
     assert torch.equal(model.generate(**inputs, **settings), model.generate(**inputs))
+
+
+def test_generation_goes_on_from_embeddings_from_a_cache_and_from_an_assistant():
+    model = build(VanillaTransformerDecoderForCausalLM, eos_token_id=None)
+    expected = model.generate(IDS[:1], max_new_tokens=6)
+    embeddings = model.get_input_embeddings()(IDS[:1])
+    assert torch.equal(model.generate(inputs_embeds=embeddings, max_new_tokens=6), expected[:, 6:])
+    begun = model.generate(IDS[:1], max_new_tokens=2, return_dict_in_generate=True)
+    rest = model.generate(begun.sequences, past_key_values=begun.past_key_values, max_new_tokens=4)
+    assert torch.equal(rest, expected)
+    assistant = build(VanillaTransformerDecoderForCausalLM, eos_token_id=None, decoder_layers=1)
+    assert torch.equal(model.generate(IDS[:1], max_new_tokens=6, assistant_model=assistant), expected)
+
+
+def test_continuous_batching_gives_what_each_prompt_gives_alone():
+    """Prompts of all lengths stand in one row there: their positions say where each begins."""
+    model = build(VanillaTransformerDecoderForCausalLM, eos_token_id=None)
+    prompts = [[5, 9, 7, 8, 6, 30], [11, 4, 12]]
+    alone = [model.generate(torch.tensor([prompt]), max_new_tokens=5)[0, len(prompt) :].tolist() for prompt in prompts]
+    settings = GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    found = model.generate_batch(prompts, generation_config=settings, progress_bar=False)
+    assert [found[name].generated_tokens for name in sorted(found)] == alone
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_embeddings_and_tuples_are_as_ids_and_dictionaries(kind: type):
+    model = build(kind)
+    outputs = model(**inputs_of(kind))
+    embedded = {**inputs_of(kind), "input_ids": None, "inputs_embeds": model.get_input_embeddings()(IDS)}
+    torch.testing.assert_close(model(**embedded).logits, outputs.logits)
+    loss, logits = model(**inputs_of(kind), return_dict=False)[:2]
+    assert torch.equal(loss, outputs.loss) and torch.equal(logits, outputs.logits)
+    assert torch.equal(copy.deepcopy(model)(**inputs_of(kind)).logits, outputs.logits)
 
 
 def test_generation_is_streamed(prompts, capsys):
