@@ -31,6 +31,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import main
+from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 from vanilla_transformer.translation import load_model, translate_lines
 
@@ -137,7 +138,7 @@ def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monk
     assert run("train", tmp_path / "mine.yaml", *options) == (0, "model\n", "")
     [recipe] = followed
     assert (recipe.max_steps, recipe.metrics) == (7, ("wer", "per"))
-    assert recipe.train == ("a.en", "a.de") and recipe.patience is None
+    assert recipe.train == (CorpusSpec(("a.en", "a.de")),) and recipe.patience is None
 
 
 def test_version(run):

@@ -90,12 +90,13 @@ def _in_new_process(directory: Path, step: str) -> dict:
 def _measured(directory: Path, first: bool) -> dict:
     """What `train` does before its first step, with what it cost."""
     from vanilla_transformer.data.batching import StepPlan
+    from vanilla_transformer.data.sources import parse_corpora
     from vanilla_transformer.recipe.schema import Recipe
     from vanilla_transformer.training.inputs import gather_inputs
     from vanilla_transformer.training.run_directory import RunDirectory
 
     run = RunDirectory(directory / "run")
-    recipe = Recipe(train=tuple(str(directory / name) for name in SIDES), output=str(run.path))
+    recipe = Recipe(train=parse_corpora([str(directory / name) for name in SIDES]), output=str(run.path))
     said = []
 
     def say(message: str) -> None:

@@ -29,8 +29,9 @@ from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, WIT
 from scripts.experiments.runs import cells, command, say
 from vanilla_transformer.analysis.devices import peak_memory
 from vanilla_transformer.data.batching import StepPlan
+from vanilla_transformer.data.sources import parse_corpora
 from vanilla_transformer.recipe.defaults import device_facts
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.summary import format_flops_per_second
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.run_directory import RunDirectory
@@ -234,7 +235,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
     run.path.mkdir(parents=True, exist_ok=True)
     sizes = {name: getattr(arguments, name) for name in SIZES}
     recipe = Recipe(
-        train=tuple(map(str, arguments.text)),
+        train=parse_corpora(list(map(str, arguments.text))),
         vocab_size=arguments.vocab_size,
         preset=arguments.preset,
         dropout=arguments.dropout,
@@ -248,12 +249,13 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
         output=str(directory),
         **sizes,
     )
-    inputs = gather_inputs(recipe, run, say)
+    vocab_size = len(gather_inputs(recipe, run, say).tokenizer)
     precision = arguments.precision
     if precision == "auto":
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         precision = "bfloat16" if device_facts(device, 1).bfloat16 else "float32"
-    return Job(dataclasses.replace(inputs.recipe, precision=precision), directory, arguments.threads)
+    resolved = dataclasses.replace(recipe, vocab_size=vocab_size, precision=precision)
+    return Job(ResolvedRecipe.from_recipe(resolved), directory, arguments.threads)
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -324,10 +326,9 @@ def _page(results: Results, job: Job) -> str:
 
 
 def _as_json(results: Results, job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
-    settings = {name: value for name, value in vars(job.recipe).items() if value is not None}
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
     return {
-        "recipe": settings,
+        "recipe": job.recipe.given(),
         "threads": job.threads,
         "steps": arguments.steps,
         "versions": versions,

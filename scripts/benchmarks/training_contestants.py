@@ -27,7 +27,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerToke
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
-from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import Batch, get_task
 from vanilla_transformer.training.loop import TrainingLoop, make_plan
@@ -43,7 +43,7 @@ IGNORED_LABEL = -100
 class Job:
     """What is trained: a recipe with nothing left open, its text in tokens, and a folder for what is written."""
 
-    recipe: Recipe
+    recipe: ResolvedRecipe
     directory: Path
     threads: int
 
@@ -134,7 +134,7 @@ def measure_peak(job: Job, connection: Connection) -> None:
     """Answers each turn with the most that the device computes in our precision, and its name."""
     connection.send({})
     while connection.recv():
-        peak = device_peak(job.device, settled(job.recipe.precision))
+        peak = device_peak(job.device, job.recipe.precision)
         connection.send(
             {"peak": peak.flops_per_second, "source": peak.source, "device": describe_device(job.device, 1)}
         )

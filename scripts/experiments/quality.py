@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,8 +15,9 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
 from scripts.experiments.table3 import Spread
 from vanilla_transformer.data.batching import Step, StepPlan
-from vanilla_transformer.recipe.schema import Recipe, load_recipe, settled
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
 from vanilla_transformer.training import loop
+from vanilla_transformer.training.run_directory import output_path
 
 
 class PlanAtRandom(StepPlan):
@@ -101,7 +101,7 @@ def main(words: Sequence[str]) -> None:
         description=None,
     )
     base = _checked(options)
-    experiment = Experiment(Path(settled(base.output)).resolve(), options.jobs)
+    experiment = Experiment(output_path(base).resolve(), options.jobs)
     base = dataclasses.replace(base, output=None)
     seeds = range(base.seed, base.seed + options.runs)
     # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
@@ -142,7 +142,7 @@ def _checked(options: Quality) -> Recipe:
 
 def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
     changes = VARIANTS[variant]
-    batches = settled(base.batches_per_step) * changes.batches
+    batches = (base.batches_per_step or 1) * changes.batches
     return dataclasses.replace(base, precision=changes.precision, batches_per_step=batches, seed=seed)
 
 
@@ -159,10 +159,10 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
         spreads = [Spread.from_values([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
         ended = ", ".join(str(seed["seed"]) + (" diverged" if seed["diverged"] else "") for seed in seeds)
         lines.append(cells([VARIANTS[name].words, ended, *("" if spread is None else spread for spread in spreads)]))
-    steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"
+    steps = f"{base.max_steps:,} steps of up to {base.batch_tokens:,} tokens a side"
     lines += [
         "",
-        f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}.",
+        f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {base.vocab_size:,}.",
         "",
     ]
     text = "\n".join(lines)

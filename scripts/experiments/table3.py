@@ -7,14 +7,14 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe, settled
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.training.run_directory import output_path
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def main(words: Sequence[str]) -> None:
     )
     rows = chosen_rows(options.rows)
     base = _checked(options)
-    experiment = Experiment(Path(settled(base.output)).resolve(), options.jobs)
+    experiment = Experiment(output_path(base).resolve(), options.jobs)
     base = dataclasses.replace(base, output=None)
     seeds = range(base.seed, base.seed + options.runs)
     # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
@@ -196,7 +196,7 @@ def scaled(row: str, base: Recipe) -> dict[str, Any]:
         elif not (field in ("d_k", "d_v") and "num_heads" in published):
             changes[field] = 1 if (field, theirs) == ("num_heads", 1) else round(value * theirs / ours)
     if "num_heads" in changes:
-        heads = settled(base.num_heads)
+        heads = base.num_heads or 1
         for field in ("d_k", "d_v"):
             changes[field], rest = divmod(heads * getattr(base, field), max(1, changes["num_heads"]))
             if rest:
@@ -248,7 +248,7 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
     text += "".join(f"{score['name']}: {score['signature']}\n" for score in scores)
     write(experiment.directory / "table.md", text)
     rows = [{**dataclasses.asdict(result), "paper": dataclasses.asdict(TABLE[result.row])} for result in results]
-    write(experiment.directory / "table.json", json.dumps({"base": vars(base), "rows": rows}, indent=1) + "\n")
+    write(experiment.directory / "table.json", json.dumps({"base": base.given(), "rows": rows}, indent=1) + "\n")
     return text
 
 
@@ -298,8 +298,8 @@ def markdown(results: Sequence[Result], base: Recipe) -> str:
         size = "" if result.parameters is None else f"{result.parameters:,}"
         published = [_in_words(changes) or "base", f"{paper.perplexity:.2f}", paper.bleu, paper.parameters or ""]
         lines.append(cells([result.row, result.here, size, seeds, *figures, *published]))
-    steps = f"{settled(base.max_steps):,} steps of up to {settled(base.batch_tokens):,} tokens a side"
-    lines += ["", f"Mean ± standard deviation over the seeds; {steps}, vocabulary {settled(base.vocab_size):,}."]
+    steps = f"{base.max_steps:,} steps of up to {base.batch_tokens:,} tokens a side"
+    lines += ["", f"Mean ± standard deviation over the seeds; {steps}, vocabulary {base.vocab_size:,}."]
     return "\n".join([*lines, "", *_directions(results), ""])
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from vanilla_transformer import network
 from vanilla_transformer.data import corpus as corpus_module
 from vanilla_transformer.data.corpus import CorpusError, corpus_languages, open_corpus, read_corpus
+from vanilla_transformer.data.sources import CorpusSpec
 
 # Each row is a trap of some reader: quotes, words for missing values, separators, line breaks that are none.
 PAIRS = [
@@ -47,7 +48,7 @@ def write(tmp_path):
 @pytest.fixture
 def read(tmp_path):
     def call(*source, **arguments):
-        corpus = read_corpus(source, cache_dir=tmp_path / "cache", **arguments)
+        corpus = read_corpus(CorpusSpec(tuple(map(str, source)), **arguments), cache_dir=tmp_path / "cache")
         assert corpus.features == {"source": Value("string"), "target": Value("string")}
         return list(zip(corpus["source"], corpus["target"], strict=True))
 
@@ -233,7 +234,7 @@ def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
         (["a.en", "a.de.gz"], ["1\n", None], r"a\.de\.gz does not exist"),
         (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "give one table at a time"),
         (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "two line-aligned files or one other source, not 3"),
-        ([], [], "two line-aligned files or one other source, not 0"),
+        ([], [], "there is no corpus"),
         (["a.txt"], ["1\n"], r"\.tsv, \.csv, \.jsonl, \.parquet.*plain text needs two"),
         (["a.tsv"], [None], r"a\.tsv does not exist"),
         (["a.tsv"], [""], r"a\.tsv is empty"),
@@ -436,7 +437,7 @@ def test_languages_are_told_by_suffixes(names, languages):
 
 def test_languages_are_told_by_columns(write):
     assert corpus_languages([write("a.csv", "en,de\n1,2\n")]) == ("en", "de")
-    assert corpus_languages([write("a.tsv", "x\tfr\tit\n")], source_column="fr", target_column="it") == ("fr", "it")
+    assert corpus_languages([write("a.tsv", "x\tfr\tit\n"), "source_column=fr", "target_column=it"]) == ("fr", "it")
     assert corpus_languages([write("a.jsonl", '{"translation": {"cs": "1", "uk": "2"}}\n')]) == ("cs", "uk")
     assert corpus_languages([write("b.tsv", "a\tb\n")]) == (None, None)
     assert corpus_languages([write("b.csv", "source,target\n1,2\n")]) == (None, None)

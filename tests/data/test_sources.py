@@ -1,34 +1,34 @@
 import pytest
 
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.sources import CorpusSource, as_words, parse_source, parse_sources
+from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, parse_corpora, parse_corpus, to_words
 
 
 def test_one_corpus_is_its_words():
-    assert parse_sources(["a.en", "a.de"]) == [CorpusSource(("a.en", "a.de"))]
-    assert parse_sources(("wmt14:de-en:train",)) == [CorpusSource(("wmt14:de-en:train",))]
+    assert parse_corpora(["a.en", "a.de"]) == (CorpusSpec(("a.en", "a.de")),)
+    assert parse_corpora(("wmt14:de-en:train",)) == (CorpusSpec(("wmt14:de-en:train",)),)
 
 
 def test_a_plus_stands_between_corpora_and_settings_belong_to_the_one_they_are_with():
     words = "news.en news.de weight=0.7 + weight=3e-1 org/name:train source_column=en target-column=de streaming=True"
-    assert parse_sources(words.split()) == [
-        CorpusSource(("news.en", "news.de"), weight=0.7),
-        CorpusSource(("org/name:train",), weight=0.3, source_column="en", target_column="de", streaming=True),
-    ]
-    assert [source.weight for source in parse_sources(["a.tsv", "+", "b.tsv"])] == [None, None]
+    assert parse_corpora(words.split()) == (
+        CorpusSpec(("news.en", "news.de"), weight=0.7),
+        CorpusSpec(("org/name:train",), weight=0.3, source_column="en", target_column="de", streaming=True),
+    )
+    assert [source.weight for source in parse_corpora(["a.tsv", "+", "b.tsv"])] == [None, None]
 
 
 def test_a_file_that_exists_is_taken_for_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "split=train.tsv").write_text("a\tb\n")
-    assert parse_sources(["split=train.tsv"]) == [CorpusSource(("split=train.tsv",))]
+    assert parse_corpora(["split=train.tsv"]) == (CorpusSpec(("split=train.tsv",)),)
     (tmp_path / "weight=1").touch()
-    assert parse_sources(["weight=1"]) == [CorpusSource(("weight=1",))]
+    assert parse_corpora(["weight=1"]) == (CorpusSpec(("weight=1",)),)
 
 
 def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
-    assert parse_sources(["data/split=train.tsv"]) == [CorpusSource(("data/split=train.tsv",))]
-    assert parse_sources(["lang=de.tsv"]) == [CorpusSource(("lang=de.tsv",))]
+    assert parse_corpora(["data/split=train.tsv"]) == (CorpusSpec(("data/split=train.tsv",)),)
+    assert parse_corpora(["lang=de.tsv"]) == (CorpusSpec(("lang=de.tsv",)),)
 
 
 @pytest.mark.parametrize(
@@ -50,31 +50,35 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
 )
 def test_what_cannot_be_meant_is_told_in_one_sentence(words, message):
     with pytest.raises(CorpusError, match=message) as caught:
-        parse_sources(words.split())
+        parse_corpora(words.split())
     assert "\n" not in str(caught.value)
 
 
 def test_held_out_text_is_one_corpus():
-    assert parse_source(["a.tsv", "source_column=en"]) == CorpusSource(("a.tsv",), source_column="en")
+    assert parse_corpus(["a.tsv", "source_column=en"]) == CorpusSpec(("a.tsv",), source_column="en")
     for words in ("a.tsv + b.tsv", "a.tsv weight=1"):
         with pytest.raises(CorpusError, match="this is one corpus, without a weight"):
-            parse_source(words.split())
+            parse_corpus(words.split())
 
 
-def test_mappings_of_yaml_become_the_same_words():
+def test_mappings_of_yaml_mean_the_same_as_words():
     mappings = [
         {"corpus": ["news.en", "news.de"], "weight": 0.7},
-        {"corpus": "org/name:train", "weight": 0.3, "source_column": "en", "target_column": "de", "streaming": True},
+        {"corpus": "org/name:train", "weight": 2, "source_column": "en", "target_column": "de", "streaming": True},
     ]
-    words = "news.en news.de weight=0.7 + org/name:train weight=0.3 source_column=en target_column=de streaming=true"
-    assert as_words(mappings) == words.split()
-    assert as_words({"corpus": "a.tsv", "streaming": False}) == ["a.tsv", "streaming=false"]
-    assert as_words([["a.en", "a.de"], "b.tsv"]) == ["a.en", "a.de", "+", "b.tsv"]
+    words = "news.en news.de weight=0.7 + org/name:train weight=2 source_column=en target_column=de streaming=true"
+    corpora = corpora_from_values(mappings)
+    assert corpora == parse_corpora(words.split()) and to_words(corpora) == words.split()
+    assert [corpus.to_mapping() for corpus in corpora] == [mappings[0], mappings[1] | {"corpus": ["org/name:train"]}]
+    assert corpora_from_values({"corpus": "a.tsv", "streaming": False}) == (CorpusSpec(("a.tsv",)),)
+    assert corpora_from_values([["a.en", "a.de"], "b.tsv"]) == parse_corpora(["a.en", "a.de", "+", "b.tsv"])
 
 
-def test_words_stay_as_they_are():
-    for words in ("a.tsv", ["a.en", "a.de"], ("a.tsv", "+", "b.tsv"), [], None, 3):
-        assert as_words(words) is words
+def test_words_and_corpora_are_taken_as_they_are():
+    for words in ("a.tsv", ["a.tsv"], ("a.tsv",), CorpusSpec(("a.tsv",)), [CorpusSpec(("a.tsv",))]):
+        assert corpora_from_values(words) == (CorpusSpec(("a.tsv",)),)
+    assert corpora_from_values([]) == ()
+    assert corpora_from_values(None) is corpora_from_values(3) is None
 
 
 @pytest.mark.parametrize(
@@ -89,4 +93,4 @@ def test_words_stay_as_they_are():
 )
 def test_mappings_that_say_no_corpus_are_refused(corpora, message):
     with pytest.raises(CorpusError, match=message):
-        as_words(corpora)
+        corpora_from_values(corpora)

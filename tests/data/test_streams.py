@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Translation, Value
 
+from vanilla_transformer.data import corpus, loading, streams
 from vanilla_transformer.data import corpus as corpus_module
-from vanilla_transformer.data import loading, streams
-from vanilla_transformer.data.corpus import CorpusError, corpus_languages, open_corpus, read_corpus
+from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.data.streams import sample_pairs, stream_of
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
@@ -26,6 +27,19 @@ def pairs_in(stream):
 
 def rows(pairs=PAIRS):
     return {"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]}
+
+
+def with_settings(function):
+    """The function of a corpus with its settings as arguments."""
+
+    def call(words, cache_dir=None, **settings):
+        return function(CorpusSpec(tuple(words), **settings), cache_dir=cache_dir)
+
+    return call
+
+
+open_corpus, read_corpus = with_settings(corpus.open_corpus), with_settings(corpus.read_corpus)
+corpus_languages = with_settings(corpus.corpus_languages)
 
 
 @pytest.fixture

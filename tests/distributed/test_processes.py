@@ -87,7 +87,9 @@ def test_processes_train_as_one_does_each_on_pairs_of_its_own(recipe, alone, tmp
 def steps_of(recipe, directory, folder):
     """The pairs of each step."""
     settings, tokenizer = load_recipe(recipe), VanillaTransformerTokenizer.from_pretrained(directory)
-    corpus = prepare_corpus(read_corpus(settings.train), tokenizer, TASK, max_length=256, directory=folder / "tokens")
+    corpus = prepare_corpus(
+        read_corpus(settings.train[0]), tokenizer, TASK, max_length=256, directory=folder / "tokens"
+    )
     plan = loop.make_plan(corpus, settings)
     assert len(plan.epoch(0)) == EPOCH
     return [*plan.epoch(0), *plan.epoch(1)][:STEPS]

@@ -7,13 +7,13 @@ import torch
 from vanilla_transformer.model import cpu
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
-    GUIDES,
+    SIZE_PRESETS,
     CorpusFacts,
     DeviceFacts,
     check_sizes,
     choose_vocab_size,
-    complete,
     device_facts,
+    resolve,
 )
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -22,12 +22,13 @@ TASK = get_task("translation")
 
 LAPTOP = DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=True)
 GPU = DeviceFacts("cuda", cores=8, memory=80 * 10**9, bfloat16=True)
-MAY_STAY_OPEN = {"tokenizer", "source_column", "target_column", "max_grad_norm", "patience", "output"}
+MAY_STAY_OPEN = {"tokenizer", "source_column", "target_column", "max_grad_norm", "patience"}
 
 
 def chosen(pairs, device, **given):
-    recipe, _ = choose_vocab_size(Recipe(**given), pairs)
-    return complete(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13)), device)
+    recipe = Recipe(**{"output": "model", **given})
+    vocab_size, _ = choose_vocab_size(recipe, pairs)
+    return resolve(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13), vocab_size), device)
 
 
 @pytest.mark.parametrize("device", [LAPTOP, GPU], ids=["cpu", "gpu"])
@@ -40,9 +41,9 @@ def test_nothing_is_left_open(pairs, device):
     TASK.config(recipe)
 
 
-def test_a_complete_recipe_is_not_changed_and_needs_no_words():
+def test_a_resolved_recipe_is_not_changed_and_needs_no_words():
     recipe, _ = chosen(29_000, LAPTOP)
-    assert complete(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8)), GPU) == (recipe, [])
+    assert resolve(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8), recipe.vocab_size), GPU) == (recipe, [])
 
 
 def test_what_is_given_is_kept():
@@ -73,7 +74,7 @@ def test_more_pairs_never_get_a_smaller_model():
 def test_the_presets_of_the_paper_keep_their_dropout_and_ours_follow_the_data():
     assert chosen(29_000, GPU, preset="big")[0].dropout == 0.3
     assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].dropout == 0.2
-    assert chosen(29_000, GPU, preset="tiny")[0].dropout == GUIDES[1].dropout
+    assert chosen(29_000, GPU, preset="tiny")[0].dropout == SIZE_PRESETS[1].dropout
 
 
 def test_a_run_on_a_cpu_is_not_expected_to_take_longer_than_the_limit():

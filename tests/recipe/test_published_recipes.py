@@ -25,7 +25,7 @@ from vanilla_transformer.cli.program import main
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.evaluation.metrics import check_names
-from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, complete
+from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
 from vanilla_transformer.recipe.schema import load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
@@ -54,10 +54,11 @@ OTHER = {
 TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 
 
-def completed(name, device, pairs=4_500_000):
+def resolved(name, device, pairs=4_500_000):
     """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
-    recipe, _ = choose_vocab_size(load_recipe(name), pairs)
-    return complete(recipe, TASK, CorpusFacts(pairs, (28 * pairs, 30 * pairs)), device)[0]
+    recipe = dataclasses.replace(load_recipe(name), output="model")
+    vocab_size, _ = choose_vocab_size(recipe, pairs)
+    return resolve(recipe, TASK, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
 
 
 def lengths_of_wmt(count=60_000):
@@ -104,7 +105,7 @@ def test_every_recipe_can_be_followed_on_any_device(name):
     given = load_recipe(name)
     check_names(given.metrics)
     for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
-        recipe = completed(name, device)
+        recipe = resolved(name, device)
         assert recipe.max_steps is not None and recipe.batches_per_step is not None
         TASK.config(recipe)
         kept = {field: value for field, value in vars(given).items() if value not in (None, "auto")}
@@ -133,7 +134,7 @@ def test_a_recipe_without_text_says_where_to_read_of_it(name):
 
 @pytest.mark.parametrize("name", WMT)
 def test_the_papers_numbers_are_the_recipes(name):
-    recipe = completed(name, DEVICES[-1])
+    recipe = resolved(name, DEVICES[-1])
     big, french = name.endswith("big"), "en-fr" in name
     assert (recipe.tokenizer_algorithm, recipe.vocab_size) == (("wordpiece", 32_000) if french else ("bpe", 37_000))
     assert recipe.max_steps == (300_000 if big else 100_000)
@@ -153,7 +154,7 @@ def test_the_papers_numbers_are_the_recipes(name):
 
 @pytest.mark.parametrize("name", WMT)
 def test_the_rate_follows_equation_3_to_its_peak_at_step_4000_and_down(name):
-    recipe = completed(name, DEVICES[0])
+    recipe = resolved(name, DEVICES[0])
     width = recipe.d_model
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], recipe, torch.device("cpu"))
     schedule = make_schedule(optimizer, width, recipe.warmup_steps, recipe.learning_rate_scale)
@@ -171,7 +172,7 @@ def test_the_rate_follows_equation_3_to_its_peak_at_step_4000_and_down(name):
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: f"{device.processes}x{device.memory // 10**9}GB")
 def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
-    recipe = completed("wmt14-en-de-base", device)
+    recipe = resolved("wmt14-en-de-base", device)
     source, target = lengths_of_wmt()
     plan = StepPlan(
         source, target, batch_tokens=recipe.batch_tokens, batches_per_step=recipe.batches_per_step, seed=recipe.seed
@@ -187,13 +188,13 @@ def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
 
 @pytest.mark.parametrize("name", WMT)
 def test_less_memory_makes_more_batches_of_the_same_step(name):
-    small, large = (completed(name, DeviceFacts("cuda", 8, memory * 10**9, True)) for memory in (8, 80))
+    small, large = (resolved(name, DeviceFacts("cuda", 8, memory * 10**9, True)) for memory in (8, 80))
     assert small.batches_per_step > large.batches_per_step
     assert small.batch_tokens == large.batch_tokens
 
 
 def test_a_batch_of_the_big_model_fits_into_a_small_device():
-    recipe = completed("wmt14-en-de-big", DeviceFacts("cuda", 8, 8 * 10**9, True))
+    recipe = resolved("wmt14-en-de-big", DeviceFacts("cuda", 8, 8 * 10**9, True))
     sentences = recipe.batch_tokens // recipe.batches_per_step // 50
     sizes = {"sentences": sentences, "source_length": 50, "target_length": 50}
     assert training_memory(TASK.config(recipe), **sizes, precision=recipe.precision).total < 0.8 * 8e9
@@ -201,7 +202,7 @@ def test_a_batch_of_the_big_model_fits_into_a_small_device():
 
 @pytest.mark.parametrize("batches_per_step", [4, 8])
 def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step(batches_per_step):
-    recipe = dataclasses.replace(completed("wmt14-en-de-base", DEVICES[0]), vocab_size=50, dropout=0.0, **TINY)
+    recipe = dataclasses.replace(resolved("wmt14-en-de-base", DEVICES[0]), vocab_size=50, dropout=0.0, **TINY)
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 12, (2, 200), dtype=np.int32)
     rows = [tuple(draw.integers(4, 50, length) for length in pair) for pair in lengths.T]
@@ -292,7 +293,7 @@ def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_ste
 
 
 def test_the_model_for_wu2021_has_no_more_parameters_than_theirs():
-    # 9,968 types are in their training text, the 256 bytes and 4 special tokens among them.
+    # 9,968 entries are in their training text, the 256 bytes and 4 special tokens among them.
     recipe = dataclasses.replace(load_recipe("multi30k-en-de-wu2021"), vocab_size=9_968)
     assert count_parameters(TASK.config(recipe))["total"] < 2_700_000
 
@@ -310,4 +311,4 @@ def test_text_that_is_split_already_brings_its_vocabulary(tmp_path):
         dataclasses.replace(recipe, train=files, dev=files, examples=(), output=str(tmp_path / "model"), **sizes)
     )
     assert load_recipe(directory / "recipe.yaml").vocab_size == 260 + len(pieces)
-    assert "no more than 267 types" in Path(directory, "train.log").read_text()
+    assert "no more than 267 entries" in Path(directory, "train.log").read_text()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 
 
@@ -62,7 +63,7 @@ def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_pa
     recipe = load_recipe(written(tmp_path, "adam_epsilon: 1e-9\nlearning_rate_scale: 2\ntrain: pairs.tsv\n"))
     assert recipe.adam_epsilon == 1e-9
     assert recipe.learning_rate_scale == 2.0
-    assert recipe.train == ("pairs.tsv",)
+    assert recipe.train == (CorpusSpec(("pairs.tsv",)),)
 
 
 def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):

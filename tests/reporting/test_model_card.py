@@ -12,9 +12,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.data.sources import CorpusSource
+from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.evaluation import Score
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.reporting.model_card import (
     TABLE,
     CardError,
@@ -104,7 +104,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
         assert words in card.text, words
     assert "learning_curves.png" not in card.text  # There is no such file.
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
-    add_scores(directory, CorpusSource(("dev.en", "dev.de")), [BLEU], {})
+    add_scores(directory, CorpusSpec(("dev.en", "dev.de")), [BLEU], {})
     table = card_of(directory).text.partition(TABLE)[2].partition("\n\n## ")[0]
     assert [row.split(" | ")[0] for row in table.splitlines()[1:]] == ["| org/pairs:en-de:test", "| dev.en and dev.de"]
     assert is_unmodified((directory / "README.md").read_text())
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
     try:
         with pytest.raises(OSError, match=r"README\.md cannot be written \(File too large"):
             if change == "scores":
-                add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+                add_scores(directory, CorpusSpec(("test.en", "test.de")), [BLEU], {})
             elif change == "licence":
                 set_license(directory, "apache-2.0")
             else:
@@ -209,8 +209,8 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
 def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
     places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
     recipe = without_local_paths(Recipe(train=tuple(train), **places))
-    assert " ".join(recipe.train) == shown
-    assert (recipe.output, recipe.tokenizer, recipe.dev) == (None, "tokenizer", (tmp_path.name,))
+    assert in_words(recipe.train) == shown
+    assert (recipe.output, recipe.tokenizer, recipe.dev) == (None, "tokenizer", (CorpusSpec((tmp_path.name,)),))
     assert without_local_paths(Recipe(tokenizer="org/model")).tokenizer == "org/model"
 
 
@@ -243,7 +243,7 @@ def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
     result = "{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: bleu, value: 1, args: [1]}]}"
     head = f"metrics: [bleu, {{name: x}}]\nmodel-index: [{{name: m, results: [{result}]}}]"
     (directory / "README.md").write_text(f"---\n{head}\n---\nText.\n")
-    add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
+    add_scores(directory, CorpusSpec(("test.en", "test.de")), [BLEU], {})
     card = card_of(directory)
     assert card.data.metrics == ["bleu", {"name": "x"}, "sacrebleu"]
     assert [result.metric_args for result in card.data.eval_results][0] == [1]
@@ -253,8 +253,8 @@ def test_whatever_others_have_put_into_a_card_stays(directory: Path) -> None:
 def test_added_scores_leave_the_rest_of_an_edited_card_alone(directory: Path) -> None:
     body = "\n# Our cat\n\nWritten by hand.\n\n## Data\n\nSecret.\n"
     (directory / "README.md").write_text(f"---\nlicense: mit\nmine: 1\nmetrics: bleu\n---\n{body}")
-    add_scores(directory, CorpusSource(("test.en", "test.de")), [BLEU], {})
-    add_scores(directory, CorpusSource(("test.en", "test.de")), [replace(BLEU, value=32.0)], {})
+    add_scores(directory, CorpusSpec(("test.en", "test.de")), [BLEU], {})
+    add_scores(directory, CorpusSpec(("test.en", "test.de")), [replace(BLEU, value=32.0)], {})
     card = card_of(directory)
     assert card.data.to_dict().items() >= {"license": "mit", "mine": 1, "metrics": ["bleu", "sacrebleu"]}.items()
     (result,) = card.data.eval_results

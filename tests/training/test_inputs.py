@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words, load_recipe
 from vanilla_transformer.training import inputs
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
@@ -210,10 +211,10 @@ def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(
         "dev: {corpus: dev.jsonl, source_column: en, target_column: de}\n"
     )
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert " ".join(recipe.train) == (
+    assert in_words(recipe.train) == (
         "news.en news.de weight=0.7 + org/law:train weight=0.3 source_column=en target_column=de streaming=true"
     )
-    assert recipe.dev == ("dev.jsonl", "source_column=en", "target_column=de")
+    assert recipe.dev == (CorpusSpec(("dev.jsonl",), source_column="en", target_column="de"),)
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())
     assert load_recipe(tmp_path / "again.yaml") == recipe
 

@@ -29,7 +29,7 @@ from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import loop
-from vanilla_transformer.training.dry_run import rehearse
+from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.loop import DivergenceError, train
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
@@ -194,7 +194,9 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     losses = [record["loss"] for record in figures(train(plain)) if "loss" in record]
 
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
-    corpus = prepare_corpus(read_corpus(plain.train), tokenizer, TASK, max_length=256, directory=tmp_path / "tokens")
+    corpus = prepare_corpus(
+        read_corpus(plain.train[0]), tokenizer, TASK, max_length=256, directory=tmp_path / "tokens"
+    )
     config = VanillaTransformerConfig.from_pretrained(tmp_path / "model")
     set_seed(plain.seed)
     model = VanillaTransformerForConditionalGeneration(config).train()
@@ -370,7 +372,7 @@ def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, un
     output, errors = capsys.readouterr()
     (line,) = errors.splitlines()
     assert output == "" and "is finished, there is nothing to do: a larger --max-steps than 30" in line
-    rehearse(into(recipe, undisturbed))
+    dry_run(into(recipe, undisturbed))
     assert capsys.readouterr().out.splitlines() == [line]
     assert before == {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
 
@@ -402,7 +404,7 @@ def test_corpora_that_are_the_same_are_said_at_the_start(recipe, tmp_path, capsy
     copies = write_pairs(tmp_path, "copies", 9, seed=6)
     shutil.copy(copies[0], copies[1])
     corpora = {"train": recipe.train, "dev": recipe.dev, "copies": copies}
-    rehearse(into(recipe, tmp_path / "model", **{name: corpora[other] for name, other in same.items()}))
+    dry_run(into(recipe, tmp_path / "model", **{name: corpora[other] for name, other in same.items()}))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Attention: ")]
     assert len(lines) == len(said)
     assert all(sentence in line for sentence, line in zip(said, lines, strict=True))
@@ -473,14 +475,14 @@ def test_a_longer_run_that_cannot_begin_leaves_the_shorter_one_finished(recipe, 
     before = {path: path.read_bytes() for path in model.rglob("*.*") if path.suffix in (".json", ".yaml")}
     with pytest.raises(CorpusError):
         train(into(recipe, model, max_steps=60, test=("nowhere.en", "nowhere.de")))
-    rehearse(into(recipe, model, max_steps=60))
+    dry_run(into(recipe, model, max_steps=60))
     assert "begins: after step 30 of 60" in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_what_a_rehearsal_chooses_for_its_device_is_not_kept(recipe, tmp_path, capsys):
+def test_what_a_dry_run_chooses_for_its_device_is_not_kept(recipe, tmp_path, capsys):
     mine = into(recipe, tmp_path / "model", precision="auto", max_steps=None, warmup_steps=None, batches_per_step=None)
-    rehearse(mine)
+    dry_run(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
     assert (kept.precision, kept.max_steps, kept.warmup_steps, kept.batches_per_step) == ("auto", None, None, None)
     assert (tmp_path / "model" / "tokenizer.json").is_file()
@@ -578,9 +580,9 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
 def test_the_vocabulary_is_that_of_the_text_as_it_is_when_training_begins(recipe, tmp_path, capsys):
     files = write_pairs(tmp_path, "train", 300, seed=5)
     mine = into(recipe, tmp_path / "model", train=files, max_steps=3)
-    rehearse(mine)
+    dry_run(mine)
     before = (tmp_path / "model" / "tokenizer.json").read_bytes()
-    rehearse(mine)
+    dry_run(mine)
     assert (tmp_path / "model" / "tokenizer.json").read_bytes() == before
     for file in map(Path, files):
         file.write_text(file.read_text().replace("seven", "septem").replace("four", "quattuor"))
@@ -597,7 +599,7 @@ def test_a_tokenizer_that_was_named_is_taken_as_it_is_when_training_begins(recip
 
     mine = into(recipe, tmp_path / "model", tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, max_steps=3)
     save("one two one two")
-    rehearse(mine)
+    dry_run(mine)
     latest = save("seven eight seven eight")
     train(mine)
     kept = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")

@@ -20,8 +20,8 @@ from vanilla_transformer.cli.streams import (
 )
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.places import locate
-from vanilla_transformer.data.sources import CorpusSource, parse_source
+from vanilla_transformer.data.locations import locate
+from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
@@ -121,8 +121,7 @@ class Evaluate:
 
     def _check_paths(self) -> None:
         """Refuses an output that cannot be written or would overwrite an input, before hours of decoding."""
-        source = self._source()
-        for part in map(Path, locate(source.parts, source.columns).paths):
+        for part in map(Path, locate(self._source()).paths):
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
                 raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
@@ -133,18 +132,12 @@ class Evaluate:
     def _corpus(self) -> "Dataset":
         from vanilla_transformer.data.corpus import read_corpus
 
-        source = self._source()
-        return read_corpus(
-            source.parts,
-            source_column=source.source_column,
-            target_column=source.target_column,
-            streaming=source.streaming,
-        )
+        return read_corpus(self._source())
 
-    def _source(self) -> CorpusSource:
+    def _source(self) -> CorpusSpec:
         """The corpus given by --data, with the columns given by the options."""
         try:
-            source = parse_source(self.data)
+            source = parse_corpus(self.data)
         except CorpusError as error:
             raise UsageError(f"--data: {error}") from error
         return dataclasses.replace(

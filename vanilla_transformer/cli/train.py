@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, UsageError
-from vanilla_transformer.data.places import may_have_columns
-from vanilla_transformer.data.sources import parse_sources
+from vanilla_transformer.data.locations import may_have_columns
 from vanilla_transformer.recipe.schema import Recipe, load_recipe, shipped_recipes
 
 
@@ -136,12 +135,12 @@ class Train:
 
     def _train(self) -> None:
         from vanilla_transformer.distributed.peers import is_main_process
-        from vanilla_transformer.training.dry_run import rehearse
+        from vanilla_transformer.training.dry_run import dry_run
         from vanilla_transformer.training.loop import train
 
         recipe = self._for_what_is_given()
         if self.dry_run:
-            rehearse(recipe)
+            dry_run(recipe)
             return
         directory = train(recipe)
         if is_main_process():
@@ -153,8 +152,8 @@ class Train:
             return self.recipe
         named, given = load_recipe(self.name), self.recipe
         replaced: dict[str, Any] = {}
-        sources = [*parse_sources(given.train), *parse_sources(given.dev), *parse_sources(given.test)]
-        if given.train != named.train and not any(may_have_columns(source.parts) for source in sources):
+        corpora = (*given.train, *given.dev, *given.test)
+        if given.train != named.train and not any(map(may_have_columns, corpora)):
             names = ("source_column", "target_column")
             replaced |= {name: None for name in names if getattr(given, name) == getattr(named, name)}
         if given.tokenizer != named.tokenizer and given.vocab_size == named.vocab_size:

@@ -16,7 +16,8 @@ from datasets import Dataset
 from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.lines import CorpusError, read_lines
 from vanilla_transformer.data.loading import load_pairs, stream_pairs
-from vanilla_transformer.data.places import Place, language, locate, table_suffix, without_suffixes
+from vanilla_transformer.data.locations import CorpusLocation, language, locate, table_suffix, without_suffixes
+from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.data.storage import stamp_in, write_tables
 from vanilla_transformer.data.streams import PairStream, pair_tables, stream_of
 from vanilla_transformer.data.tables import TABLE_READERS, Columns, Pair, PairTable
@@ -24,108 +25,98 @@ from vanilla_transformer.data.tables import TABLE_READERS, Columns, Pair, PairTa
 __all__ = ["CorpusError", "corpus_languages", "open_corpus", "read_corpus", "read_lines"]
 
 
-def read_corpus(
-    source: Sequence[str],
-    *,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    streaming: bool = False,
-    cache_dir: str | os.PathLike[str] | None = None,
-) -> Dataset:
+def read_corpus(source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Read text pairs into a dataset with the columns ``source`` and ``target``, kept on disk whatever its size.
 
     Args:
-        source: Two line-aligned text files; or one TSV, CSV, JSONL or Parquet file; or a directory or a Hub id that
-            `datasets` can load, written NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; or ``cmudict:train``, ``cmudict:dev``
-            or ``cmudict:test``. Text files and tables but Parquet may be gzipped (``.gz``). A path that exists is
-            taken as it stands, colons and all.
-        source_column, target_column: Two columns, or two languages of the column ``translation``. Without them: that
+        source: A corpus, or the words for one: two line-aligned text files; or one TSV, CSV, JSONL or Parquet file;
+            or a directory or a Hub id that `datasets` can load, written NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; or
+            ``cmudict:train``, ``cmudict:dev`` or ``cmudict:test``. Text files and tables but Parquet may be gzipped
+            (``.gz``). A path that exists is taken as it stands, colons and all. Its `source_column` and
+            `target_column` are two columns, or two languages of the column ``translation``; without them: that
             column's own languages in their order, else the columns ``source`` and ``target``, else the only two. A TSV
-            file has a header if columns are named, or if its first line begins with ``source`` and ``target``.
-        streaming: Whether only the pairs of what `datasets` loads are kept, and not all the files they are in.
+            file has a header if columns are named, or if its first line begins with ``source`` and ``target``. With
+            `streaming` only the pairs of what `datasets` loads are kept, and not all the files they are in.
         cache_dir: Where the pairs are kept as Arrow, to be used again while the files do not change. Without it they
             are kept until the process ends. What comes from the Hub is kept where `datasets` keeps it.
 
     Raises:
         CorpusError: Nothing can be read, or a line cannot; it names the file and the line.
     """
-    place, directory = locate(source, (source_column, target_column)), _directory(cache_dir)
-    if place.kind == "built-in":
-        return _built_in(place)
-    if place.kind == "dataset" and not streaming:
-        return load_pairs(place, directory, _file_of(place, directory))[0]
-    return _kept_on_disk(_open(place, directory, streaming), _file_of(place, directory))
+    corpus, directory = _spec(source), _directory(cache_dir)
+    location = locate(corpus)
+    if location.kind == "built-in":
+        return _built_in(location)
+    if location.kind == "dataset" and not corpus.streaming:
+        return load_pairs(location, directory, _file_of(location, directory))[0]
+    return _kept_on_disk(_open(location, directory, corpus.streaming), _file_of(location, directory))
 
 
-def open_corpus(
-    source: Sequence[str],
-    *,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    streaming: bool = False,
-    cache_dir: str | os.PathLike[str] | None = None,
-) -> PairStream:
+def open_corpus(source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None) -> PairStream:
     """Open text pairs to be gone through from the first to the last, in little memory and without a copy on disk.
 
     Takes what `read_corpus` takes. With `streaming`, what `datasets` loads is fetched each time it is gone through;
     without, it is downloaded once. Files are read where they are in any case.
     """
-    place = locate(source, (source_column, target_column))
-    for path in place.paths:
+    corpus = _spec(source)
+    location = locate(corpus)
+    for path in location.paths:
         # As `<(zcat text.gz)` gives: what has been read from it once is gone.
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise CorpusError(
                 f"{path} is a pipe or a device, and what is learned from is read more than once: name a file"
             )
-    return _open(place, _directory(cache_dir), streaming)
+    return _open(location, _directory(cache_dir), corpus.streaming)
 
 
 def corpus_languages(
-    source: Sequence[str],
-    *,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    streaming: bool = False,
-    cache_dir: str | os.PathLike[str] | None = None,
+    source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None
 ) -> tuple[str | None, str | None]:
     """Tell the two languages of a corpus by the suffixes of its files or the names of its columns, None where unknown.
 
     Takes what `read_corpus` takes, and of a file reads no more than the first line.
     """
-    place, directory = locate(source, (source_column, target_column)), _directory(cache_dir)
-    if place.kind == "built-in":
+    corpus, directory = _spec(source), _directory(cache_dir)
+    location = locate(corpus)
+    if location.kind == "built-in":
         return "en", None
-    if place.kind == "lines":
-        first, second = (language(without_suffixes(path).suffix[1:]) for path in place.paths)
+    if location.kind == "lines":
+        first, second = (language(without_suffixes(path).suffix[1:]) for path in location.paths)
         return first, second
     columns: Columns | None
-    if place.kind == "dataset":
-        loaded = stream_pairs if streaming else partial(load_pairs, destination=_file_of(place, directory))
-        columns = loaded(place, directory)[1]
+    if location.kind == "dataset":
+        loaded = stream_pairs if corpus.streaming else partial(load_pairs, destination=_file_of(location, directory))
+        columns = loaded(location, directory)[1]
     else:
-        columns = _open_table(place).columns
+        columns = _open_table(location).columns
     return (language(columns.source), language(columns.target)) if columns else (None, None)
 
 
-def _open(place: Place, directory: Path, streaming: bool) -> PairStream:
-    if place.kind == "built-in":
-        return stream_of(_built_in(place), str(place))
-    if place.kind == "dataset":
+def _spec(source: CorpusSpec | Sequence[str]) -> CorpusSpec:
+    if isinstance(source, CorpusSpec):
+        return source
+    return parse_corpus([source] if isinstance(source, str) else [os.fspath(part) for part in source])
+
+
+def _open(location: CorpusLocation, directory: Path, streaming: bool) -> PairStream:
+    if location.kind == "built-in":
+        return stream_of(_built_in(location), str(location))
+    if location.kind == "dataset":
         if streaming:
-            return stream_pairs(place, directory)[0]
-        return stream_of(load_pairs(place, directory, _file_of(place, directory))[0], str(place))
-    return PairStream(str(place), partial(_tables_of_files, place), _stamp(place))
+            return stream_pairs(location, directory)[0]
+        return stream_of(load_pairs(location, directory, _file_of(location, directory))[0], str(location))
+    return PairStream(str(location), partial(_tables_of_files, location), _stamp(location))
 
 
-def _tables_of_files(place: Place) -> Iterator[pa.Table]:
-    return pair_tables(_open_table(place).pairs)
+def _tables_of_files(location: CorpusLocation) -> Iterator[pa.Table]:
+    return pair_tables(_open_table(location).pairs)
 
 
-def _open_table(place: Place) -> PairTable:
-    if place.kind == "lines":
-        return PairTable(None, _aligned_lines(*place.paths))
-    path = place.paths[0]
-    return TABLE_READERS[table_suffix(path) or ""](path, place.wanted)
+def _open_table(location: CorpusLocation) -> PairTable:
+    if location.kind == "lines":
+        return PairTable(None, _aligned_lines(*location.paths))
+    path = location.paths[0]
+    return TABLE_READERS[table_suffix(path) or ""](path, location.wanted)
 
 
 def _aligned_lines(first_path: str, second_path: str) -> Iterator[Pair]:
@@ -141,16 +132,16 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[Pair]:
         yield source, target
 
 
-def _stamp(place: Place) -> str:
+def _stamp(location: CorpusLocation) -> str:
     """Return what changes whenever one of the files or the wanted columns do, without reading them."""
     stamps = []
-    for path in place.paths:
+    for path in location.paths:
         try:
             status = os.stat(path)
         except OSError as error:
             raise CorpusError(f"{path} does not exist or cannot be read ({error.strerror})") from error
         stamps.append([status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
-    return json.dumps([stamps, place.wanted])
+    return json.dumps([stamps, location.wanted])
 
 
 def _kept_on_disk(stream: PairStream, destination: Path) -> Dataset:
@@ -160,13 +151,15 @@ def _kept_on_disk(stream: PairStream, destination: Path) -> Dataset:
     return Dataset.from_file(str(destination))
 
 
-def _file_of(place: Place, directory: Path) -> Path:
-    identity = json.dumps([[os.path.abspath(path) for path in place.paths], place.config, place.split, place.wanted])
+def _file_of(location: CorpusLocation, directory: Path) -> Path:
+    identity = json.dumps(
+        [[os.path.abspath(path) for path in location.paths], location.config, location.split, location.wanted]
+    )
     return directory / f"pairs-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.arrow"
 
 
-def _built_in(place: Place) -> Dataset:
-    sources, targets = zip(*cmudict.cmudict_pairs(place.split or ""), strict=True)
+def _built_in(location: CorpusLocation) -> Dataset:
+    sources, targets = zip(*cmudict.cmudict_pairs(location.split or ""), strict=True)
     return Dataset.from_dict({"source": sources, "target": targets})
 
 

@@ -15,8 +15,8 @@ _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 @dataclass(frozen=True)
-class CorpusSource:
-    """One corpus as a recipe names it; `parts` are what `open_corpus` and `read_corpus` take as their source."""
+class CorpusSpec:
+    """One corpus as a recipe names it: `parts` are two files, or one file, directory, Hub id or built-in corpus."""
 
     parts: tuple[str, ...]
     weight: float | None = None
@@ -29,11 +29,26 @@ class CorpusSource:
         """Names of the two columns, None where they are not named."""
         return self.source_column, self.target_column
 
+    def to_words(self) -> list[str]:
+        """The words on a command line that mean this corpus."""
+        return [*self.parts, *(f"{name}={_word(value)}" for name, value in self._settings().items())]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The mapping in YAML that means this corpus."""
+        return {"corpus": list(self.parts), **self._settings()}
+
+    def _settings(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in SETTINGS}
+        return {name: value for name, value in values.items() if value not in (None, False)}
+
     def __str__(self) -> str:
         return " and ".join(self.parts)
 
 
-def parse_sources(words: Sequence[str]) -> list[CorpusSource]:
+Corpora = tuple[CorpusSpec, ...]
+
+
+def parse_corpora(words: Sequence[str]) -> Corpora:
     """Read the corpora in a list of words: ``+`` stands between two, and ``name=value`` is about the one it is with.
 
     ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. A
@@ -48,50 +63,67 @@ def parse_sources(words: Sequence[str]) -> list[CorpusSource]:
             corpora.append([])
         else:
             corpora[-1].append(word)
-    sources = [_parse_one(corpus) for corpus in corpora] if words else []
-    if 0 < sum(source.weight is None for source in sources) < len(sources):
-        without = next(source for source in sources if source.weight is None)
-        raise CorpusError(f"{without} has no weight and others have one: give a weight to each corpus or to none")
-    return sources
+    return _checked(tuple(_parse_one(corpus) for corpus in corpora) if words else ())
 
 
-def parse_source(words: Sequence[str]) -> CorpusSource:
-    """Read the one corpus that there may be where nothing is mixed; see `parse_sources`."""
-    sources = parse_sources(words)
-    if not sources:
+def parse_corpus(words: Sequence[str]) -> CorpusSpec:
+    """Read the one corpus that there may be where nothing is mixed; see `parse_corpora`."""
+    return only_corpus(parse_corpora(words))
+
+
+def only_corpus(corpora: Corpora) -> CorpusSpec:
+    """Return the one corpus that there may be where nothing is mixed.
+
+    Raises:
+        CorpusError: There are more or none, or it has a weight.
+    """
+    if not corpora:
         raise CorpusError("there is no corpus")
-    if len(sources) > 1 or sources[0].weight is not None:
+    if len(corpora) > 1 or corpora[0].weight is not None:
         raise CorpusError("this is one corpus, without a weight: only what is learned from can be mixed")
-    return sources[0]
+    return corpora[0]
 
 
-def as_words(corpora: Any) -> Any:
-    """Return the words for corpora that YAML gives as mappings, and anything else as it is.
+def corpora_from_values(value: Any) -> Corpora | None:
+    """Return the corpora that are given as words, as `CorpusSpec`s or as YAML gives them; None for anything else.
 
     A mapping has the key ``corpus``, a name or a list of two files, and may have those of `SETTINGS`.
     """
-    listed = [corpora] if isinstance(corpora, Mapping) else corpora
-    if not isinstance(listed, list | tuple) or all(isinstance(corpus, str) for corpus in listed):
-        return corpora
+    listed = [value] if isinstance(value, str | Mapping | CorpusSpec) else value
+    if not isinstance(listed, list | tuple):
+        return None
+    if all(isinstance(corpus, str) for corpus in listed):
+        return parse_corpora(listed)
+    return _checked(tuple(_corpus_from_value(corpus) for corpus in listed))
+
+
+def to_words(corpora: Corpora) -> list[str]:
+    """Return the words that `parse_corpora` reads as these corpora."""
     words: list[str] = []
-    for corpus in listed:
-        words += [BETWEEN_CORPORA, *_words_of(corpus)]
+    for corpus in corpora:
+        words += [BETWEEN_CORPORA, *corpus.to_words()]
     return words[1:]
 
 
-def _words_of(corpus: Any) -> list[str]:
+def _checked(corpora: Corpora) -> Corpora:
+    without = [corpus for corpus in corpora if corpus.weight is None]
+    if 0 < len(without) < len(corpora):
+        raise CorpusError(f"{without[0]} has no weight and others have one: give a weight to each corpus or to none")
+    return corpora
+
+
+def _corpus_from_value(corpus: Any) -> CorpusSpec:
+    if isinstance(corpus, CorpusSpec):
+        return corpus
     settings = dict(corpus) if isinstance(corpus, Mapping) else {"corpus": corpus}
     parts = settings.pop("corpus", None)
     parts = [parts] if isinstance(parts, str) else parts
     if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
         raise CorpusError(f"each corpus of several needs `corpus: NAME` or `corpus: [FILE, FILE]`, not {corpus!r}")
-    for name in settings:
-        _check_setting(str(name))
-    values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
-    return [*parts, *(f"{name}={value}" for name, value in values.items())]
+    return _with_settings(parts, {_check_setting(str(name)): _word(value) for name, value in settings.items()})
 
 
-def _parse_one(words: list[str]) -> CorpusSource:
+def _parse_one(words: list[str]) -> CorpusSpec:
     parts, settings = [], {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -102,14 +134,24 @@ def _parse_one(words: list[str]) -> CorpusSource:
             parts.append(word)
     if not parts:
         raise CorpusError(f"there is no corpus {'with ' + ' '.join(words) if words else 'on one side of a +'}")
+    return _with_settings(parts, settings)
+
+
+def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusSpec:
     where = " and ".join(parts)
-    return CorpusSource(
+    return CorpusSpec(
         tuple(parts),
         weight=_weight(settings["weight"], where) if "weight" in settings else None,
         source_column=settings.get("source_column"),
         target_column=settings.get("target_column"),
         streaming=_truth(settings.get("streaming", "false"), where),
     )
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _check_setting(name: str) -> str:

@@ -16,7 +16,7 @@ from accelerate.utils import (
 )
 
 from vanilla_transformer.distributed.peers import LaunchError, Peers
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.reporting.trackers import make_trackers, tracker_files
 
 Result = TypeVar("Result")
@@ -105,7 +105,7 @@ def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Result]) ->
 def check_same_recipe(peers: Peers, recipe: Recipe) -> None:
     """Ends the run if the processes were started with different recipes or options."""
     peers.check_same(
-        vars(recipe),
+        {name: in_words(value) for name, value in vars(recipe).items()},
         "{process} was started with {name} {theirs}, the main process with {ours}: give all the same command, and "
         "the same recipe if it is a file.",
     )

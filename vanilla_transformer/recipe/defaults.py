@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from vanilla_transformer.model.cpu import has_bfloat16_products
-from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 
 class Architecture(Protocol):
@@ -30,10 +30,11 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data: rows, which are pairs as a rule, and the tokens of each column."""
+    """The size of the training data: rows, which are pairs as a rule, tokens of each column, and the vocabulary's."""
 
     pairs: int
     tokens: tuple[int, ...]
+    vocab_size: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
-class Guide:
+class SizePreset:
     """What suits corpora of up to `pairs` pairs; `preset` where there is an accelerator, `cpu_preset` elsewhere."""
 
     pairs: float
@@ -67,12 +68,12 @@ MODEL_FIELDS = (
 
 # The one table to tune. Small corpora follow what is published for Multi30k (4+4 layers of width 128, dropout 0.3),
 # the largest section 5 of the paper.
-GUIDES = (
-    Guide(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 100),
-    Guide(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 60),
-    Guide(300_000, 8_000, "small", "small", 0.2, 4_096, 40),
-    Guide(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
-    Guide(math.inf, 37_000, "base", "small", 0.1, 25_000, 100),
+SIZE_PRESETS = (
+    SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 100),
+    SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 60),
+    SizePreset(300_000, 8_000, "small", "small", 0.2, 4_096, 40),
+    SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
+    SizePreset(math.inf, 37_000, "base", "small", 0.1, 25_000, 100),
 )
 MOST_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
@@ -93,27 +94,43 @@ WARMUP = (2_000, 4_000)
 EVALUATIONS = CHECKPOINTS = 50
 
 
-def choose_vocab_size(recipe: Recipe, pairs: int) -> tuple[Recipe, list[str]]:
-    """Settles the size of the vocabulary, which everything else is counted in."""
+def choose_vocab_size(recipe: Recipe, pairs: int) -> tuple[int, list[str]]:
+    """Chooses the size of the vocabulary, which everything else is counted in, and explains it in a sentence."""
     if recipe.vocab_size is not None:
-        return recipe, []
+        return recipe.vocab_size, []
     if recipe.tokenizer_algorithm == "presplit":
         sentence = f"Vocabulary: every piece that the text is split into, or the {MOST_PIECES:,} most frequent."
-        return dataclasses.replace(recipe, vocab_size=MOST_PIECES), [sentence]
-    size = _guide(pairs).vocab_size
-    return dataclasses.replace(recipe, vocab_size=size), [f"Vocabulary: {size:,} types, for {pairs:,} pairs."]
+        return MOST_PIECES, [sentence]
+    size = _size_preset(pairs).vocab_size
+    return size, [f"Vocabulary: {size:,} entries, for {pairs:,} pairs."]
 
 
-def complete(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> tuple[Recipe, list[str]]:
-    """Fills every open field of a recipe whose vocabulary is settled, and explains each choice in a sentence."""
+def resolve(
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+) -> tuple[ResolvedRecipe, list[str]]:
+    """Fills every field that a recipe leaves open, and explains each choice in a sentence.
+
+    Raises:
+        RecipeError: It names no output.
+    """
+    recipe = dataclasses.replace(recipe, vocab_size=corpus.vocab_size)
     sentences: list[str] = []
-    for choose in (_choose_model, _choose_precision, _choose_batches, _choose_length, _choose_intervals):
-        chosen, sentence = choose(recipe, task, corpus, device)
+
+    def fill(chosen: dict[str, Any], sentence: str) -> None:
+        nonlocal recipe
         changes = {name: value for name, value in chosen.items() if getattr(recipe, name) in (None, "auto")}
         if changes:
             recipe = dataclasses.replace(recipe, **changes)
             sentences.append(sentence)
-    return recipe, sentences
+
+    fill(*_choose_model(recipe, task, corpus, device))
+    fill(*_choose_precision(recipe, device))
+    batch_tokens = recipe.batch_tokens or _batch_tokens(corpus)
+    fill(*_choose_batches(recipe, task, device, batch_tokens))
+    steps, warmup_steps, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
+    fill({"max_steps": steps, "warmup_steps": warmup_steps}, sentence)
+    fill(*_choose_intervals(recipe, steps))
+    return ResolvedRecipe.from_recipe(recipe), sentences
 
 
 def check_sizes(recipe: Recipe, task: Architecture) -> None:
@@ -123,7 +140,7 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
         ValueError: There is no such preset, or the sizes fit to none that could be chosen.
     """
     refusals = []
-    for preset in [recipe.preset] if recipe.preset else sorted({guide.preset for guide in GUIDES}, reverse=True):
+    for preset in [recipe.preset] if recipe.preset else sorted({sizes.preset for sizes in SIZE_PRESETS}, reverse=True):
         try:
             task.config(dataclasses.replace(recipe, preset=preset))
             return
@@ -144,37 +161,38 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
 
 
-def _guide(pairs: int) -> Guide:
-    return next(guide for guide in GUIDES if pairs <= guide.pairs)
+def _size_preset(pairs: int) -> SizePreset:
+    return next(preset for preset in SIZE_PRESETS if pairs <= preset.pairs)
 
 
 def _choose_model(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
 ) -> tuple[dict[str, Any], str]:
-    guide = _guide(corpus.pairs)
-    preset = recipe.preset or (guide.cpu_preset if device.kind == "cpu" else guide.preset)
+    sizes = _size_preset(corpus.pairs)
+    preset = recipe.preset or (sizes.cpu_preset if device.kind == "cpu" else sizes.preset)
     # The paper's presets state their dropout; our small ones leave it to the size of the data.
     is_papers_choice = recipe.preset not in (None, "tiny", "small")
-    dropout = recipe.dropout if recipe.dropout is not None or is_papers_choice else guide.dropout
+    dropout = recipe.dropout if recipe.dropout is not None or is_papers_choice else sizes.dropout
     config = task.config(dataclasses.replace(recipe, preset=preset, dropout=dropout))
     chosen = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
     sentence = f"Model: {preset}, {task.describe(config)}, for {corpus.pairs:,} pairs on {_name(device)}."
     return {"preset": preset, **chosen}, sentence
 
 
-def _choose_precision(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
-) -> tuple[dict[str, Any], str]:
+def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, Any], str]:
     wide = device.kind != "cpu" or (recipe.d_model or 0) >= CPU_BFLOAT16_FROM_WIDTH
     precision: Literal["float32", "bfloat16"] = "bfloat16" if device.bfloat16 and wide else "float32"
     reason = "this device computes in it" if precision == "bfloat16" else "bfloat16 would not be faster here"
     return {"precision": precision}, f"Precision: {precision}, {reason}."
 
 
+def _batch_tokens(corpus: CorpusFacts) -> int:
+    return min(_size_preset(corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
+
+
 def _choose_batches(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
+    recipe: Recipe, task: Architecture, device: DeviceFacts, batch_tokens: int
 ) -> tuple[dict[str, Any], str]:
-    batch_tokens = recipe.batch_tokens or min(_guide(corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
     bytes_per_token = 4 * task.numbers_kept(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     most = min(MOST_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
@@ -187,11 +205,11 @@ def _choose_batches(
 
 
 def _choose_length(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
-) -> tuple[dict[str, Any], str]:
-    epochs = _guide(corpus.pairs).epochs
+    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
+) -> tuple[int, int, str]:
+    epochs = _size_preset(corpus.pairs).epochs
     tokens = max(corpus.tokens)
-    steps_per_epoch = math.ceil(tokens / (settled(recipe.batch_tokens) * SHARE_OF_REAL_TOKENS))
+    steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
     steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} pairs"
     if steps > MOST_STEPS:
         steps, reason = MOST_STEPS, "as many as the paper's base model had"
@@ -210,13 +228,10 @@ def _choose_length(
         f"Length: {steps:,} steps, about {steps / steps_per_epoch:.2g} epochs{time} ({reason}); "
         f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps."
     )
-    return {"max_steps": steps, "warmup_steps": warmup}, sentence
+    return steps, warmup, sentence
 
 
-def _choose_intervals(
-    recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
-) -> tuple[dict[str, Any], str]:
-    steps = settled(recipe.max_steps)
+def _choose_intervals(recipe: Recipe, steps: int) -> tuple[dict[str, Any], str]:
     chosen = {"eval_steps": max(1, steps // EVALUATIONS), "save_steps": max(1, steps // CHECKPOINTS)}
     sentence = (
         f"Checkpoint every {recipe.save_steps or chosen['save_steps']:,} steps, the last "

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from tyro.constructors import PrimitiveConstructorSpec
 
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.places import may_have_columns
-from vanilla_transformer.data.sources import CorpusSource, as_words, parse_source, parse_sources
-
-Value = typing.TypeVar("Value")
+from vanilla_transformer.data.locations import may_have_columns
+from vanilla_transformer.data.sources import (
+    Corpora,
+    CorpusSpec,
+    corpora_from_values,
+    only_corpus,
+    parse_corpora,
+    to_words,
+)
 
 
 class RecipeError(Exception):
@@ -27,20 +33,33 @@ class RecipeError(Exception):
     """
 
 
+CorporaOption = typing.Annotated[
+    Corpora,
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[STR [STR ...]]",
+        instance_from_str=tuple,  # The recipe makes corpora of words, and knows for which field.
+        is_instance=lambda value: isinstance(value, tuple) and all(isinstance(one, CorpusSpec) for one in value),
+        str_from_instance=to_words,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a training run; what is left out is chosen from the data and the device, and printed."""
+    """Settings of a training run as given; what is left out is chosen from the data and the device, and printed."""
 
+    # Corpora may be given as words, as mappings like those of YAML, or as `CorpusSpec`s, which they are from then on.
     task: str = "translation"
     """What the model learns to do."""
-    train: tuple[str, ...] = ()
+    train: CorporaOption = ()
     """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or
     `cmudict:train`. Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small
     ones come again. Beside each may stand `source_column=en target_column=de`, and `streaming=true`, which keeps no
     copy of text."""
-    dev: tuple[str, ...] = ()
+    dev: CorporaOption = ()
     """Pairs held out to follow the progress, in any form that `train` takes."""
-    test: tuple[str, ...] = ()
+    test: CorporaOption = ()
     """Pairs scored once, at the end."""
     source_column: str | None = None
     """Column (or language of a `translation` column) to translate from; by default the first."""
@@ -56,7 +75,7 @@ class Recipe:
     tokenizer_sides: Literal["both", "source", "target"] = "both"
     """Which side of `train` sub-words are learned from."""
     vocab_size: int | None = None
-    """Types in the one vocabulary of both sides; chosen from the number of pairs."""
+    """Entries of the one vocabulary of both sides; chosen from the number of pairs."""
 
     preset: str | None = None
     """Named sizes: tiny, small, base, big or a row of Table 3; chosen from the number of pairs and the device."""
@@ -140,31 +159,33 @@ class Recipe:
     """Seconds that one of several processes waits for the others in a step before it takes them for dead."""
 
     def __post_init__(self) -> None:
-        for field in ("train", "dev", "test"):
-            object.__setattr__(self, field, _checked_corpora(field, getattr(self, field)))
-        for field, hint in _hints().items():
-            object.__setattr__(self, field, _checked_type(field, getattr(self, field), hint))
+        for one in dataclasses.fields(self):
+            check = _checked_corpora if one.type is CorporaOption else _checked_type
+            object.__setattr__(self, one.name, check(one.name, getattr(self, one.name), one.type))
         for field, (least, below) in _RANGES.items():
             value = getattr(self, field)
             if value is not None and not least <= value < below:
                 limit = f"at least {least}" + (f" and below {below}" if below < math.inf else "")
                 raise RecipeError(f"{field} must be {limit}, not {value}.")
 
-    def corpora(self, field: str) -> list[CorpusSource]:
+    def corpora(self, field: str) -> Corpora:
         """The corpora of `train`, `dev` or `test`; columns named for all are those of the tables that name none."""
-        sources = {name: parse_sources(getattr(self, name)) for name in ("train", "dev", "test")}
-        tables = any(may_have_columns(source.parts) for named in sources.values() for source in named)
-        return [
-            source
-            if any(source.columns) or (tables and not may_have_columns(source.parts))
-            else dataclasses.replace(source, source_column=self.source_column, target_column=self.target_column)
-            for source in sources[field]
-        ]
+        tables = any(map(may_have_columns, (*self.train, *self.dev, *self.test)))
+        return tuple(
+            corpus
+            if any(corpus.columns) or (tables and not may_have_columns(corpus))
+            else dataclasses.replace(corpus, source_column=self.source_column, target_column=self.target_column)
+            for corpus in getattr(self, field)
+        )
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are not left to be chosen, of plain types as YAML has them."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: _plain(value) for name, value in values.items() if value is not None}
 
     def to_yaml(self) -> str:
         """The recipe as YAML that `load_recipe` reads back; fields that are None are left to be chosen."""
-        values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        plain = self.given()
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
         # YAML as it is read takes some rare characters, U+0085 among them, for line breaks unless they are escaped.
         return text if yaml.safe_load(text) == plain else yaml.safe_dump(plain, sort_keys=False, width=1000)
@@ -186,10 +207,41 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
-def settled(value: Value | None) -> Value:
-    """The value of a field that is chosen by now."""
-    assert value is not None
-    return value
+@dataclass(frozen=True, kw_only=True)
+class ResolvedRecipe(Recipe):
+    """Settings of a training run with nothing left to choose, as `resolve` makes it of a recipe.
+
+    A field that may still be None is one that is off then: no tokenizer to take, no limit to a gradient, no patience.
+    The sizes of the model are those that its task has; `Task.config` gives them with their types.
+    """
+
+    output: str
+    vocab_size: int
+    preset: str
+    batch_tokens: int
+    batches_per_step: int
+    max_steps: int
+    warmup_steps: int
+    eval_steps: int
+    save_steps: int
+    precision: Literal["float32", "bfloat16"]
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> "ResolvedRecipe":
+        """The same settings, where nothing is left open, as in the recipe.yaml of a run that has begun.
+
+        Raises:
+            RecipeError: Something is open.
+        """
+        open_fields = [name for name, value in vars(recipe).items() if value == "auto" or _is_open(cls, name, value)]
+        if open_fields:
+            raise RecipeError(f"The recipe leaves {', '.join(open_fields)} open: give a run's own recipe.yaml.")
+        return cls(**vars(recipe))
+
+
+def _is_open(recipe_type: type[Recipe], field: str, value: Any) -> bool:
+    hint = recipe_type.__dataclass_fields__[field].type
+    return value is None and types.NoneType not in typing.get_args(hint)
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
@@ -240,8 +292,23 @@ def _nearest(name: str, known: typing.Iterable[str]) -> str:
     return f", did you mean {near[0]!r}?" if near else ""
 
 
-def _hints() -> dict[str, Any]:
-    return {field.name: field.type for field in dataclasses.fields(Recipe)}
+def in_words(value: Any) -> str:
+    """The value of a field as on the command line."""
+    plain = _plain(value)
+    return " ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML has it; corpora as words, or as mappings where words would be read otherwise."""
+    if not isinstance(value, tuple):
+        return value
+    if not value or not isinstance(value[0], CorpusSpec):
+        return list(value)
+    words = to_words(value)
+    try:
+        return words if parse_corpora(words) == value else [corpus.to_mapping() for corpus in value]
+    except CorpusError:
+        return [corpus.to_mapping() for corpus in value]
 
 
 def _checked_type(field: str, value: Any, hint: Any) -> Any:
@@ -267,18 +334,17 @@ def _checked_type(field: str, value: Any, hint: Any) -> Any:
     raise RecipeError(f"{field} must be {_describe(options)}, not {value!r}.")
 
 
-def _checked_corpora(field: str, value: Any) -> Any:
-    """The words for corpora, which YAML may give as mappings; the type of anything else is checked later."""
+def _checked_corpora(field: str, value: Any, _: Any) -> Corpora:
+    """Corpora however they are given: several to learn from, one that is held out."""
     try:
-        words = as_words(value)
-        if words and isinstance(words, list | tuple):
-            if field == "train":
-                parse_sources(words)
-            else:
-                parse_source(words)
+        corpora = corpora_from_values(value)
+        if corpora and field != "train":
+            only_corpus(corpora)
     except CorpusError as error:
         raise RecipeError(f"{field}: {error}.") from None
-    return words
+    if corpora is None:
+        raise RecipeError(f"{field} must be text or a list of texts, not {value!r}.")
+    return corpora
 
 
 def _describe(options: tuple[Any, ...]) -> str:

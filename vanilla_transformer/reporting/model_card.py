@@ -16,8 +16,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.data.places import split_off, table_suffix
-from vanilla_transformer.data.sources import CorpusSource, parse_sources
+from vanilla_transformer.data.locations import split_off, table_suffix
+from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import Summary, describe_weights
 
@@ -60,7 +60,7 @@ def write_model_card(
         results,
         languages=direction,
         codes=[re.split("[_-]", language)[0] for language in known],
-        datasets=[name for name in (_dataset_id(part) for part in recipe.train) if name],
+        datasets=[name for name in (_dataset_id(part) for corpus in recipe.train for part in corpus.parts) if name],
         example=recipe.examples[0] if recipe.examples else None,
         use=_intended_use(recipe, direction),
         data=_data_lines(recipe, summary),
@@ -79,7 +79,7 @@ def write_plain_card(directory: Path, title: str) -> None:
     _write(directory / CARD, _with_checksum(_fill(directory, [], title=title)))
 
 
-def add_scores(directory: Path, corpus: CorpusSource, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
+def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
     """Adds scores to the card of a model, replacing earlier ones of the same data, metric and settings.
 
     Args:
@@ -216,7 +216,7 @@ def _fill(
 
 
 def _result(
-    corpus: CorpusSource,
+    corpus: CorpusSpec,
     score: "Score",
     *,
     split: str | None = None,
@@ -358,17 +358,13 @@ def _training_lines(summary: Summary) -> list[str]:
 
 def without_local_paths(recipe: Recipe) -> Recipe:
     """The recipe for publication: local files and directories are reduced to their names."""
-    names = {
-        part: name
-        for field in ("train", "dev", "test")
-        for corpus in parse_sources(getattr(recipe, field))
-        for part, name in zip(corpus.parts, _names(corpus.parts), strict=True)
-    }
     train, dev, test = (
-        tuple(names.get(word, word) for word in words) for words in (recipe.train, recipe.dev, recipe.test)
+        tuple(dataclasses.replace(corpus, parts=_names(corpus.parts)) for corpus in corpora)
+        for corpora in (recipe.train, recipe.dev, recipe.test)
     )
     tokenizer = _names((recipe.tokenizer,))[0] if recipe.tokenizer is not None else None
-    return dataclasses.replace(recipe, train=train, dev=dev, test=test, tokenizer=tokenizer, output=None)
+    fields = vars(recipe) | {"train": train, "dev": dev, "test": test, "tokenizer": tokenizer, "output": None}
+    return Recipe(**fields)
 
 
 def _dataset_id(source: str) -> str | None:
@@ -386,17 +382,17 @@ def _names_of(recipe: Recipe, field: str) -> str:
     return " + ".join(_name(corpus) for corpus in recipe.corpora(field))
 
 
-def _name(corpus: CorpusSource) -> str:
+def _name(corpus: CorpusSpec) -> str:
     """A readable name for a corpus, with its columns and, in a mixture, its weight."""
     beside = [words for words in (_columns(corpus), _weight(corpus)) if words]
     return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
 
 
-def _columns(corpus: CorpusSource) -> str:
+def _columns(corpus: CorpusSpec) -> str:
     return " to ".join(name or "..." for name in corpus.columns) if any(corpus.columns) else ""
 
 
-def _weight(corpus: CorpusSource) -> str:
+def _weight(corpus: CorpusSpec) -> str:
     return "" if corpus.weight is None else f"weight {corpus.weight:g}"
 
 

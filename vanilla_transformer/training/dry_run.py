@@ -14,7 +14,7 @@ from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
-from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.training.loop import make_plan
 from vanilla_transformer.training.run_directory import AlreadyFinished
 from vanilla_transformer.training.setup import RunContext, start_run
@@ -22,7 +22,7 @@ from vanilla_transformer.training.setup import RunContext, start_run
 STEPS_SHOWN = 3
 
 
-def rehearse(recipe: Recipe) -> None:
+def dry_run(recipe: Recipe) -> None:
     """Prints what each process of a run would read and compute in its next steps, from the main process.
 
     The vocabulary and the tokens that it makes are those of the run, which finds them in the output directory.
@@ -31,60 +31,60 @@ def rehearse(recipe: Recipe) -> None:
         RecipeError, ValueError, OSError: As from the run itself, which would fail in the same way.
     """
     try:
-        _rehearse(recipe)
+        _dry_run(recipe)
     except AlreadyFinished as finished:
         if is_main_process():
             print(finished)
 
 
-def _rehearse(recipe: Recipe) -> None:
-    with start_run(recipe) as context:
+def _dry_run(given: Recipe) -> None:
+    with start_run(given) as context:
         recipe, inputs, accelerator = context.recipe, context.inputs, context.accelerator
-        place = broadcast_from_main(accelerator, lambda: _place(context))
-        ahead = _steps_from(place, inputs.train, recipe)
-        steps = list(islice(ahead, min(STEPS_SHOWN, settled(recipe.max_steps) - place.step)))
-        mine = "\n".join([_name(accelerator), *_lines(steps, place, accelerator)])
+        position = broadcast_from_main(accelerator, lambda: _position(context))
+        ahead = _steps_from(position, inputs.train, recipe)
+        steps = list(islice(ahead, min(STEPS_SHOWN, recipe.max_steps - position.step)))
+        mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator)])
         everyone = gather_object([mine])
         if accelerator.is_main_process:
-            print(_overview(recipe, context, len(inputs.train), steps, place), *everyone, sep="\n")
+            print(_overview(recipe, context, len(inputs.train), steps, position), *everyone, sep="\n")
 
 
-def _place(context: RunContext) -> Progress:
+def _position(context: RunContext) -> Progress:
     checkpoint = latest_complete_checkpoint(context.run.checkpoints, context.logger.info)
     return checkpoint.progress() if checkpoint is not None else Progress()
 
 
-def _steps_from(place: Progress, corpus: PreparedCorpus, recipe: Recipe) -> Iterator[tuple[StepPlan, Step]]:
+def _steps_from(position: Progress, corpus: PreparedCorpus, recipe: ResolvedRecipe) -> Iterator[tuple[StepPlan, Step]]:
     """The steps that come, each with the plan of its epoch."""
-    for epoch in count(place.epoch):
+    for epoch in count(position.epoch):
         plan = make_plan(corpus.of_epoch(epoch), recipe)
-        for step in plan.epoch(epoch)[place.step_in_epoch if epoch == place.epoch else 0 :]:
+        for step in plan.epoch(epoch)[position.step_in_epoch if epoch == position.epoch else 0 :]:
             yield plan, step
 
 
 def _overview(
-    recipe: Recipe, context: RunContext, pairs: int, steps: Sequence[tuple[StepPlan, Step]], place: Progress
+    recipe: ResolvedRecipe, context: RunContext, pairs: int, steps: Sequence[tuple[StepPlan, Step]], position: Progress
 ) -> str:
     accelerator, run = context.accelerator, context.run
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
-    tokens = f"{settled(recipe.batch_tokens):,} tokens a side in {settled(recipe.batches_per_step)} batches"
+    tokens = f"{recipe.batch_tokens:,} tokens a side in {recipe.batches_per_step} batches"
     return "\n".join(
         [
             f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own pairs alone.",
             f"reads: {run.prepared} ({pairs:,} pairs, by position)",
             f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
-            f"begins: after step {place.step:,} of {settled(recipe.max_steps):,}",
+            f"begins: after step {position.step:,} of {recipe.max_steps:,}",
             f"a step: up to {tokens}, on any number of processes",
             *(
                 f"  step {number:,}: {_sizes(plan, step.batches)}"
-                for number, (plan, step) in enumerate(steps, start=place.step + 1)
+                for number, (plan, step) in enumerate(steps, start=position.step + 1)
             ),
         ]
     )
 
 
-def _written(recipe: Recipe) -> list[str]:
-    return [f"a checkpoint every {settled(recipe.save_steps):,} steps", "log", "model", *recipe.trackers]
+def _written(recipe: ResolvedRecipe) -> list[str]:
+    return [f"a checkpoint every {recipe.save_steps:,} steps", "log", "model", *recipe.trackers]
 
 
 def _name(accelerator: Accelerator) -> str:
@@ -95,10 +95,10 @@ def _name(accelerator: Accelerator) -> str:
     )
 
 
-def _lines(steps: Sequence[tuple[StepPlan, Step]], place: Progress, accelerator: Accelerator) -> list[str]:
+def _lines(steps: Sequence[tuple[StepPlan, Step]], position: Progress, accelerator: Accelerator) -> list[str]:
     return [
         f"  step {number:,}: {_sizes(plan, share(step, accelerator.process_index, accelerator.num_processes))}"
-        for number, (plan, step) in enumerate(steps, start=place.step + 1)
+        for number, (plan, step) in enumerate(steps, start=position.step + 1)
     ]
 
 

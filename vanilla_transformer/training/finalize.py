@@ -17,7 +17,7 @@ from vanilla_transformer.checkpointing.store import (
     remove_partial_files,
 )
 from vanilla_transformer.evaluation.metrics import Score
-from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.curves import plot_learning_curves
 from vanilla_transformer.reporting.model_card import write_model_card
 from vanilla_transformer.reporting.run_logger import RunLogger
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def finish_run(
-    recipe: Recipe,
+def finalize(
+    recipe: ResolvedRecipe,
     run: RunDirectory,
     inputs: Inputs,
     model: PreTrainedModel,
@@ -58,12 +58,12 @@ def finish_run(
 
 
 def _load_mean_of_checkpoints(
-    recipe: Recipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
+    recipe: ResolvedRecipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
 ) -> list[int]:
     """Section 6.1: puts the mean of the last checkpoints into the model, and returns their steps."""
     whole = []
     for checkpoint in checkpoints_to_average(
-        run.checkpoints, settled(recipe.save_steps), progress.step, recipe.average_checkpoints, logger.info
+        run.checkpoints, recipe.save_steps, progress.step, recipe.average_checkpoints, logger.info
     ):
         damage = checkpoint.damage()
         if damage is None:
@@ -96,7 +96,7 @@ def _save_model(model: PreTrainedModel, run: RunDirectory) -> None:
 def _score(
     name: str,
     corpus: "Dataset",
-    recipe: Recipe,
+    recipe: ResolvedRecipe,
     inputs: Inputs,
     model: PreTrainedModel,
     logger: RunLogger,
@@ -108,7 +108,7 @@ def _score(
 
 
 def _summarise(
-    recipe: Recipe,
+    recipe: ResolvedRecipe,
     inputs: Inputs,
     model: PreTrainedModel,
     progress: Progress,
@@ -148,7 +148,7 @@ def _summarise(
     )
 
 
-def _print_examples(recipe: Recipe, inputs: Inputs, model: PreTrainedModel) -> None:
+def _print_examples(recipe: ResolvedRecipe, inputs: Inputs, model: PreTrainedModel) -> None:
     """Prints each example and what the model makes of it to standard output, with a tab between them."""
     shown = get_task(recipe.task).show(model, inputs.tokenizer, recipe.examples)
     for source, text in zip(recipe.examples, shown, strict=True):

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from vanilla_transformer.data.preparation import (
     prepare_corpus,
     text_hash,
 )
-from vanilla_transformer.data.sources import CorpusSource
+from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.streams import PairStream, sample_pairs
 from vanilla_transformer.data.tables import Pair
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -30,7 +31,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
     describe_long_words,
 )
 from vanilla_transformer.recipe.defaults import choose_vocab_size
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer
@@ -46,7 +47,6 @@ MOST_PAIRS_FOR_THE_VOCABULARY = 1_000_000
 class Inputs:
     """Corpora as text and as tokens, None where there is none, and the two languages where they are known."""
 
-    recipe: Recipe
     tokenizer: VanillaTransformerTokenizer
     train: PreparedCorpus
     dev: PreparedCorpus | None
@@ -56,15 +56,14 @@ class Inputs:
 
 
 def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None]) -> Inputs:
-    """Reads the corpora, learns or loads the tokenizer and prepares the tokens; the recipe gets its vocabulary."""
+    """Reads the corpora, learns or loads the tokenizer and prepares the tokens."""
     if not recipe.train:
         raise RecipeError("There is nothing to learn from: give the pairs of text as --train.")
-    sources = recipe.corpora("train")
-    reading = [_reading(source, run) for source in sources]
-    train = [open_corpus(source.parts, **how) for source, how in zip(sources, reading, strict=True)]
-    dev, test = (_read_held_out(recipe.corpora(field), run) for field in ("dev", "test"))
-    recipe, tokenizer, train = _tokenizer(recipe, run, train, say)
-    prepared = _prepare_all(sources, train, tokenizer, recipe, run, say)
+    corpora, cache = recipe.corpora("train"), run.prepared / "text"
+    train = [open_corpus(corpus, cache_dir=cache) for corpus in corpora]
+    dev, test = (_read_held_out(recipe.corpora(field), cache) for field in ("dev", "test"))
+    tokenizer, train = _tokenizer(recipe, run, train, say)
+    prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
     prepared_dev = None if dev is None else _prepare("dev", "dev", dev, tokenizer, recipe, run, say)
     texts = {
         "train": prepared.texts,
@@ -74,13 +73,12 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     for sentence in _doubts(texts):
         say(sentence)
     return Inputs(
-        recipe,
         tokenizer,
         train=prepared,
         dev=prepared_dev,
         dev_text=dev,
         test_text=test,
-        languages=corpus_languages(sources[0].parts, **reading[0]),
+        languages=corpus_languages(corpora[0], cache_dir=cache),
     )
 
 
@@ -95,21 +93,12 @@ def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
                 yield f"Attention: {name} is the same text as {other}: what is measured on it says little of new text."
 
 
-def _read_held_out(sources: Sequence[CorpusSource], run: RunDirectory) -> "Dataset | None":
-    return read_corpus(sources[0].parts, **_reading(sources[0], run)) if sources else None
-
-
-def _reading(source: CorpusSource, run: RunDirectory) -> dict[str, Any]:
-    return {
-        "source_column": source.source_column,
-        "target_column": source.target_column,
-        "streaming": source.streaming,
-        "cache_dir": run.prepared / "text",
-    }
+def _read_held_out(corpora: Corpora, cache: Path) -> "Dataset | None":
+    return read_corpus(corpora[0], cache_dir=cache) if corpora else None
 
 
 def _prepare_all(
-    sources: Sequence[CorpusSource],
+    corpora: Corpora,
     streams: Sequence[PairStream],
     tokenizer: VanillaTransformerTokenizer,
     recipe: Recipe,
@@ -123,11 +112,11 @@ def _prepare_all(
         _prepare(f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, run, say)
         for number, stream in enumerate(streams, start=1)
     ]
-    weights = [source.weight for source in sources if source.weight is not None]
+    weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
     mixed = MixedCorpus(parts, weights or None, seed=recipe.seed)
-    for source, part, share in zip(sources, parts, mixed.shares, strict=True):
+    for corpus, part, share in zip(corpora, parts, mixed.shares, strict=True):
         say(
-            f"An epoch of {len(mixed):,} pairs has {share:,} of {source}, {share / len(mixed):.1%}: "
+            f"An epoch of {len(mixed):,} pairs has {share:,} of {corpus}, {share / len(mixed):.1%}: "
             f"each {'once' if share == len(part) else f'{share / len(part):.4g} times'}."
         )
     return mixed
@@ -155,7 +144,7 @@ def _prepare(
 
 def _tokenizer(
     recipe: Recipe, run: RunDirectory, corpora: Sequence[PairStream], say: Callable[[str], None]
-) -> tuple[Recipe, VanillaTransformerTokenizer, list[PairStream]]:
+) -> tuple[VanillaTransformerTokenizer, list[PairStream]]:
     """The run's tokenizer: the one that it has already, the one that the recipe names, or a new one.
 
     Learning one counts the pairs, and the corpora that come back know their number.
@@ -180,9 +169,9 @@ def _tokenizer(
         _save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
         raise RecipeError(
-            f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} types: leave it out."
+            f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out."
         )
-    return replace(recipe, vocab_size=len(tokenizer)), tokenizer, streams
+    return tokenizer, streams
 
 
 def _vocabulary_is_of(streams: Sequence[PairStream], run: RunDirectory) -> bool:
@@ -231,8 +220,8 @@ def _learn_tokenizer(
     recipe: Recipe, pairs: int, sample: Sequence[Pair], say: Callable[[str], None]
 ) -> VanillaTransformerTokenizer:
     if not sample:
-        raise CorpusError(f"{' '.join(recipe.train)}: there are no pairs in it")
-    chosen, sentences = choose_vocab_size(recipe, pairs)
+        raise CorpusError(f"{in_words(recipe.train)}: there are no pairs in it")
+    vocab_size, sentences = choose_vocab_size(recipe, pairs)
     for sentence in sentences:
         say(sentence)
     if len(sample) < pairs:
@@ -241,15 +230,14 @@ def _learn_tokenizer(
         long_words = count_long_words(_sentences(sample, recipe.tokenizer_sides))
         if long_words:
             say(describe_long_words(long_words))
-    assert chosen.vocab_size is not None
     try:
-        return _learn(chosen, sample, chosen.vocab_size)
+        return _learn(recipe, sample, vocab_size)
     except ValueError as error:
         available = getattr(error, "available", None)
         if available is None or recipe.vocab_size is not None:
             raise
-    say(f"The text gives no more than {available:,} types, so the vocabulary has that size.")
-    return _learn(chosen, sample, available)
+    say(f"The text gives no more than {available:,} entries, so the vocabulary has that size.")
+    return _learn(recipe, sample, available)
 
 
 def _learn(recipe: Recipe, sample: Sequence[Pair], vocab_size: int) -> VanillaTransformerTokenizer:

@@ -33,14 +33,14 @@ from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
-from vanilla_transformer.recipe.schema import Recipe, settled
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import PROJECT, final_scores
 from vanilla_transformer.tasks import Batch, RowRandom, get_task
-from vanilla_transformer.training.finalize import finish_run
+from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, prefetch
-from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError
+from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
 from vanilla_transformer.training.setup import RunContext, errors_in_log, length_fingerprint, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
@@ -71,7 +71,7 @@ def train(recipe: Recipe) -> Path:
     except AlreadyFinished as finished:
         if is_main_process():
             print(finished, file=sys.stderr)
-        return Path(settled(recipe.output))
+        return output_path(recipe)
 
 
 def _follow(context: RunContext) -> None:
@@ -91,16 +91,16 @@ def _follow(context: RunContext) -> None:
                 logger.info(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
                 raise SystemExit(128 + (stop.signal or signal.SIGTERM))
             if accelerator.is_main_process:
-                finish_run(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
+                finalize(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
                 accelerator.log(final_scores(run.summary), step=loop.progress.step)
     finally:
         logger.close_bar()
 
 
-def _start_trackers(accelerator: Accelerator, recipe: Recipe) -> None:
-    settings = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in vars(recipe).items()}
-    known = {name: value for name, value in settings.items() if value is not None}
-    accelerator.init_trackers(PROJECT, known)
+def _start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
+    settings = recipe.given()
+    words = {name: in_words(value) for name, value in settings.items() if isinstance(value, list)}
+    accelerator.init_trackers(PROJECT, settings | words)
 
 
 class TrainingLoop:
@@ -108,7 +108,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: ResolvedRecipe,
         accelerator: Accelerator,
         corpus: PreparedCorpus,
         dev: PreparedCorpus | None,
@@ -121,8 +121,8 @@ class TrainingLoop:
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
         )
-        self.max_steps, self.save_steps = settled(recipe.max_steps), settled(recipe.save_steps)
-        self.eval_steps, self.log_steps = settled(recipe.eval_steps), recipe.log_steps
+        self.max_steps, self.save_steps = recipe.max_steps, recipe.save_steps
+        self.eval_steps, self.log_steps = recipe.eval_steps, recipe.log_steps
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
         self.plan, self.steps_in_epoch = make_plan(corpus, recipe), 0
 
@@ -137,9 +137,7 @@ class TrainingLoop:
         if is_sharded(accelerator):
             shard(model, accelerator)
         optimizer = make_optimizer(model.parameters(), recipe, accelerator.device)
-        schedule = make_schedule(
-            optimizer, self.config.d_model, settled(recipe.warmup_steps), recipe.learning_rate_scale
-        )
+        schedule = make_schedule(optimizer, self.config.d_model, recipe.warmup_steps, recipe.learning_rate_scale)
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
         self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, logger.info)
@@ -407,13 +405,13 @@ class TrainingLoop:
         self.writer.save(self.progress, tidy_up=prune)
 
 
-def make_plan(corpus: PreparedCorpus, recipe: Recipe) -> StepPlan:
+def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
     """The recipe's batches for a corpus."""
     return StepPlan(
         *corpus.lengths.values(),
         items=get_task(recipe.task).items,
-        batch_tokens=settled(recipe.batch_tokens),
-        batches_per_step=settled(recipe.batches_per_step),
+        batch_tokens=recipe.batch_tokens,
+        batches_per_step=recipe.batches_per_step,
         seed=recipe.seed,
     )
 

@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe, settled
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe, in_words, load_recipe
 from vanilla_transformer.reporting.summary import read_summary
 
 RECIPE = "recipe.yaml"
@@ -36,6 +36,17 @@ class OutputError(OSError):
 
 class AlreadyFinished(Exception):
     """What the recipe asks for is there; the message says so and how to train further."""
+
+
+def output_path(recipe: Recipe) -> Path:
+    """Where the recipe wants its model.
+
+    Raises:
+        RecipeError: It does not say.
+    """
+    if recipe.output is None:
+        raise RecipeError("There is no place for the model: name a directory as --output.")
+    return Path(recipe.output)
 
 
 class RunDirectory:
@@ -139,8 +150,8 @@ class RunDirectory:
         """Writes the recipe that the run follows."""
         atomic_write_text(self.path / RECIPE, recipe.to_yaml())
 
-    def go_on(self, recipe: Recipe) -> None:
-        """Takes the directory for training by a settled recipe; a run that was finished is not any more."""
+    def go_on(self, recipe: ResolvedRecipe) -> None:
+        """Takes the directory for training by a recipe; a run that was finished is not any more."""
         self.summary.unlink(missing_ok=True)
         self.keep(recipe)
 
@@ -156,7 +167,7 @@ class RunDirectory:
         differing = _differing_fields(merged, kept) - longer
         if differing:
             changes = "; ".join(
-                f"{name} {_shown(getattr(kept, name))} there, {_shown(getattr(merged, name))} here"
+                f"{name} {in_words(getattr(kept, name))} there, {in_words(getattr(merged, name))} here"
                 for name in sorted(differing)
             )
             raise OutputError(
@@ -166,7 +177,7 @@ class RunDirectory:
         summary = read_summary(self.summary)
         if summary is not None:
             # Patience ended it, or the last step did.
-            limit = "patience" if kept.patience and summary["steps"] < settled(kept.max_steps) else "max_steps"
+            limit = "patience" if kept.patience and summary["steps"] < (kept.max_steps or 0) else "max_steps"
             if limit not in longer:
                 further = (
                     f"a larger --{limit.replace('_', '-')} than {getattr(kept, limit):,} trains it further, and "
@@ -208,7 +219,3 @@ def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
 
 def _is_more(value: int | None, kept: int | None) -> bool:
     return value is not None and kept is not None and value > kept
-
-
-def _shown(value: object) -> str:
-    return " ".join(value) if isinstance(value, tuple) else str(value)

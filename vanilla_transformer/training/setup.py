@@ -1,10 +1,9 @@
-"""The beginning of a run, which a rehearsal shares: text that has become tokens, and processes that are a group."""
+"""The start of a run, which a dry run shares: text that has become tokens, and processes that are a group."""
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
@@ -20,19 +19,19 @@ from vanilla_transformer.distributed.processes import (
     start_accelerator,
 )
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
-from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, complete, device_facts
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
-from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory
+from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
 
 
 @dataclass(frozen=True)
 class RunContext:
     """A run whose output directory is this process's to use, and whose text has become tokens."""
 
-    recipe: Recipe
+    recipe: ResolvedRecipe
     run: RunDirectory
     inputs: Inputs
     accelerator: Accelerator
@@ -52,20 +51,16 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     check_sizes(recipe, task)
     if recipe.patience is not None and not recipe.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
-    if recipe.output is None:
-        raise RecipeError("There is no place for the model: name a directory as --output.")
-    run = RunDirectory(Path(recipe.output))
+    run = RunDirectory(output_path(recipe))
     check_launch(recipe, run.path)
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator = None
     try:
         with explain_lost_processes():
             with meet(recipe.process_timeout) as peers:
-                inputs = _prepare(recipe, run, peers, logger)
-            if isinstance(inputs, AlreadyFinished):
-                raise inputs
+                to_follow, inputs = _prepare(recipe, run, peers, logger)
             accelerator = start_accelerator(recipe, run.path, peers)
-            resolved = broadcast_from_main(accelerator, lambda: _settle(inputs, accelerator, logger))
+            resolved = broadcast_from_main(accelerator, lambda: _resolve(to_follow, inputs, accelerator, logger))
             yield RunContext(resolved, run, inputs, accelerator, logger)
     finally:
         run.leave()
@@ -73,12 +68,15 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             accelerator.end_training()
 
 
-def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger) -> Inputs | AlreadyFinished:
-    """Makes tokens of the text, the main process first, for however long that takes."""
+def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger) -> tuple[Recipe, Inputs]:
+    """Makes tokens of the text, the main process first, for however long that takes.
+
+    Returns the recipe with the choices made in the directory before, too.
+    """
     check_same_recipe(peers, recipe)
     to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
     if isinstance(to_follow, AlreadyFinished):
-        return to_follow
+        raise to_follow
     with errors_in_log(logger):
         check_same_output(peers, run.path / RECIPE)
         if peers.is_main and not run.is_locked:
@@ -86,7 +84,7 @@ def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger)
         inputs = peers.main_process_first(lambda: gather_inputs(to_follow, run, logger.info))
         corpora = {"train": inputs.train, "dev": inputs.dev}
         check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
-        return inputs
+        return to_follow, inputs
 
 
 @contextmanager
@@ -108,17 +106,18 @@ def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
         return finished
 
 
-def _settle(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> Recipe:
+def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> ResolvedRecipe:
     """Chooses what is still open, and says so."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
         tokens=tuple(int(lengths.sum(dtype=np.int64)) for lengths in inputs.train.lengths.values()),
+        vocab_size=len(inputs.tokenizer),
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
-    recipe, sentences = complete(inputs.recipe, get_task(inputs.recipe.task), corpus, device)
+    resolved, sentences = resolve(recipe, get_task(recipe.task), corpus, device)
     for sentence in sentences:
         logger.info(sentence)
-    return recipe
+    return resolved
 
 
 def length_fingerprint(corpus: PreparedCorpus) -> str:

@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.data.tables import TABLE_READERS
 
 FILE_SUFFIXES = (*TABLE_READERS, ".parquet")
@@ -16,7 +16,7 @@ NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", 
 
 
 @dataclass(frozen=True)
-class Place:
+class CorpusLocation:
     """Where a corpus lies: ``lines`` (two files), ``table`` (one), ``dataset`` (for `datasets`) or ``built-in``."""
 
     kind: str
@@ -29,34 +29,34 @@ class Place:
         return " and ".join(self.paths)
 
 
-def locate(source: Sequence[str], wanted: tuple[str | None, str | None]) -> Place:
-    """Tell what the words for a corpus mean; `wanted` are the names of its two columns."""
-    sources = [source] if isinstance(source, str) else [os.fspath(part) for part in source]
-    if len(sources) == 2:
-        if any(table_suffix(path) for path in sources):
-            raise CorpusError(f"{' and '.join(sources)} are not two line-aligned text files: give one table at a time")
-        place = Place("lines", tuple(sources))
-    elif len(sources) == 1:
-        place = _locate_one(sources[0], wanted)
+def locate(corpus: CorpusSpec) -> CorpusLocation:
+    """Tell what the words for a corpus mean."""
+    if len(corpus.parts) == 2:
+        if any(table_suffix(path) for path in corpus.parts):
+            raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
+        location = CorpusLocation("lines", corpus.parts)
+    elif len(corpus.parts) == 1:
+        location = _locate_one(corpus.parts[0], corpus.columns)
     else:
         raise CorpusError(
-            f"a corpus is two line-aligned files or one other source, not {len(sources)}; several corpora to "
+            f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}; several corpora to "
             "learn from have a + between them"
         )
-    if place.kind in ("lines", "built-in") and wanted != (None, None):
-        raise CorpusError(f"{place} has no named columns: leave the names out")
-    return place
+    if location.kind in ("lines", "built-in") and corpus.columns != (None, None):
+        raise CorpusError(f"{location} has no named columns: leave the names out")
+    return location
 
 
-def may_have_columns(source: Sequence[str]) -> bool:
+def may_have_columns(corpus: CorpusSpec) -> bool:
     """Tell whether a corpus is a table or a dataset by the words for it, without looking whether it is there."""
-    return len(source) == 1 and (source[0].partition(":")[0] != BUILT_IN or os.path.exists(source[0]))
+    name = corpus.parts[0]
+    return len(corpus.parts) == 1 and (name.partition(":")[0] != BUILT_IN or os.path.exists(name))
 
 
-def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
+def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> CorpusLocation:
     path, parts = split_off(source)
     if path == BUILT_IN and len(parts) < 2:
-        return Place("built-in", (path,), split=parts[0] if parts else None)
+        return CorpusLocation("built-in", (path,), split=parts[0] if parts else None)
     suffix = table_suffix(path)
     if not os.path.exists(path):
         if suffix or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
@@ -65,7 +65,7 @@ def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
         if parts:
             raise CorpusError(f"{path} is a file, it has no split {':'.join(parts)!r}")
         if suffix in TABLE_READERS:
-            return Place("table", (path,), wanted=wanted)
+            return CorpusLocation("table", (path,), wanted=wanted)
         if suffix is None:
             raise CorpusError(
                 f"{path} is none of the tables that can be read ({', '.join(FILE_SUFFIXES)}); "
@@ -74,7 +74,7 @@ def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> Place:
     if len(parts) > 2:
         raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
     config = parts[0] if len(parts) == 2 else None
-    return Place("dataset", (path,), config=config, split=parts[-1] if parts else None, wanted=wanted)
+    return CorpusLocation("dataset", (path,), config=config, split=parts[-1] if parts else None, wanted=wanted)
 
 
 def split_off(source: str) -> tuple[str, list[str]]:
