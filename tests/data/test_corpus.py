@@ -235,7 +235,7 @@ def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
         (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "give one table at a time"),
         (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "two line-aligned files or one other source, not 3"),
         ([], [], "there is no corpus"),
-        (["a.txt"], ["1\n"], r"\.tsv, \.csv, \.jsonl, \.parquet.*plain text needs two"),
+        (["a.txt"], ["1\n"], r"\.tsv, \.csv, \.jsonl, \.mrg, \.parquet.*plain text needs two"),
         (["a.tsv"], [None], r"a\.tsv does not exist"),
         (["a.tsv"], [""], r"a\.tsv is empty"),
         (["a.tsv"], ["1\t2\n3\n"], r"a\.tsv, line 2: 1 columns where 2 are needed"),
