@@ -548,12 +548,16 @@ def as_of_an_earlier_version(run, data):
 
 def test_a_mixture_that_an_earlier_version_began_to_learn_from_is_not_gone_on_with(recipe, tmp_path, monkeypatch):
     """It drew the same pairs for a share that is no whole number in each epoch, and today others are drawn."""
-    mixed = (*recipe.train, "weight=0.32", "+", *recipe.dev, "weight=0.68")
+
+    def mixture(*weights):
+        corpora = zip((*recipe.train, *recipe.dev), weights, strict=True)
+        return tuple(dataclasses.replace(corpus, weight=weight) for corpus, weight in corpora)
+
     monkeypatch.setattr(loop, "length_fingerprint", lambda corpus: "lengths")
-    for name, words in (("drawn", mixed), ("whole", (*recipe.train, "weight=0.5", "+", *recipe.dev, "weight=0.5"))):
-        run = train(into(recipe, tmp_path / name, train=words, max_steps=3))
+    for name, corpora in (("drawn", mixture(0.32, 0.68)), ("whole", mixture(0.5, 0.5))):
+        run = train(into(recipe, tmp_path / name, train=corpora, max_steps=3))
         as_of_an_earlier_version(run, "lengths")
-        longer = into(recipe, run, train=words, max_steps=6)
+        longer = into(recipe, run, train=corpora, max_steps=6)
         if name == "whole":
             train(longer)
         else:
@@ -565,7 +569,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
     """It tells its text by the lengths of its pairs alone, and nothing of dev."""
     train(into(recipe, tmp_path / "model", max_steps=6))
     corpus = prepare_corpus(
-        read_corpus(recipe.train),
+        read_corpus(recipe.train[0]),
         VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
         TASK,
         max_length=256,
