@@ -463,7 +463,7 @@ def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed,
     for progress in model.glob("checkpoints/*/progress.json"):
         progress.unlink()
     kept = [path.name for path in sorted((model / "checkpoints").iterdir())]
-    with pytest.raises(CheckpointError, match="No checkpoint in .* can be gone on from"):
+    with pytest.raises(CheckpointError, match="No checkpoint in .* can be resumed from"):
         train(into(recipe, model, max_steps=40))
     assert [path.name for path in sorted((model / "checkpoints").iterdir())] == kept
     assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").max_steps == 30
@@ -696,7 +696,7 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
             (5, 1.0, "never"),
             "beam size 5, length penalty 1.0 (log-probability / length^1.0)",
         ),
-        ({"num_beams": 1}, (1, None, None), "greedy"),
+        ({"num_beams": 1}, (1, None, None), "greedily"),
     ],
 )
 def test_the_model_searches_as_its_recipe_says(recipe, tmp_path, search, saved, said):
