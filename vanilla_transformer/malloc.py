@@ -1,4 +1,4 @@
-"""Memory that a step of training or decoding frees stays with the process for the next one."""
+"""Settings of the C library's allocator: freed memory stays with the process for the next step."""
 
 import ctypes
 import os
@@ -9,12 +9,12 @@ _LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Keeps what is freed, and takes large tensors in large pages; True where the C library does so.
+    """Keeps freed memory in the process and allocates large tensors in huge pages; True if the C library supports it.
 
-    Training takes and frees gigabytes a step, decoding tens of megabytes, in tensors of many megabytes. Left to
-    itself glibc gives each of them back to the system at once, and Linux fills every page with zeros when it is taken
-    anew: a tenth of a step of training on a CPU. To be called before the first large tensor is made, which is when
-    torch looks for its setting. Elsewhere than on Linux with glibc nothing is changed.
+    Training allocates and frees gigabytes per step, decoding tens of megabytes, in tensors of many megabytes. By
+    default glibc returns each of them to the system at once, and Linux zeroes every page when it is allocated again:
+    a tenth of a training step on a CPU. To be called before the first large tensor is created, which is when torch
+    reads its setting. Has no effect except on Linux with glibc.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:

@@ -1,4 +1,4 @@
-"""The devices of a run: their name, the memory that was taken of them, and the most that they compute."""
+"""The devices of a run: their names, peak memory and peak FLOP/s."""
 
 import itertools
 import sys
@@ -33,14 +33,14 @@ _MEASURING_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Peak:
-    """The most floating-point operations a second of one device in matrix products, and how that is known."""
+    """Peak FLOP/s of one device in matrix products, and whether it is published or measured."""
 
     flops_per_second: float
     source: Literal["published", "measured"]
 
 
 def device_peak(device: torch.device, precision: str) -> Peak:
-    """What the device's data sheet says for this precision; where none is known, what a matrix product reaches now."""
+    """The figure in the device's data sheet for this precision, otherwise what a matrix product reaches now."""
     if device.type == "cuda":
         published = _PUBLISHED.get(torch.cuda.get_device_name(device), {})
         kind = "tf32" if precision == "float32" and torch.get_float32_matmul_precision() != "highest" else precision
@@ -50,7 +50,7 @@ def device_peak(device: torch.device, precision: str) -> Peak:
 
 
 def _measured_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """The best of all products of square matrices in a fraction of a second, on as many threads as the run has."""
+    """The best of several products of square matrices, on as many threads as the run has."""
     best, end = 0.0, 0.0
     sizes = _MEASURED_SIZES["cpu" if device.type == "cpu" else "accelerator"]
     matrices = [torch.randn(size, size, device=device, dtype=dtype) for size in sizes]
@@ -75,7 +75,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes that this process has held so far: of the device's memory, or of main memory on a CPU."""
+    """Peak memory of this process in bytes: of the device, or main memory on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
@@ -93,7 +93,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def describe_device(device: torch.device, processes: int) -> str:
-    """The kind and number of devices that a run computes on."""
+    """The kind and number of devices of a run."""
     if device.type == "cuda":
         return f"{processes} × {torch.cuda.get_device_name(device)}"
     if device.type == "cpu":

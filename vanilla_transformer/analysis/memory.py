@@ -1,4 +1,4 @@
-"""The memory that training takes, known before a byte of it is taken."""
+"""An estimate of the memory that training takes, without allocating it."""
 
 import weakref
 from collections.abc import Callable
@@ -20,20 +20,20 @@ from vanilla_transformer.registration import model_class
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of all tensors of one process at the fullest moment of a training step, and of what stands beside them."""
+    """Bytes of all tensors of one process at the peak of a training step, and of the copy for checkpoints."""
 
     weights: int
     gradients: int
     adam: int
     activations: int
-    """All that comes and goes within a batch: what the backward pass needs of the forward pass, a part of the logits,
-    and under bfloat16 the weights in it."""
+    """Temporary tensors of a batch: activations kept for the backward pass, a part of the logits, and the weights cast
+    to bfloat16."""
     checkpoint_copy: int
-    """Weights and Adam's means as a checkpoint is written from them: in main memory, of the main process alone."""
+    """Copy of weights and Adam's moments from which checkpoints are written: main memory, main process only."""
 
     @property
     def total(self) -> int:
-        """The sum of what is on the device; gradients last from batch to batch, so all are there at the same time."""
+        """The total on the device; gradients persist from batch to batch, so everything is there at the same time."""
         return self.weights + self.gradients + self.adam + self.activations
 
 
@@ -78,7 +78,7 @@ def training_memory(
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made within it, for as long as each lives."""
+    """Tracks the bytes of the tensors created within it while they are alive."""
 
     def __init__(self) -> None:
         super().__init__()

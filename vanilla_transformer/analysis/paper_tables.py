@@ -1,4 +1,4 @@
-"""Tables 2 and 3: what the paper says of the size and the training of its models, and which vocabulary that means."""
+"""Tables 2 and 3: the paper's figures for the size and training of its models, and the vocabulary sizes they imply."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vanilla_transformer.analysis.cost import count_parameters
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-# Table 3, the column "params ×10⁶"; the rows that are not here leave it open, which there means: as base.
+# Table 3, the column "params ×10⁶"; rows that leave it open are the same as base and not listed.
 MILLIONS_OF_PARAMETERS = {
     "base": 65,
     "table3-B-dk16": 58,
@@ -21,12 +21,12 @@ MILLIONS_OF_PARAMETERS = {
     "table3-C-dff4096": 90,
     "big": 213,
 }
-STEP_TOKENS = 25_000  # Section 5.1: about so many source tokens and so many target tokens in a batch.
+STEP_TOKENS = 25_000  # Section 5.1: about as many source and as many target tokens per batch.
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Section 6.1: the FLOPs of Table 2 are time × devices × what one of them is taken to sustain."""
+    """Section 6.1: the FLOPs of Table 2 are time × devices × the sustained FLOP/s of one device."""
 
     table_2_flops: float
     hours: float
@@ -35,7 +35,7 @@ class DeviceTime:
 
     @property
     def flops(self) -> float:
-        """The product, which Table 2 gives with two digits."""
+        """The product, given with two digits in Table 2."""
         return self.hours * 3600 * self.devices * self.flops_per_second
 
 
@@ -48,7 +48,7 @@ def is_in_paper(preset: str) -> bool:
 
 
 def table_2_model(config: VanillaTransformerConfig) -> str | None:
-    """`base` or `big` if a model has that shape; its vocabulary and its dropout may be others, as for en-fr."""
+    """`base` or `big` if a model has that architecture; vocabulary and dropout may differ, as for en-fr."""
     shape = "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "positional_encoding"
     for preset in TABLE_2:
         published = VanillaTransformerConfig.from_preset(preset)
@@ -58,23 +58,23 @@ def table_2_model(config: VanillaTransformerConfig) -> str | None:
 
 
 def training_steps(preset: str | None) -> int:
-    """Table 3, the column "train steps"; a model that is not in it is given those of base."""
+    """Table 3, the column "train steps"; those of base for models that are not in it."""
     return 300_000 if preset == "big" else 100_000
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of Table 3 that has a number of parameters, and ours beside it."""
+    """A row of Table 3 with a number of parameters, and ours."""
 
     preset: str
     millions: int
     parameters: int
     vocabularies: tuple[int, int]
-    """The smallest and the largest vocabulary with which the model has the row's number, rounded to millions."""
+    """The smallest and largest vocabulary for which the model has the row's number, rounded to millions."""
 
 
 def table_3(vocab_size: int) -> list[Row]:
-    """Each row of Table 3 that has a number of parameters, with ours at this vocabulary."""
+    """The rows of Table 3 with a number of parameters, and ours at this vocabulary size."""
     rows = []
     for preset, millions in MILLIONS_OF_PARAMETERS.items():
         config = VanillaTransformerConfig.from_preset(preset, vocab_size=vocab_size)
@@ -90,7 +90,7 @@ def _vocabularies(millions: int, without_embedding: int, d_model: int) -> tuple[
 
 
 def most_common_vocabularies(rows: Sequence[Row]) -> tuple[tuple[int, int], list[str]]:
-    """The span of vocabularies that gives most rows their number, and the presets of the rows that it leaves out."""
+    """The range of vocabulary sizes that explains the most rows, and the presets of the rows it does not explain."""
     spans: Mapping[str, tuple[int, int]] = {row.preset: row.vocabularies for row in rows}
     agreeing = max(
         ([preset for preset, (low, high) in spans.items() if low <= start <= high] for start, _ in spans.values()),

@@ -1,4 +1,4 @@
-"""Whole models, from directory to directory: weights, settings of `generate`, and the tokenizer."""
+"""Converts model directories: weights, generation config and tokenizer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
 
 @dataclass(frozen=True)
 class Converted:
-    """A model of another type with the same logits, its tokenizer, and what a user has to know about the change."""
+    """A model of another type with the same logits, its tokenizer, and remarks for the user."""
 
     model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
     tokenizer: Any | None
@@ -52,12 +52,12 @@ def convert(source: str | Path) -> Converted:
     model_type = _model_type(source)
     if model_type != OURS and model_type not in READERS:
         raise ConversionError(
-            f"{source} is a model of the type {model_type}; those that can be converted are "
+            f"{source} is a {model_type} model, which cannot be converted; supported types: "
             f"{', '.join([*READERS, OURS])}."
         )
     model: Any = load_weights_and_config(source, torch.float32)
     tokenizer = _tokenizer(source)
-    remarks = [] if tokenizer is not None else [f"{source} has no tokenizer: the converted model has none either."]
+    remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
     if model_type == OURS:
         return as_marian(model, tokenizer, remarks)
     converted = READERS[model_type](model)
@@ -66,10 +66,10 @@ def convert(source: str | Path) -> Converted:
 
 
 def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = None) -> Converted:
-    """Our model as a Marian model, which any installation of transformers loads.
+    """Our model as a Marian model, which transformers loads without this package.
 
-    `generate` of Marian has neither Google's length penalty nor a limit for each sentence: it gets the library's
-    penalty of the same exponent, which differs by a constant and by five tokens, and one limit for all.
+    Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
+    penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
 
     Raises:
         ConversionError: Marian cannot express the model.
@@ -79,34 +79,36 @@ def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = Non
     own = {name: settings.pop(name, None) for name in _OWN_SETTINGS}
     remarks = list(remarks or ())
     if own["length_penalty_type"] == "google":
-        remarks.append("Marian has no Google length penalty: the library's is set, with the same exponent.")
+        remarks.append("Marian has no Google length penalty: the library's is used, with the same exponent.")
     if own["max_length_beyond_source"] is not None:
         settings["max_length"] = model.config.max_position_embeddings
-        remarks.append(f"Marian has one limit for all sentences: max_length is set to {settings['max_length']}.")
+        remarks.append(
+            f"Marian has one length limit for all sentences: max_length is set to {settings['max_length']}."
+        )
     marian.generation_config = _fresh(settings)
     return Converted(marian, _without_our_class(tokenizer), remarks)
 
 
 def export_marian(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
-    """Writes a Marian model, which is float32 always; what comes back a user has to know."""
+    """Writes a Marian model, always in float32, and returns remarks for the user."""
     converted = as_marian(model, tokenizer)
     converted.save(output)
     return converted.remarks
 
 
 def _as_theirs(settings: GenerationConfig) -> GenerationConfig:
-    """The same settings for our `generate`, with the library's own length penalty."""
+    """The same settings for our `generate`, with the library's length penalty."""
     return _fresh({**settings.to_diff_dict(), "length_penalty_type": "huggingface"})
 
 
 def _fresh(settings: dict[str, Any]) -> GenerationConfig:
-    """A configuration that keeps keys of our own when it is saved: one that came from a model's would lose them."""
+    """A generation config that keeps our own keys when saved: one derived from a model's config would lose them."""
     not_settings = ("_from_model_config", "transformers_version")
     return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
 
 
 def _without_our_class(tokenizer: Any | None) -> Any | None:
-    """The tokenizer as one that loads without this package; others are left as they are."""
+    """The tokenizer in a class that loads without this package; other classes are unchanged."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
     return PreTrainedTokenizerFast(
@@ -126,23 +128,20 @@ def _model_type(source: str | Path) -> str:
     except OSError as error:
         if Path(source).is_dir():
             raise
-        raise ModelNotFoundError(
-            f"There is no directory {source}, and the Hub gives no model of that name."
-        ) from error
+        raise ModelNotFoundError(f"There is no directory {source}, and no model of that name on the Hub.") from error
     except ValueError as error:
         raise ConversionError(
-            f"{source} is a model of a type that is not known; those that can be converted are "
-            f"{', '.join([*READERS, OURS])}."
+            f"{source} is a model of an unknown type; supported types: {', '.join([*READERS, OURS])}."
         ) from error
 
 
 def _tokenizer(source: str | Path) -> Any | None:
-    """The model's tokenizer in its own class, so that text and ids stay as they are; None where it has none."""
+    """The model's tokenizer in its own class, so that ids are unchanged; None if there is none."""
     try:
         return load_tokenizer(source)
     except ModelNotFoundError:
         return None
     except ImportError as error:
         raise ConversionError(
-            f"The tokenizer of {source} needs packages of its own: run `pip install sentencepiece sacremoses`."
+            f"The tokenizer of {source} needs extra packages: run `pip install sentencepiece sacremoses`."
         ) from error

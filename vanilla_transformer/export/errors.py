@@ -1,5 +1,5 @@
-"""What cannot be converted or exported."""
+"""The error of models that cannot be converted or exported."""
 
 
 class ConversionError(ValueError):
-    """A model that another system cannot express exactly, or that is of a type we do not know."""
+    """A model of an unknown type, or one that another system cannot express exactly."""

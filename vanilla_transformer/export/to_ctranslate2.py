@@ -40,7 +40,7 @@ import ctranslate2
 
 CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is no penalty,
 and in float32 the translations are those of the original model with `length_penalty=0,
-length_penalty_type="huggingface"`. Source and translation end after {positions} tokens: there are no more positions.
+length_penalty_type="huggingface"`. Sources and translations are limited to {positions} tokens.
 
 {processors}
 """

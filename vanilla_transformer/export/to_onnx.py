@@ -112,16 +112,16 @@ def _tensors(cache: Any, parts: list[str]) -> list[torch.Tensor]:
 def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "float32") -> list[str]:
     """Writes `encoder_model.onnx`, `decoder_model.onnx`, `decoder_with_past_model.onnx` and `decode.py`.
 
-    Batch and lengths are free. `int8` quantizes the matrices of products; what goes through them stays float32.
+    Batch size and lengths are dynamic. `int8` quantizes weight matrices; activations stay float32.
 
     Returns:
-        What a user has to know.
+        Remarks for the user.
 
     Raises:
         ConversionError: There is no such quantization.
     """
     if quantization not in QUANTIZATIONS:
-        raise ConversionError(f"For ONNX there is no quantization {quantization!r}; there are float32 and int8.")
+        raise ConversionError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
     output.mkdir(parents=True, exist_ok=True)
     with _traceable(model):
         _export_graphs(model, output)
@@ -130,7 +130,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
     model.config.save_pretrained(output)
     savable(model.generation_config).save_pretrained(output)
     if not save_tokenizer(tokenizer, output):
-        return ["decode.py is left out: it reads tokenizer.json, and this model's tokenizer has none."]
+        return ["decode.py is not included: it needs a tokenizer.json, which this model's tokenizer does not have."]
     shutil.copyfile(onnx_decode.__file__, output / "decode.py")
     (output / "README.md").write_text(_README.format(precision=_PRECISIONS[quantization]), encoding="utf-8")
     return []

@@ -1,4 +1,4 @@
-"""A tokenizer's types by id, and its files, for systems that take tokens and know nothing of tokenizers."""
+"""A tokenizer's vocabulary by id, and its files, for systems without a tokenizer of their own."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,10 @@ from vanilla_transformer.export.errors import ConversionError
 
 
 def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]:
-    """The source's and the target's types, each in the order of the ids; ids without a type get a name of their own.
+    """Source and target vocabulary in the order of the ids; unused ids get a placeholder.
 
     Raises:
-        ConversionError: The tokenizer has more types than the model.
+        ConversionError: The tokenizer's vocabulary is larger than the model's.
     """
     source = {index: token for token, index in tokenizer.get_vocab().items()}
     target = dict(source)
@@ -22,7 +22,7 @@ def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]
 def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
     if tokens and max(tokens) >= vocab_size:
         raise ConversionError(
-            f"The tokenizer knows {max(tokens) + 1} types and the model {vocab_size}: they do not belong together."
+            f"The tokenizer has {max(tokens) + 1} vocabulary entries but the model {vocab_size}: they do not match."
         )
     return [tokens.get(index, f"<unused-{index}>") for index in range(vocab_size)]
 

@@ -110,14 +110,14 @@ def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) ->
     heads = theirs.encoder_attention_heads
     if heads != theirs.decoder_attention_heads:
         raise ConversionError(
-            f"The encoder has {heads} attention heads and the decoder {theirs.decoder_attention_heads}: "
-            "num_heads is one number for both."
+            f"The encoder has {heads} attention heads but the decoder {theirs.decoder_attention_heads}: "
+            "num_heads must be the same for both."
         )
     narrow, d_ff = sorted((theirs.encoder_ffn_dim, theirs.decoder_ffn_dim))
     if narrow != d_ff and ACT2FN[theirs.activation_function](torch.zeros(1)).item() != 0:
         raise ConversionError(
             f"The feed-forward layers are {narrow} and {d_ff} wide, and {theirs.activation_function} of zero is not "
-            "zero: d_ff is one number for both."
+            "zero: d_ff must be the same for both."
         )
     return VanillaTransformerConfig(
         vocab_size=vocab_size,
@@ -144,16 +144,16 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
     """Raises ConversionError where d_k or d_v is not d_model / h."""
     if not config.d_k == config.d_v == config.d_model / config.num_heads:
         raise ConversionError(
-            f"In {system} the heads share d_model evenly: {config.num_heads} heads with d_k {config.d_k} and "
-            f"d_v {config.d_v} do not make {config.d_model}."
+            f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
+            f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
         )
 
 
 def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:
-    """One sentence for each setting of theirs that acts in training and has no place with us."""
+    """One sentence for each training setting of theirs that this package's model does not have."""
     names = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
     return [
-        f"{name} {getattr(theirs, name)} is left behind: the paper's model has none, and it acts in training alone."
+        f"{name} {getattr(theirs, name)} is dropped: the paper's model has none, and it affects training only."
         for name in names
         if getattr(theirs, name, 0)
     ]

@@ -20,15 +20,15 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class InspectionError(ValueError):
-    """What was asked to be seen is not there; the message says what is."""
+    """A layer, head or kind of attention that does not exist, or text that cannot be inspected."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention weights of one pass of a model, with the words that they are between.
+    """The attention weights of one forward pass of a model, with the tokens they connect.
 
-    A decoder's query reads one token and writes the next one. Its self-attention is therefore between tokens that
-    were read, and cross-attention from the tokens that are written.
+    A decoder position reads one token and predicts the next. Its self-attention is therefore between tokens that
+    were read, and its cross-attention is shown from the tokens that are predicted.
 
     Attributes:
         source: What the encoder read, ended by `</s>`.
@@ -73,7 +73,7 @@ class Attention:
             InspectionError: The model has no such layer or head, or no attention of that kind.
         """
         if kind not in self.weights:
-            raise InspectionError(f"There is no {kind!r} attention here, but {', '.join(map(repr, self.weights))}.")
+            raise InspectionError(f"There is no {kind!r} attention here, only {', '.join(map(repr, self.weights))}.")
         weights_NHQL = self.weights[kind]
         weights_HQL = _one_or_mean(weights_NHQL, layer, "layer")
         return _one_or_mean(weights_HQL, head, "head")
@@ -90,10 +90,10 @@ class Attention:
 def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None
 ) -> Attention:
-    """What a model attends to while it reads `source` and writes `target`, or its own translation if that is None.
+    """The attention of a model while it reads `source` and writes `target`, or its own translation if that is None.
 
-    The pass uses the attention that is written out (`attn_implementation="eager"`), whichever the model was loaded
-    with: the others never hold the weights. It has no dropout, even for a model in training.
+    The pass uses eager attention, whichever implementation the model was loaded with: the others never store the
+    weights. Dropout is off, even for a model in training mode.
 
     Raises:
         InspectionError: The source is empty, or longer than the model's positions.
@@ -127,7 +127,7 @@ def _encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, name: str, *, text_target: bool = False
 ) -> dict[str, torch.Tensor]:
     if not text.strip():
-        raise InspectionError(f"The {name} is empty: there is nothing to attend to.")
+        raise InspectionError(f"The {name} is empty.")
     encoded = tokenizer(text_target=text, return_tensors="pt") if text_target else tokenizer(text, return_tensors="pt")
     length = encoded["input_ids"].shape[1]
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -150,7 +150,7 @@ def _end_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int:
 
 @contextmanager
 def _written_out(model: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout and with the attention that returns its weights; as it was afterwards."""
+    """The model in evaluation mode and with eager attention, restored afterwards."""
     implementation, was_training = model.config._attn_implementation, model.training
     model.set_attn_implementation("eager")
     model.eval()
