@@ -231,15 +231,15 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
         (["export", "{tmp}/t5", "{tmp}/out", "--to", "onnx"], "of the type t5, not vanilla_transformer"),
         (
             ["export", "{model}", "{tmp}/out", "--to", "onnx", "--quantization", "int4"],
-            "for onnx there is float32, i",
+            "is not available for onnx: use float32, i",
         ),
         (
             ["export", "{model}", "{tmp}/out", "--to", "ctranslate2", "--quantization", "int4"],
-            "for ctranslate2 there is bfloat16, f",
+            "is not available for ctranslate2: use bfloat16, f",
         ),
         (
             ["export", "{model}", "{tmp}/out", "--to", "marian", "--quantization", "int8"],
-            "for marian there is f",
+            "is not available for marian: use f",
         ),
     ],
 )

@@ -135,7 +135,7 @@ def test_what_marian_cannot_express_is_refused(tiny_config, changes: dict, reaso
 
 
 def test_other_numbers_of_heads_in_encoder_and_decoder_are_refused():
-    with pytest.raises(ConversionError, match="4 attention heads and the decoder 8"):
+    with pytest.raises(ConversionError, match="4 attention heads but the decoder 8"):
         from_marian(MarianMTModel(opus(decoder_attention_heads=8)))
 
 
