@@ -176,7 +176,7 @@ def _figures(experiment: Experiment, run: Run) -> dict[str, Any]:
         return {"seed": run.recipe.seed, "diverged": True}
     summary = experiment.summary(run)
     scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
-    return {"seed": run.recipe.seed, "diverged": False, "perplexity": math.exp(summary["last_dev_nll"]), **scores}
+    return {"seed": run.recipe.seed, "diverged": False, "perplexity": math.exp(summary["last_dev_loss"]), **scores}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.reporting.summary import read_summary
 
 DIVERGED = 3
 # Processes begin as copies of one that has everything imported and has computed nothing.
@@ -57,8 +58,7 @@ class Experiment:
 
     def summary(self, run: Run) -> dict[str, Any]:
         """What is known of a run that ended well."""
-        summary: dict[str, Any] = json.loads((self.model(run) / "summary.json").read_text(encoding="utf-8"))
-        return summary
+        return read_summary(self.model(run) / "summary.json") or {}
 
     def records(self, run: Run) -> list[dict[str, Any]]:
         """The lines of the run's metrics.jsonl."""

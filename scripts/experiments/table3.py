@@ -262,7 +262,7 @@ def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
     summaries = [experiment.summary(run) for run in ended]
     for run, summary in zip(ended, summaries, strict=True):
         scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
-        perplexity = math.exp(summary["last_dev_nll"])
+        perplexity = math.exp(summary["last_dev_loss"])
         figures = {"perplexity": perplexity, **scores}
         seeds.append({"seed": run.recipe.seed, "diverged": False, "seconds": summary["seconds"], **figures})
     names = ["perplexity", *runs[0].recipe.metrics]

@@ -310,7 +310,7 @@ def _check_steps(
     steps = summary["steps"]
     if steps != values.get("max_steps", steps) and "patience" not in values:
         raise Fault(f"{steps} steps of {values['max_steps']}")
-    for name, field in (("log_steps", "loss"), ("eval_steps", "dev_nll")):
+    for name, field in (("log_steps", "loss"), ("eval_steps", "dev_loss")):
         found = [record["step"] for record in records if field in record]
         wanted = sorted({*range(values.get(name, 1), steps + 1, values.get(name, 1)), steps})
         if found != wanted and name in values:

@@ -176,7 +176,7 @@ def _command(
 
 def _training_done(run: Path) -> str:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    evaluations = sum("dev_nll" in record for record in records)
+    evaluations = sum("dev_loss" in record for record in records)
     newest, epochs = list_checkpoints(run / "checkpoints", print)[-1].step, records[-1]["epoch"]
     return f"{newest:,} steps, {epochs:,.0f} epochs, {newest // 10:,} checkpoints, {evaluations:,} evaluations"
 

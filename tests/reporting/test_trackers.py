@@ -67,7 +67,7 @@ def test_tensorboard_gets_what_metrics_jsonl_gets_under_the_name_of_the_output(r
     run("tensorboard", max_steps=8)
     events = EventAccumulator(str(directory / "trackers" / "my-model"))
     events.Reload()
-    for name in ("loss", "learning_rate", "tokens_per_second", "dev_nll"):
+    for name in ("loss", "learning_rate", "tokens_per_second", "dev_loss"):
         figures = {event.step: event.value for event in events.Scalars(name)}
         assert figures == recorded(directory, name) and list(figures) == [2, 4, 6, 8]
     settings = [path.read_text() for path in (directory / "trackers" / "my-model").rglob("hparams.yml")]
@@ -146,7 +146,7 @@ def test_a_tracker_of_ones_own_is_taken_by_its_name(run, tmp_path, monkeypatch):
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "mine", Mine)
     run("mine")
     losses = ("loss", "learning_rate", "tokens_per_second")
-    measured = ("dev_nll", "dev_perplexity")
+    measured = ("dev_loss", "dev_perplexity")
     assert told == [264, (2, *losses), (2, *measured), (4, *losses), (4, *measured), (4, "dev/chrf")]
 
 

@@ -90,7 +90,7 @@ def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(pairs, tmp_
         files = [tmp_path / "table" / f"{row['row']}-{seed}" / "model" / "summary.json" for seed in (1, 2)]
         summaries = [json.loads(file.read_text()) for file in files]
         for name, values in {
-            "perplexity": [math.exp(summary["last_dev_nll"]) for summary in summaries],
+            "perplexity": [math.exp(summary["last_dev_loss"]) for summary in summaries],
             "chrf": [summary["scores"]["dev"][0]["value"] for summary in summaries],
         }.items():
             low, high = sorted(values)

@@ -186,7 +186,7 @@ def test_the_loss_falls_and_is_written_down(undisturbed):
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0]
     assert [record["step"] for record in records if "loss" in record] == [4, 8, 12, 16, 20, 24, 28, 30]
-    assert [record["step"] for record in records if "dev_nll" in record] == [10, 20, 30]
+    assert [record["step"] for record in records if "dev_loss" in record] == [10, 20, 30]
 
 
 def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
@@ -536,6 +536,7 @@ def as_of_an_earlier_version(run, data):
         if (checkpoint / "progress.json").exists():
             progress = json.loads((checkpoint / "progress.json").read_text()) | {"data": data}
             del progress["dev"]
+            progress["best_dev_nll"] = progress.pop("best_dev_loss")
             (checkpoint / "progress.json").write_text(json.dumps(progress))
             manifest = json.loads((checkpoint / "manifest.json").read_text())
             payload = (checkpoint / "progress.json").read_bytes()

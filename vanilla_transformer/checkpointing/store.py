@@ -35,7 +35,7 @@ class Progress:
     window_loss: float = 0.0
     window_tokens: int = 0
     window_seconds: float = 0.0
-    best_dev_nll: float | None = None
+    best_dev_loss: float | None = None
     best_step: int = 0
     evaluations_without_gain: int = 0
     processes: int = 1
@@ -70,7 +70,10 @@ class Checkpoint:
 
     def progress(self) -> Progress:
         """The state of the loop when the checkpoint was written."""
-        return Progress(**json.loads((self.path / PROGRESS).read_text()))
+        values = json.loads((self.path / PROGRESS).read_text())
+        if "best_dev_nll" in values:  # As earlier versions called it.
+            values["best_dev_loss"] = values.pop("best_dev_nll")
+        return Progress(**values)
 
 
 def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Checkpoint]:

@@ -22,8 +22,8 @@ _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
     ("peak is", "peak_source", str),
     ("peak memory", "peak_memory_bytes", lambda size: _bytes(size)),
     ("last training loss", "last_loss", "{:.3f}".format),
-    ("dev loss, last", "last_dev_nll", "{:.4f}".format),
-    ("dev loss, best", "best_dev_nll", "{:.4f}".format),
+    ("dev loss, last", "last_dev_loss", "{:.4f}".format),
+    ("dev loss, best", "best_dev_loss", "{:.4f}".format),
 ]
 
 

@@ -13,7 +13,7 @@ def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path) -> None:
     figure = Figure(figsize=(8, 6), layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     _plot(losses, records, "loss", "train, with dropout and label smoothing")
-    _plot(losses, records, "dev_nll", "dev, without either")
+    _plot(losses, records, "dev_loss", "dev, without either")
     _plot(rates, records, "learning_rate", "Eq. 3")
     losses.set_ylabel("loss, nats per target token")
     rates.set_ylabel("learning rate")

@@ -348,10 +348,10 @@ def _training_lines(summary: Summary) -> list[str]:
         f"{'; '.join(summary.describe_cost())}.",
         f"The weights are {describe_weights(summary.averaged_steps)}.",
     ]
-    if summary.best_dev_nll is not None:
+    if summary.best_dev_loss is not None:
         lines.append(
-            f"Loss on dev: {summary.last_dev_nll:.4f} nats per target token at the end, {summary.best_dev_nll:.4f} at "
-            f"best (step {summary.best_dev_step:,}), before averaging."
+            f"Loss on dev: {summary.last_dev_loss:.4f} nats per target token at the end, {summary.best_dev_loss:.4f} "
+            f"at best (step {summary.best_dev_step:,}), before averaging."
         )
     return lines
 

@@ -31,9 +31,9 @@ class Summary:
     flops: float
     seconds: float
     last_loss: float | None
-    best_dev_nll: float | None
+    best_dev_loss: float | None
     best_dev_step: int | None
-    last_dev_nll: float | None
+    last_dev_loss: float | None
     peak_memory_bytes: int
     device: str
     processes: int
@@ -48,9 +48,9 @@ class Summary:
     def describe(self) -> str:
         """The summary as a sentence."""
         losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
-        if self.best_dev_nll is not None:
-            best = f"{self.best_dev_nll:.4f} (step {self.best_dev_step:,})"
-            losses.append(f"dev loss {self.last_dev_nll:.4f}, at best {best}")
+        if self.best_dev_loss is not None:
+            best = f"{self.best_dev_loss:.4f} (step {self.best_dev_step:,})"
+            losses.append(f"dev loss {self.last_dev_loss:.4f}, at best {best}")
         return (
             f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
             f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
@@ -91,7 +91,10 @@ def read_summary(file: Path) -> dict[str, Any] | None:
         summary = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON ({error}): remove it to continue without it.") from None
-    return summary if isinstance(summary, dict) else None
+    if not isinstance(summary, dict):
+        return None
+    # Earlier versions had other names.
+    return {name.replace("dev_nll", "dev_loss"): value for name, value in summary.items()}
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:

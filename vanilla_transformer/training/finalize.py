@@ -122,7 +122,7 @@ def _summarise(
     memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
     peak = device_peak(model.device, recipe.precision)
     peak_of_all = peak.flops_per_second * progress.processes
-    last = {name: record[name] for record in records for name in ("loss", "dev_nll") if name in record}
+    last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}
     return Summary(
         steps=progress.step,
         epochs=epochs,
@@ -133,9 +133,9 @@ def _summarise(
         flops=flops,
         seconds=progress.seconds,
         last_loss=last.get("loss"),
-        last_dev_nll=last.get("dev_nll"),
-        best_dev_nll=progress.best_dev_nll,
-        best_dev_step=progress.best_step if progress.best_dev_nll is not None else None,
+        last_dev_loss=last.get("dev_loss"),
+        best_dev_loss=progress.best_dev_loss,
+        best_dev_step=progress.best_step if progress.best_dev_loss is not None else None,
         target_tokens_per_second=progress.target_tokens / progress.seconds,
         peak_memory_bytes=memory,
         device=describe_device(model.device, progress.processes),

@@ -332,16 +332,16 @@ class TrainingLoop:
         """Measures the loss on `dev`, without smoothing or dropout."""
         if self.dev is None:
             return
-        nll, progress = self._dev_nll(self.dev), self.progress
-        if not math.isfinite(nll):
+        loss, progress = self._dev_loss(self.dev), self.progress
+        if not math.isfinite(loss):
             raise self._divergence("The loss on dev is")
-        if progress.best_dev_nll is None or nll < progress.best_dev_nll:
-            progress.best_dev_nll, progress.best_step, progress.evaluations_without_gain = nll, progress.step, 0
+        if progress.best_dev_loss is None or loss < progress.best_dev_loss:
+            progress.best_dev_loss, progress.best_step, progress.evaluations_without_gain = loss, progress.step, 0
         else:
             progress.evaluations_without_gain += 1
-        perplexity = math.exp(min(nll, 700.0))
-        words = f"dev: nll {nll:.4f} · perplexity {perplexity:.2f}"
-        self._record({"dev_nll": nll, "dev_perplexity": perplexity}, words)
+        perplexity = math.exp(min(loss, 700.0))
+        words = f"dev: loss {loss:.4f} · perplexity {perplexity:.2f}"
+        self._record({"dev_loss": loss, "dev_perplexity": perplexity}, words)
 
     @torch.no_grad()
     def _check_last_update(self, step: LocalStep) -> None:
@@ -360,7 +360,7 @@ class TrainingLoop:
             raise self._divergence("There are weights that are")
 
     @torch.no_grad()
-    def _dev_nll(self, dev: PreparedCorpus) -> float:
+    def _dev_loss(self, dev: PreparedCorpus) -> float:
         """Mean loss of an item, without smoothing: of a target token its negative log-likelihood, in nats."""
         total, items = torch.zeros_like(self.unread_loss), 0
         self.plain_model.eval()
