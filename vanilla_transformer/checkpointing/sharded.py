@@ -1,8 +1,10 @@
-"""Fully sharded data parallel: a process holds a part of every weight and of its moments; checkpoints hold them whole.
+"""Fully sharded data parallel: each process holds a shard of weights and optimizer, checkpoints hold them in full.
 
-So a run that is sharded goes on with any number of processes, sharded or not.
+So a sharded run can resume with any number of processes, sharded or not.
 """
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +14,28 @@ from accelerate.checkpointing import load_accelerator_state
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import OPTIMIZER_NAME, DistributedType
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
 from vanilla_transformer.checkpointing.averaging import read_weights
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether a process holds only a part of the weights."""
+    """Whether each process holds only a shard of the weights."""
     return accelerator.distributed_type == DistributedType.FSDP
 
 
 def shard(model: PreTrainedModel, accelerator: Accelerator) -> None:
-    """Divides the weights among the processes, in place, layer by layer; to be called before there is an optimizer.
+    """Shards the weights among the processes, in place, layer by layer; call it before creating the optimizer.
 
-    Deviation from accelerate's own division, which makes one unit of two of the modules that share the embedding and
-    leaves the third to another: torch refuses that. Here the embedding belongs to the whole model.
+    accelerate's own wrapping puts two of the modules that share the embedding into one unit and the third into
+    another, which torch refuses. Here the embedding belongs to the root.
     """
     plugin = accelerator.state.fsdp_plugin
     settings: dict[str, Any] = {
@@ -40,26 +46,28 @@ def shard(model: PreTrainedModel, accelerator: Accelerator) -> None:
     for layer in layers:
         fully_shard(layer, reshard_after_forward=plugin.reshard_after_forward, **settings)
     fully_shard(model, **settings)
-    # All is divided, and accelerate must not look for layers, whose classes have other names by now.
+    # Everything is sharded: accelerate must not look for layers, whose classes have other names by now.
     plugin.auto_wrap_policy = None
 
 
-def gather_full_state(state: dict[str, Any], *, keep: bool) -> dict[str, Any]:
-    """`state` with each divided tensor put together, in main memory; all processes call it, for those that keep it.
-
-    Elsewhere nothing is left in the place of such a tensor, so that one machine holds the whole state once.
-    """
-
-    def put_together(value: Any) -> Any:
-        if not isinstance(value, DTensor):
-            return value
-        tensor = value.full_tensor()
-        return tensor.cpu() if keep else None
-
-    return tree_map(put_together, state)
+# The options under which the main process alone holds the full state, after gathering and before loading.
+_GATHERED = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_FROM_MAIN = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
-@torch.no_grad()
+def gather_full_state(model: torch.nn.Module, optimizer: AcceleratedOptimizer) -> dict[str, Any]:
+    """Weights and optimizer state as without sharding, in memory of the main process; all processes call it."""
+    weights, state = get_state_dict(model, optimizer.optimizer, options=_GATHERED)
+    if not weights:
+        return {}
+    # torch names tied weights twice and numbers nothing; checkpoints of any run name them once and number them.
+    numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    return {
+        "weights": OrderedDict((name, weights[name]) for name in numbers),
+        "optimizer": _with_parameters(state, numbers),
+    }
+
+
 def load_full_state(
     directory: Path,
     accelerator: Accelerator,
@@ -67,21 +75,30 @@ def load_full_state(
     optimizer: AcceleratedOptimizer,
     schedule: AcceleratedScheduler,
 ) -> None:
-    """Takes from a checkpoint what this process holds of its weights and moments, and the rest as it is."""
-    weights = read_weights(directory)
-    for name, parameter in model.named_parameters():
-        parameter.copy_(_divided_as(parameter, weights[name]))
-    moments = torch.load(directory / f"{OPTIMIZER_NAME}.bin", map_location="cpu", weights_only=True)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, state in moments["state"].items():
-        for name, value in state.items():
-            if value.shape == parameters[number].shape:
-                state[name] = _divided_as(parameters[number], value)
-    optimizer.load_state_dict(moments)
+    """Loads a checkpoint: the main process reads it and sends each process its shard; random states are its own.
+
+    Weights and optimizer state are set one after the other: `set_state_dict` expects no weights of a process that
+    gives none, and the main one would wait for it.
+    """
+    weights: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    if accelerator.is_main_process:
+        saved = read_weights(directory)
+        name_of = {parameter: name for name, parameter in model.named_parameters()}
+        every = model.named_parameters(remove_duplicate=False)
+        weights = {name: saved[name_of[parameter]] for name, parameter in every}
+        numbered = torch.load(directory / f"{OPTIMIZER_NAME}.bin", map_location="cpu", weights_only=True)
+        state = _with_parameters(numbered, dict(enumerate(name_of.values())))
+    set_model_state_dict(model, weights, options=_FROM_MAIN)
+    set_optimizer_state_dict(model, optimizer.optimizer, state, options=_FROM_MAIN)
     load_accelerator_state(str(directory), [], [], [schedule], [], accelerator.process_index)
 
 
-def _divided_as(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    if not isinstance(parameter, DTensor):
-        return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+def _with_parameters(state: Mapping[str, Any], names: Mapping[Any, Any]) -> dict[str, Any]:
+    """The state of an optimizer with other names, or numbers, of its parameters."""
+    return {
+        "state": {names[parameter]: values for parameter, values in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[parameter] for parameter in group["params"]]} for group in state["param_groups"]
+        ],
+    }

@@ -127,12 +127,13 @@ class CheckpointWriter:
         )
         if not accelerator.is_main_process and not is_sharded(accelerator):
             return lambda: None
-        state = {
-            "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),
-            "optimizer": self.optimizer.state_dict(),
-        }
         if is_sharded(accelerator):
-            state = gather_full_state(state, keep=accelerator.is_main_process)
+            state = gather_full_state(self.model, self.optimizer)
+        else:
+            state = {
+                "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),
+                "optimizer": self.optimizer.state_dict(),
+            }
         if not accelerator.is_main_process:
             return lambda: None
         return partial(_write_large, state if self._synchronous else self._copied(state), unfinished)
