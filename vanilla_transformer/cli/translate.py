@@ -230,7 +230,7 @@ class Translate:
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
     tasks: OptionalInt = None
     """Cut the input into so many parts of about equal size, and translate each into a file of its own."""
-    task: OptionalInt = None
+    task_number: Annotated[int | None, arg(name="task", metavar="INT", help_behavior_hint="")] = None
     """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
     workers: OptionalInt = None
     """Tasks at a time (default: one for each accelerator, or one where there is none)."""
@@ -279,9 +279,10 @@ class Translate:
     def _refuse_options_of_tasks(self) -> None:
         if len(self.inputs) > 1:
             raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
-        for name in ("task", "workers", "engine", "engine_options", "source_column"):
+        for name in ("task_number", "workers", "engine", "engine_options", "source_column"):
             if getattr(self, name) not in (None, ()):
-                raise UsageError(f"--{name.replace('_', '-')} is for numbered tasks: give --output DIR --tasks N.")
+                option = name.removesuffix("_number").replace("_", "-")
+                raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
 
     def _run_tasks(self) -> None:
         """Does all tasks, or one, or has an engine do them."""
@@ -292,15 +293,15 @@ class Translate:
             raise UsageError("--tasks needs files to read and an --output directory.")
         if self.resume:
             raise UsageError("--resume is for one file: tasks always go on where they were.")
-        if self.task is not None and not 0 <= self.task < self.tasks:
+        if self.task_number is not None and not 0 <= self.task_number < self.tasks:
             raise UsageError(f"--task counts from 0 to {self.tasks - 1}, the last of --tasks {self.tasks}.")
         if self.engine_options and self.engine is None:
             raise UsageError("--engine-options is for an --engine.")
         if Path(self.output).is_file():
             raise UsageError(f"{self.output} is a file, and tasks need a directory.")
         cut(self.inputs, self.tasks)  # Refuses what cannot be cut, once for all.
-        if self.task is not None:
-            self.task_runner()(self.task)
+        if self.task_number is not None:
+            self.task_runner()(self.task_number)
         elif self.engine is not None:
             self._run_on_engine()
         else:

@@ -85,5 +85,5 @@ def _settings(executor: type, engine: str, options: Sequence[str]) -> dict[str, 
     needed = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
     missing = [f"{name}=..." for name in needed if name not in settings]
     if missing:
-        raise TaskError(f"--engine {engine} needs --engine-options {' '.join(missing)}")
+        raise TaskError(f"--engine {engine} needs {', '.join(missing)} as --engine-options")
     return settings

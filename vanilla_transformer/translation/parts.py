@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -36,35 +37,33 @@ def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
     Raises:
         PartsError: A part would have to begin and end within what has to be read as a whole.
     """
-    wholes = [piece for path in inputs for piece in _wholes(path)]
-    sizes = [size for _, size in wholes]
-    starts = list(itertools.accumulate(sizes, initial=0))
-    borders = [starts[-1] * task // tasks for task in range(tasks + 1)]
+    wholes = [whole for path in inputs for whole in _wholes(path)]
+    starts = list(itertools.accumulate((size for _, size in wholes), initial=0))
+    borders = [starts[-1] * number // tasks for number in range(tasks + 1)]
     parts: list[list[Piece]] = [[] for _ in range(tasks)]
     for (piece, size), first in zip(wholes, starts, strict=False):
-        if piece.kind == "plain":
-            for task in range(tasks):
-                start, end = max(borders[task], first), min(borders[task + 1], first + size)
-                if start < end:
-                    parts[task].append(Piece(piece.path, start - first, end - first, "plain"))
-        else:
-            middle = first + size / 2
-            parts[next(task for task in range(tasks) if middle < borders[task + 1] or task == tasks - 1)].append(piece)
-    for task, part in enumerate(parts):
-        for (piece, size), first in zip(wholes, starts, strict=False):
-            if not part and piece.kind != "plain" and first <= borders[task] < first + size:
-                raise PartsError(_cannot_be_cut(piece.path, piece.kind, tasks))
+        if piece.kind != "plain":
+            parts[min(bisect_right(borders, first + size / 2), tasks) - 1].append(piece)
+            continue
+        for number in range(bisect_right(borders, first) - 1, bisect_left(borders, first + size)):
+            start, end = max(borders[number], first), min(borders[number + 1], first + size)
+            if start < end:
+                parts[number].append(Piece(piece.path, start - first, end - first, "plain"))
+    for number, part in enumerate(parts):
+        around = bisect_right(starts, borders[number]) - 1
+        if not part and around < len(wholes) and wholes[around][0].kind != "plain":
+            raise PartsError(_cannot_be_cut(wholes[around][0], tasks))
     return parts
 
 
-def _cannot_be_cut(path: str, kind: str, tasks: int) -> str:
-    if kind == "gzip":
+def _cannot_be_cut(piece: Piece, tasks: int) -> str:
+    if piece.kind == "gzip":
         return (
-            f"For {tasks} tasks {path} would have to be cut, and a .gz file can be read from its beginning alone: "
+            f"For {tasks} tasks {piece.path} would have to be cut, and a .gz file can be read from its beginning alone: "
             "give fewer --tasks, more files of about equal size, or the text unpacked."
         )
     return (
-        f"For {tasks} tasks a row group of {path} would have to be cut, which is the least that is read of a Parquet "
+        f"For {tasks} tasks a row group of {piece.path} would have to be cut, which is the least that is read of a Parquet "
         "file: give fewer --tasks."
     )
 
