@@ -59,12 +59,12 @@ def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
 def _cannot_be_cut(piece: Piece, tasks: int) -> str:
     if piece.kind == "gzip":
         return (
-            f"For {tasks} tasks {piece.path} would have to be cut, and a .gz file can be read from its beginning alone: "
+            f"For {tasks} tasks {piece.path} would have to be cut, and a .gz file can be read from its start alone: "
             "give fewer --tasks, more files of about equal size, or the text unpacked."
         )
     return (
-        f"For {tasks} tasks a row group of {piece.path} would have to be cut, which is the least that is read of a Parquet "
-        "file: give fewer --tasks."
+        f"For {tasks} tasks a row group of {piece.path} would have to be cut, which is the least that is read of a "
+        "Parquet file: give fewer --tasks."
     )
 
 
