@@ -177,4 +177,5 @@ for family, models in FAMILIES.items():
     AutoTokenizer.register(family, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
 
 _register_pipelines()
-VanillaTransformerConfig.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
+for _config in (VanillaTransformerConfig, RecurrentEncoderDecoderConfig):
+    _config.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[union-attr]

@@ -61,7 +61,7 @@ def small_windows() -> None:
     """A fault put in on purpose: windows of a few lines."""
     from vanilla_transformer.translation import lines
 
-    lines.CHUNK_LINES = dict.fromkeys(lines.CHUNK_LINES, WINDOW)
+    lines.WINDOW = dict.fromkeys(lines.WINDOW, WINDOW)
 
 
 # --- text that changes under a run -----------------------------------------------------------------------------------

@@ -181,8 +181,8 @@ def test_a_saved_model_loads_by_the_auto_classes(tmp_path, source, labels):
     assert isinstance(AutoConfig.from_pretrained(tmp_path), RecurrentEncoderDecoderConfig)
     assert isinstance(AutoModel.from_pretrained(tmp_path), RecurrentEncoderDecoderModel)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight
-    assert loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight
+    assert loaded.lm_head.weight is loaded.model.encoder.embedding.weight
+    assert loaded.lm_head.weight is loaded.model.decoder.embedding.weight
     torch.testing.assert_close(loaded(**source, labels=labels).loss, model(**source, labels=labels).loss)
 
 
@@ -226,12 +226,19 @@ def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, la
         ({"d_model": 15}, "d_model must be even, not 15"),
         ({"attention": "bahdanau", "attention_window": 3}, "cannot be combined with attention='bahdanau'"),
         ({"num_layers": 0}, "num_layers must be a whole number from 1"),
+        ({"initializer_range": -1.0}, "initializer_range must be a number above 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, said):
     with pytest.raises(ValueError, match=said):
         RecurrentEncoderDecoderConfig(**settings)
+
+
+def test_weights_start_as_luongs_at_his_width():
+    model = make(d_model=1000, num_layers=1, initializer_range=None)
+    largest = max(weight.abs().max().item() for weight in model.parameters())
+    assert model.config.initializer_range == pytest.approx(0.1) and 0.099 < largest <= 0.1
 
 
 def test_what_the_decoder_cannot_start_from_is_refused(source, labels):

@@ -22,7 +22,17 @@ TASK = get_task("translation")
 
 LAPTOP = DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=True)
 GPU = DeviceFacts("cuda", cores=8, memory=80 * 10**9, bfloat16=True)
-MAY_STAY_OPEN = {"tokenizer", "source_column", "target_column", "max_grad_norm", "patience"}
+MAY_STAY_OPEN = {
+    "cell",
+    "attention",
+    "attention_window",
+    "learning_rate",
+    "tokenizer",
+    "source_column",
+    "target_column",
+    "max_grad_norm",
+    "patience",
+}
 
 
 def chosen(pairs, device, **given):

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
@@ -85,3 +86,22 @@ def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -
     output = classified * config.d_model * outputs
     layers = [getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder")]
     return float(6 * (layers[0] * encoder + layers[1] * decoder + output))
+
+
+def recurrent_training_flops(config: RecurrentEncoderDecoderConfig, *lengths: np.ndarray) -> float:
+    """As `training_flops`, of a recurrent encoder-decoder over pairs of these lengths."""
+    s, t = (length.astype(np.float64) for length in lengths)
+    square, gates = config.d_model**2, {"lstm": 4, "gru": 3}[config.cell]
+    attends = config.attention != "none"
+    feeds = config.attention == "bahdanau" or (attends and config.input_feeding)
+    # Two directions of half the width multiply three quarters of what one of the whole width does.
+    encoder = config.num_layers * gates * square * (1.5 if config.bidirectional else 2)
+    decoder = (2 * config.num_layers + feeds) * gates * square
+    products = s.sum() * encoder + t.sum() * (decoder + config.d_model * config.vocab_size)
+    if attends:
+        additive = config.attention in ("bahdanau", "luong-concat")
+        keys = 0 if config.attention == "luong-dot" else square
+        readout = 6 * square if config.attention == "bahdanau" else 2 * square
+        products += s.sum() * keys + t.sum() * (readout + additive * square) + (s * t).sum() * 2 * config.d_model
+        products += t.sum() * square * (config.attention_window is not None)
+    return float(6 * products)

@@ -1,5 +1,6 @@
 """Sizes and settings of the recurrent encoder-decoders that the paper replaced."""
 
+import math
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -29,7 +30,8 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
         bidirectional: The encoder reads the source in both directions, each with half of the width.
         dropout: On embeddings, between layers and on the output (Zaremba et al. 2014); never within the recurrence.
         label_smoothing: ε_ls of the training loss, as the Transformer's; the models of 2014 and 2015 had none.
-        initializer_range: Weights start uniform between minus and plus this (Luong et al. 2015, section 4.1).
+        initializer_range: Weights start uniform between minus and plus this; by default √(10 / d_model), which at
+            the width of Luong et al. (2015, section 4.1), 1,000, is their 0.1. Narrow models barely learn from 0.1.
         tie_word_embeddings: One matrix for source, target and output; otherwise three.
     """
 
@@ -52,7 +54,7 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     bidirectional: bool = True
     dropout: float | int = 0.2
     label_smoothing: float | int = 0.0
-    initializer_range: float = 0.1
+    initializer_range: float | None = None
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
     use_cache: bool = True
@@ -85,6 +87,10 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
             raise ValueError(f"Each direction has half of the width: d_model must be even, not {self.d_model}.")
         if self.attention_window is not None and not self.attention.startswith("luong"):
             raise ValueError(f"attention_window is Luong's: it cannot be combined with attention={self.attention!r}.")
+        if self.initializer_range is None:
+            self.initializer_range = (10 / self.d_model) ** 0.5
+        if not isinstance(self.initializer_range, float) or not 0 < self.initializer_range < math.inf:
+            raise ValueError(f"initializer_range must be a number above 0, not {self.initializer_range!r}.")
         super().__post_init__(**kwargs)
 
 

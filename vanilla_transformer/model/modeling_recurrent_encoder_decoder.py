@@ -140,9 +140,10 @@ class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Luong et al. 2015, section 4.1: uniform from -0.1 to 0.1."""
+        """Luong et al. 2015, section 4.1: uniform around zero."""
         if isinstance(module, nn.Linear | nn.Embedding | nn.LSTM | nn.GRU | SourceAttention):
             bound = self.config.initializer_range
+            assert bound is not None
             for parameter in module.parameters(recurse=False):
                 init.uniform_(parameter, -bound, bound)
 
@@ -165,7 +166,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.rnn = _recurrence(config, config.d_model, 2 if config.bidirectional else 1)
         self.post_init()
@@ -186,7 +187,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds.")
-        embedded_BSD = self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
+        embedded_BSD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
         if attention_mask is None:
             states_BSD, last = self.rnn(embedded_BSD)
         else:
@@ -224,7 +225,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__(config)
         width = config.d_model
-        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        self.embedding = nn.Embedding(config.vocab_size, width)
         self.dropout = nn.Dropout(config.dropout)
         attends = config.attention != "none"
         self.is_bahdanau = config.attention == "bahdanau"
@@ -267,7 +268,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             raise ValueError("Give either decoder_input_ids (or labels) or decoder_inputs_embeds.")
         if encoder_outputs is None or encoder_outputs.hidden is None:
             raise ValueError("encoder_outputs must be what this model's encoder returns, its last states included.")
-        embedded_BTD = self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
+        embedded_BTD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
         values_BSD = encoder_outputs.last_hidden_state
         assert values_BSD is not None
         state = past_key_values or self.start(encoder_outputs)
@@ -420,7 +421,7 @@ class RecurrentDecoding:
         """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
         if tokens_NW.numel() > len(self.state.fed):
             self.reorder(torch.zeros_like(tokens_NW))
-        embedded_B1D = self.decoder.embed_tokens(tokens_NW.reshape(-1, 1))
+        embedded_B1D = self.decoder.embedding(tokens_NW.reshape(-1, 1))
         hidden_B1D, _, self.state = self.decoder.advance(embedded_B1D, self.state, self.values_NSD, self.mask_NS)
         return self.model._project(hidden_B1D[:, -1]).float()
 
@@ -445,7 +446,7 @@ class RecurrentDecoding:
 class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
     """Encoder and decoder, without the projection to the vocabulary."""
 
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+    _tied_weights_keys = {"decoder.embedding.weight": "encoder.embedding.weight"}
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__(config)
@@ -455,11 +456,11 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Module:
         """The embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
-        return self.encoder.embed_tokens
+        return self.encoder.embedding
 
     def set_input_embeddings(self, value: Any) -> None:
         """Puts another embedding in the place of the source's."""
-        self.encoder.embed_tokens = value
+        self.encoder.embedding = value
 
     @can_return_tuple
     def forward(
@@ -520,8 +521,8 @@ class RecurrentEncoderDecoderForConditionalGeneration(
     """A recurrent encoder-decoder with its output projection, trained and searched as the Transformer is."""
 
     _tied_weights_keys = {
-        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
-        "lm_head.weight": "model.encoder.embed_tokens.weight",
+        "model.decoder.embedding.weight": "model.encoder.embedding.weight",
+        "lm_head.weight": "model.encoder.embedding.weight",
     }
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:

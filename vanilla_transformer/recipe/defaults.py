@@ -64,6 +64,7 @@ class SizePreset:
 MODEL_FIELDS = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
+    *("cell", "attention", "attention_window"),
 )
 
 # The one table to tune. Small corpora follow what is published for Multi30k (4+4 layers of width 128, dropout 0.3),
@@ -91,6 +92,8 @@ LEAST_BATCHES = 4
 MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter ones raise the rate to where small post-norm models stop learning; the paper's is the longest.
 WARMUP = (2_000, 4_000)
+# The field's for recurrent models (Luong et al. 2015 clip to 5), whose rate is their own and not Eq. 3's.
+RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 EVALUATIONS = CHECKPOINTS = 50
 
 
@@ -129,6 +132,8 @@ def resolve(
     fill(*_choose_batches(recipe, task, device, batch_tokens))
     steps, warmup_steps, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
     fill({"max_steps": steps, "warmup_steps": warmup_steps}, sentence)
+    if recipe.architecture == "recurrent":
+        fill(*_choose_recurrent_optimisation(recipe))
     fill(*_choose_intervals(recipe, steps))
     return ResolvedRecipe.from_recipe(recipe), sentences
 
@@ -223,12 +228,20 @@ def _choose_length(
     else:
         steps, reason = recipe.max_steps, "as asked"
     warmup = min(max(steps // 10, WARMUP[0]), WARMUP[1])
+    if recipe.architecture == "recurrent":
+        warmup = min(max(steps // 10, 1), RECURRENT_WARMUP)
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
         f"Length: {steps:,} steps, about {steps / steps_per_epoch:.2g} epochs{time} ({reason}); "
         f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps."
     )
     return steps, warmup, sentence
+
+
+def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]:
+    rate, norm = recipe.learning_rate or RECURRENT_LEARNING_RATE, recipe.max_grad_norm or RECURRENT_GRAD_NORM
+    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, gradients clipped to {norm:g}."
+    return {"learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_intervals(recipe: Recipe, steps: int) -> tuple[dict[str, Any], str]:

@@ -7,16 +7,21 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.analysis.cost import training_flops
+from vanilla_transformer.analysis.cost import recurrent_training_flops, training_flops
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
+    RecurrentEncoderDecoderForConditionalGeneration,
+)
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.recurrent import recurrent_config
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
@@ -41,33 +46,54 @@ class Translation:
 
         check_names(recipe.metrics)
 
-    def config(self, recipe: Recipe) -> VanillaTransformerConfig:
+    def config(self, recipe: Recipe) -> VanillaTransformerConfig | RecurrentEncoderDecoderConfig:
         """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
+        if recipe.architecture == "recurrent":
+            return recurrent_config(recipe)
+        for name in ("cell", "attention", "attention_window"):
+            if getattr(recipe, name) is not None:
+                raise RecipeError(f"{name} is for recurrent models: leave it out, or add architecture: recurrent.")
         given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}
         config = VanillaTransformerConfig.from_preset(recipe.preset or "base", **given)
         # Only learned positions have an end: it must lie beyond the longest source and the 50 tokens that may follow.
         config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length + 50)
         return config
 
-    def build(self, recipe: Recipe) -> VanillaTransformerForConditionalGeneration:
+    def build(
+        self, recipe: Recipe
+    ) -> VanillaTransformerForConditionalGeneration | RecurrentEncoderDecoderForConditionalGeneration:
         """The model that the recipe describes, with random weights, and with the recipe's search for `generate`."""
-        model = VanillaTransformerForConditionalGeneration(self.config(recipe))
+        config = self.config(recipe)
+        model: VanillaTransformerForConditionalGeneration | RecurrentEncoderDecoderForConditionalGeneration
+        if isinstance(config, RecurrentEncoderDecoderConfig):
+            model = RecurrentEncoderDecoderForConditionalGeneration(config)
+        else:
+            model = VanillaTransformerForConditionalGeneration(config)
         model.generation_config = paper_generation_config(
             model.config, recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type
         )
         return model
 
-    def training_flops(self, config: VanillaTransformerConfig, *lengths: np.ndarray) -> float:
+    def training_flops(
+        self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig, *lengths: np.ndarray
+    ) -> float:
         """Operations of one training pass over pairs of these lengths, as Table 2 counts them."""
+        if isinstance(config, RecurrentEncoderDecoderConfig):
+            return recurrent_training_flops(config, *lengths)
         return training_flops(config, *lengths)
 
-    def numbers_kept(self, config: VanillaTransformerConfig) -> int:
+    def numbers_kept(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> int:
         """Those of all layers of both stacks, and of the logits."""
+        if isinstance(config, RecurrentEncoderDecoderConfig):
+            return 2 * config.num_layers * 10 * config.d_model + 4 * config.vocab_size
         in_layer = 20 * config.d_model + 4 * config.d_ff
         return (config.encoder_layers + config.decoder_layers) * in_layer + 4 * config.vocab_size
 
-    def describe(self, config: VanillaTransformerConfig) -> str:
+    def describe(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> str:
         """Layers, width and dropout."""
+        if isinstance(config, RecurrentEncoderDecoderConfig):
+            kind = f"{config.num_layers}+{config.num_layers} {config.cell.upper()} layers of width {config.d_model}"
+            return f"{kind} with the attention {config.attention} and dropout {config.dropout:g}"
         layers = f"{config.encoder_layers}+{config.decoder_layers} layers"
         return f"{layers} of width {config.d_model} with dropout {config.dropout:g}"
 

@@ -137,7 +137,8 @@ class TrainingLoop:
         if is_sharded(accelerator):
             shard(model, accelerator)
         optimizer = make_optimizer(model.parameters(), recipe, accelerator.device)
-        schedule = make_schedule(optimizer, self.config.d_model, recipe.warmup_steps, recipe.learning_rate_scale)
+        rates = recipe.warmup_steps, recipe.learning_rate_scale, recipe.learning_rate
+        schedule = make_schedule(optimizer, self.config.d_model, *rates)
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
         self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, logger.info)

@@ -20,6 +20,10 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, dev
     )
 
 
-def make_schedule(optimizer: torch.optim.Optimizer, d_model: int, warmup_steps: int, scale: float) -> LambdaLR:
-    """Eq. 3 as a schedule of torch, which counts the steps already done."""
+def make_schedule(
+    optimizer: torch.optim.Optimizer, d_model: int, warmup_steps: int, scale: float, constant: float | None = None
+) -> LambdaLR:
+    """Eq. 3, or a constant rate after the warm-up, as a schedule of torch, which counts the steps already done."""
+    if constant is not None:
+        return LambdaLR(optimizer, lambda steps_done: constant * min(1.0, (steps_done + 1) / warmup_steps))
     return LambdaLR(optimizer, lambda steps_done: paper_learning_rate(steps_done + 1, d_model, warmup_steps, scale))

@@ -8,7 +8,6 @@ from vanilla_transformer.translation.loading import (
     load_config,
     load_model,
     load_tokenizer,
-    model_fingerprint,
 )
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "load_config",
     "load_model",
     "load_tokenizer",
-    "model_fingerprint",
     "translate_lines",
     "with_pauses",
 ]

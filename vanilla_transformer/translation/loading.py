@@ -19,13 +19,13 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.utils import logging as transformers_logging
 
 import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
+from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
@@ -69,7 +69,7 @@ def load_model(
             GenerationConfig.from_pretrained(path)  # One that cannot be read is left out by the model without a word.
     model: Any = load_weights_and_config(path, dtype or torch.float32)
     tokenizer = load_tokenizer(path)
-    if isinstance(model.config, VanillaTransformerConfig):
+    if isinstance(model.config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig):
         obstacle = _obstacle_to_search(model.generation_config, model.config.vocab_size, len(tokenizer))
         if obstacle is not None:
             raise UnusableModelError(f"{path} is no usable model: {obstacle}.")
@@ -106,7 +106,7 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype) -> PreTrainedM
     """
     with _not_found(path, "config.json", blame="config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    ours = isinstance(config, VanillaTransformerConfig)
+    ours = isinstance(config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig)
     if isinstance(config, VanillaTransformerBaseConfig) and not ours:
         raise ValueError(f"{path} is a model of the type {config.model_type}, which does not translate.")
     with _not_found(path, "config.json"):
@@ -260,15 +260,8 @@ def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
 
 def fingerprint(path: str | Path, model: PreTrainedModel) -> str:
     """What tells this model from any other: a hash of the files that it is loaded from, or its commit on the Hub."""
-    return model_fingerprint(path, model.config)
-
-
-def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
-    """The fingerprint of a model that need not be loaded."""
     if not Path(path).is_dir():
-        with _not_found(path, "config.json", blame="config.json"):
-            config = config or AutoConfig.from_pretrained(path, trust_remote_code=False)
-        return f"{path}@{config._commit_hash}"
+        return f"{path}@{model.config._commit_hash}"
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(Path(path).iterdir()):
         loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*_MODEL_FILES, *TOKENIZER_FILES))

@@ -1,0 +1,138 @@
+"""Recurrent models are trained, averaged, loaded and scored by the same commands as the Transformer."""
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import pipeline
+
+from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
+from vanilla_transformer.analysis.cost import recurrent_training_flops
+from vanilla_transformer.cli import main
+from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Recipe:
+    """Words whose letters are turned round."""
+    directory, draw = tmp_path_factory.mktemp("letters"), random.Random(0)
+    for name, size in (("train", 400), ("dev", 20)):
+        words = ["".join(draw.choices("abcdef", k=draw.randint(2, 5))) for _ in range(size)]
+        (directory / f"{name}.tsv").write_text(
+            "".join(f"{' '.join(word)}\t{' '.join(word[::-1])}\n" for word in words)
+        )
+    return Recipe(
+        train=(str(directory / "train.tsv"),),
+        dev=(str(directory / "dev.tsv"),),
+        architecture="recurrent",
+        attention="luong-dot",
+        tokenizer_algorithm="character",
+        preset="tiny",
+        d_model=48,
+        dropout=0.1,
+        vocab_size=260,
+        max_steps=160,
+        warmup_steps=20,
+        learning_rate=0.01,
+        batch_tokens=500,
+        batches_per_step=2,
+        save_steps=40,
+        average_checkpoints=2,
+        metrics=("per",),
+        precision="float32",
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(recipe, tmp_path_factory):
+    return train(dataclasses.replace(recipe, output=str(tmp_path_factory.mktemp("run") / "model")))
+
+
+def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys, tmp_path):
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["scores"]["dev"][0]["value"] < 30
+    resolved = load_recipe(trained / "recipe.yaml")
+    assert (resolved.learning_rate, resolved.max_grad_norm, resolved.encoder_layers) == (0.01, 5.0, 2)
+    rates = [
+        record["learning_rate"] for record in map(json.loads, (trained / "metrics.jsonl").open()) if "loss" in record
+    ]
+    assert rates == pytest.approx([0.01] * len(rates))
+    (tmp_path / "in.txt").write_text("a b c\n")
+    main(["translate", str(trained), str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")])
+    translate = pipeline("translation", model=str(trained))
+    assert (tmp_path / "out.txt").read_text().strip() == translate("a b c")[0]["translation_text"]
+    assert isinstance(translate.model, RecurrentEncoderDecoderForConditionalGeneration)
+    main(["evaluate", str(trained), "--data", load_recipe(trained / "recipe.yaml").dev[0].parts[0]])
+    assert "per = " in capsys.readouterr().out
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, monkeypatch):
+    from vanilla_transformer.training import loop
+
+    mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
+    with monkeypatch.context() as patch:
+        update, steps = loop.TrainingLoop._update, []
+
+        def failing(self, step):
+            steps.append(step)
+            if len(steps) == 100:
+                raise RuntimeError("lost")
+            return update(self, step)
+
+        patch.setattr(loop.TrainingLoop, "_update", failing)
+        with pytest.raises(RuntimeError, match="lost"):
+            train(mine)
+    train(mine)
+    ours, theirs = ((path / "model.safetensors").read_bytes() for path in (tmp_path / "model", trained))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"])
+def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention):
+    """Torch counts every product of steps by hand, and none of its fused recurrence, which the encoder is."""
+    model = get_task("translation").build(dataclasses.replace(recipe, attention=attention, cell=cell)).eval()
+    source, target = torch.randint(3, 99, (2, 7)), torch.randint(3, 99, (2, 5))
+    encoded = model.get_encoder()(source)
+    # The mask says nothing but that the decoder has to step by hand.
+    mask = torch.tensor([[0, 1, 1, 1, 1]] * 2)
+    with FlopCounterMode(display=False) as counter:
+        model(encoder_outputs=encoded, decoder_input_ids=target, decoder_attention_mask=mask)
+    recurrence = sum(w.numel() for name, w in model.model.encoder.rnn.named_parameters() if name.startswith("weight"))
+    counted = counter.get_total_flops() + 2 * source.numel() * recurrence
+    expected = recurrent_training_flops(model.config, np.array([7, 7]), np.array([5, 5])) / 3
+    # The vector v of additive attention is a product too small for Table 2's way to count.
+    assert counted == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_heads": 4}, "num_heads is the Transformer's: leave it out"),
+        ({"preset": "table3-E"}, "Recurrent models have no preset 'table3-E': there are tiny, small, base, big"),
+        ({"encoder_layers": 2, "decoder_layers": 3}, "must be equal, not 2 and 3"),
+        ({"architecture": "transformer"}, "attention is for recurrent models: leave it out"),
+    ],
+)
+def test_fields_that_do_not_belong_together_are_refused(recipe, tmp_path, changes, said):
+    with pytest.raises(RecipeError, match=said):
+        train(dataclasses.replace(recipe, output=str(tmp_path / "model"), **changes))
+    assert not list(tmp_path.glob("model/*.safetensors"))
+
+
+def test_a_rate_of_its_own_is_chosen_and_said(recipe, tmp_path, capsys):
+    short = dataclasses.replace(
+        recipe, output=str(tmp_path / "model"), learning_rate=None, max_steps=2, save_steps=2, metrics=()
+    )
+    train(short)
+    assert load_recipe(tmp_path / "model" / "recipe.yaml").learning_rate == RECURRENT_LEARNING_RATE
+    log = (tmp_path / "model" / "train.log").read_text()
+    assert "a learning rate of 0.001 after the warm-up, gradients clipped to 5" in log
+    assert "2+2 LSTM layers of width 48 with the attention luong-dot" in log
