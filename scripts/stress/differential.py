@@ -56,6 +56,8 @@ TOGETHER = {"num_beams", "num_return_sequences", "do_sample", "length_penalty_ty
 class LibraryModel(VanillaTransformerForConditionalGeneration):
     """Our model, with nothing of our `generate`."""
 
+    # Whether a search may become longer than `max_length`, which it may not with a cache of a fixed size.
+    may_grow = True
     generate = GenerationMixin.generate
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
     _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
@@ -66,9 +68,7 @@ class LibraryModel(VanillaTransformerForConditionalGeneration):
     ) -> Any:
         """The library's, with room for the `MaxLengthCriteria` of a caller, beyond which it ends in an IndexError."""
         lengths = [part.max_length for part in stopping_criteria if type(part) is MaxLengthCriteria]
-        if min(lengths, default=0) > generation_config.max_length:
-            if generation_config.cache_implementation == "static":
-                raise ValueError("A static cache has no room.")
+        if self.may_grow and min(lengths, default=0) > generation_config.max_length:
             generation_config = copy.copy(generation_config)
             generation_config.max_length = min(lengths)
         search: Any = GenerationMixin._beam_search
@@ -471,6 +471,7 @@ def _ours(setting: Setting, noted: list[str]) -> Found:
 def _theirs(setting: Setting) -> Found:
     """The same call in the library's words alone."""
     model = build(setting, LibraryModel)
+    model.may_grow = not setting.static
     if setting.edit is not None:
         _edited(model, setting.edit)
     request, own = dict(setting.request), own_settings(setting, model.config).to_dict()

@@ -78,10 +78,13 @@ def test_a_longer_length_of_the_caller_counts(model, beams, way):
     assert found.shape[1] == 9 and torch.equal(found, model.generate(**INPUTS, **asked, max_length=9))
 
 
-def test_a_longer_length_of_the_caller_than_a_static_cache_has_room_for_is_refused(model):
-    asked = {"num_beams": 2, "max_new_tokens": 3, "cache_implementation": "static"}
-    with pytest.raises(ValueError, match="MaxLengthCriteria of 9 is beyond max_length=4.*give max_length=9"):
-        model.generate(**INPUTS, **asked, stopping_criteria=[MaxLengthCriteria(9)])
+def test_a_longer_length_of_the_caller_is_no_reason_to_refuse_a_static_cache_with_room_for_what_is_found(model):
+    asked = {"num_beams": 2, "max_new_tokens": 3, "forced_eos_token_id": END}
+    dynamic, static = (
+        model.generate(**INPUTS, **asked, **cache, stopping_criteria=[MaxLengthCriteria(9)])
+        for cache in ({}, {"cache_implementation": "static"})
+    )
+    assert torch.equal(dynamic, static) and dynamic.shape[1] == 4
 
 
 def test_a_checkpoint_without_its_generation_config_decodes_as_the_paper(model, tmp_path):

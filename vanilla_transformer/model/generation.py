@@ -149,17 +149,12 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
 def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> GenerationConfig:
     """Settings whose `max_length`, the tokens that the library's beam search has room for, a caller's own one fits in.
 
-    Raises:
-        ValueError: It does not, and the cache's room cannot grow either.
+    A cache of a fixed size has no more room: there the search has to end before by itself.
     """
     lengths = [part.max_length for part in stopping_criteria if isinstance(part, MaxLengthCriteria)]
-    if min(lengths, default=0) <= settings.max_length:
+    grows = settings.cache_implementation in (None, "dynamic")
+    if min(lengths, default=0) <= settings.max_length or not grows:
         return settings
-    if settings.cache_implementation not in (None, "dynamic"):
-        raise ValueError(
-            f"A MaxLengthCriteria of {min(lengths)} is beyond max_length={settings.max_length}, which the cache has "
-            f"room for: give max_length={min(lengths)}."
-        )
     settings = copy.copy(settings)
     settings.max_length = min(lengths)
     return settings
