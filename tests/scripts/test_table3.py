@@ -126,7 +126,7 @@ def test_directions_are_differences_from_the_same_seed_and_need_more_than_their_
             {"seed": seed, "diverged": False, "perplexity": perplexity, "chrf": score}
             for seed, (perplexity, score) in enumerate(zip(perplexities, scores, strict=True), 1)
         ]
-        figures = {"perplexity": table3.Spread.from_values(perplexities), "chrf": table3.Spread.of(scores)}
+        figures = {"perplexity": table3.Spread.from_values(perplexities), "chrf": table3.Spread.from_values(scores)}
         return table3.Result(row, "", 1, figures, seeds)
 
     diverged = table3.Result("B-dk16", "", 1, {"perplexity": None, "chrf": None}, [{"seed": 1, "diverged": True}])
