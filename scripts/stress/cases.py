@@ -47,7 +47,7 @@ PROCESSES.set_forkserver_preload(
         "vanilla_transformer.cli",
         "vanilla_transformer.evaluation",
         "vanilla_transformer.export.conversion",
-        "vanilla_transformer.translation.processes",
+        "vanilla_transformer.distributed.peers",
         "vanilla_transformer.translation.files",
         "scripts.stress.cases",
         "sacrebleu",

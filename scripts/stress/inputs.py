@@ -61,7 +61,7 @@ def small_windows() -> None:
     """A fault put in on purpose: windows of a few lines."""
     from vanilla_transformer.translation import lines
 
-    lines.WINDOW = dict.fromkeys(lines.WINDOW, WINDOW)
+    lines.CHUNK_LINES = dict.fromkeys(lines.CHUNK_LINES, WINDOW)
 
 
 # --- text that changes under a run -----------------------------------------------------------------------------------
@@ -479,15 +479,12 @@ def processes_case(directory: Path, draw: random.Random) -> str:
         (directory / name).mkdir()
         with copied(model_ground(), directory / name, "model", "test.en", "test.de", *CORPORA):
             pass
-        write_lines(directory / name / "in", sentences(random.Random(3), 30))
     way = draw.choice(("input", "one line", "weights", "tokenizer", "search", "nothing", "train text"))
     second = directory / "b"
     if way == "input":
-        write_lines(second / "in", sentences(random.Random(4), 30))
         write_lines(second / "test.en", sentences(random.Random(4), 8))
     elif way == "one line":
-        for name in ("in", "test.en"):
-            TEXT_CHANGES["words in another order"](second / name, draw)
+        TEXT_CHANGES["words in another order"](second / "test.en", draw)
     elif way == "weights":
         shutil.copy(model_ground() / "other" / WEIGHTS, second / "model" / WEIGHTS)
     elif way == "tokenizer":
@@ -496,9 +493,8 @@ def processes_case(directory: Path, draw: random.Random) -> str:
         _change(second / "model", SETTINGS, "length_penalty", 3.0)
     elif way == "train text":
         _other_words(second / "train.en", draw)
-    command = "train" if way == "train text" else draw.choice(("translate", "evaluate"))
+    command = "train" if way == "train text" else "evaluate"
     words = {
-        "translate": ["translate", "model", "in", "--output", str(directory / "out")],
         "evaluate": [
             "evaluate",
             "model",
@@ -539,7 +535,7 @@ def _judge_processes(directory: Path, outcomes: Sequence[Outcome], command: str,
     if command == "train":
         raise Fault("both trained")
     reference = Reference.load(directory / "a" / "model")
-    lines = (directory / "a" / ("in" if command == "translate" else "test.en")).read_text().splitlines()
+    lines = (directory / "a" / "test.en").read_text().splitlines()
     check_translations(reference, lines, (directory / "out").read_text())
     return "as the main process alone"
 

@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
+import yaml
 from launching import STEPS, Launch, command, write_recipe
 from torch.distributed.run import parse_args
+
+from vanilla_transformer.cli.translate import Translate
 
 LAUNCH = Path(__file__).parents[2] / "scripts" / "launch"
 RECORD = f"""#!{sys.executable}
@@ -123,3 +127,25 @@ def test_the_files_for_accelerate_are_what_it_reads(file, kind):
     assert (config.distributed_type, config.num_processes, config.num_machines) == (kind, 8, 1)
     if kind == "FSDP":
         assert config.fsdp_config["fsdp_version"] == 2
+
+
+@pytest.mark.parametrize(("given", "tasks"), [({}, "8"), ({"TASKS": "1000"}, "1000")])
+def test_a_slurm_array_does_a_task_each(start, given, tasks):
+    words = ["my model", "in put", "--output", "out"]
+    (task,) = start("tasks.sbatch", words, SLURM_ARRAY_TASK_ID="5", SLURM_ARRAY_TASK_MAX="7", **given)
+    assert task["words"] == ["-m", "vanilla_transformer", "translate", *words, "--tasks", tasks, "--task", "5"]
+
+
+def test_an_indexed_job_of_kubernetes_does_a_task_each():
+    job = yaml.safe_load((LAUNCH / "tasks.kubernetes.yaml").read_text())
+    spec = job["spec"]
+    assert (job["apiVersion"], job["kind"], spec["completionMode"]) == ("batch/v1", "Job", "Indexed")
+    container = spec["template"]["spec"]["containers"][0]
+    script = 'vanilla-transformer() { printf \'%s\\n\' "$@"; }; exec() { "$@"; }; ' + container["args"][0]
+    shown = subprocess.run(["bash", "-c", script], env={"JOB_COMPLETION_INDEX": "17"}, capture_output=True, text=True)
+    words = shown.stdout.splitlines()
+    command = tyro.cli(Translate, args=words[1:], config=(tyro.conf.OmitArgPrefixes,))
+    assert words[0] == "translate" and (command.tasks, command.task_number) == (spec["completions"], 17)
+    assert command.inputs == ("/shared/corpus.en",)
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}

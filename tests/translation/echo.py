@@ -4,7 +4,7 @@ from vanilla_transformer.translation import Hypothesis, Translation
 
 
 class Echo:
-    """Translates a line into itself and what stands with it in its window; lines of `x` alone are too long."""
+    """Translates a line into itself and what stands with it in its chunk; lines of `x` alone are too long."""
 
     def translate(self, lines, progress=lambda count: None):
         progress(len(lines))

@@ -1,11 +1,12 @@
 """Batches side by side: the same results in the same order, and nothing left behind."""
 
 import threading
+import time
 
 import pytest
 import torch
 
-from vanilla_transformer.translation.threads import side_by_side
+from vanilla_transformer.translation.threads import run_in_threads
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,7 @@ def test_two_at_a_time_in_order(two_threads):
         together.wait()  # Breaks unless two parts are worked on at once.
         return number, torch.get_num_threads()
 
-    assert list(side_by_side(work, list(range(6)), CPU)) == [(number, 1) for number in range(6)]
+    assert list(run_in_threads(work, list(range(6)), CPU)) == [(number, 1) for number in range(6)]
     assert torch.get_num_threads() == 2
     later: list[int] = []
     thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
@@ -39,7 +40,7 @@ def test_two_at_a_time_in_order(two_threads):
 def test_one_at_a_time_otherwise(threads, parts, device):
     torch.set_num_threads(threads)
     here = threading.current_thread()
-    places = side_by_side(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
+    places = run_in_threads(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
     assert list(places) == [(part, here, threads) for part in parts]
 
 
@@ -49,10 +50,11 @@ def test_a_failure_ends_it(two_threads):
     def work(number: int) -> int:
         if number == 1:
             raise ValueError("no more")
+        time.sleep(0.001)
         done.append(number)
         return number
 
-    found = side_by_side(work, list(range(1000)), CPU)
+    found = run_in_threads(work, list(range(1000)), CPU)
     assert next(found) == 0
     with pytest.raises(ValueError, match="no more"):
         next(found)

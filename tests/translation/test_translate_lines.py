@@ -1,4 +1,4 @@
-"""Translation of lines: one for each, in order, whatever the windows, the batches and the pauses."""
+"""Translation of lines: one for each, in order, whatever the chunks, the batches and the pauses."""
 
 import itertools
 import threading
@@ -68,12 +68,12 @@ def texts(translations):
 @settings(max_examples=60, deadline=None)
 @given(
     lines=st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=12),
-    window=st.integers(1, 13),
+    chunk_lines=st.integers(1, 13),
     batch_tokens=st.integers(1, 60),
 )
-def test_each_line_gets_one_line_in_order(tokenizer, lines, window, batch_tokens):
+def test_each_line_gets_one_line_in_order(tokenizer, lines, chunk_lines, batch_tokens):
     model = CopyingModel(VanillaTransformerConfig(**SIZES))
-    translated = texts(translate_lines(model, tokenizer, lines, window=window, batch_tokens=batch_tokens))
+    translated = texts(translate_lines(model, tokenizer, lines, chunk_lines=chunk_lines, batch_tokens=batch_tokens))
     assert translated == [" ".join(line.splitlines()) if line.strip() else "" for line in lines]
     assert all(len(text.splitlines()) <= 1 for text in translated)
 
@@ -87,9 +87,11 @@ def test_batches_keep_to_the_token_budget_and_start_with_the_longest(tokenizer, 
     assert lengths == sorted(lengths, reverse=True)
 
 
-def test_endless_input_is_read_no_further_than_a_window_ahead(tokenizer, copying):
+def test_endless_input_is_read_no_further_than_a_chunk_ahead(tokenizer, copying):
     read = itertools.count()
-    translations = translate_lines(copying, tokenizer, (str(next(read)) for _ in itertools.repeat(None)), window=5)
+    translations = translate_lines(
+        copying, tokenizer, (str(next(read)) for _ in itertools.repeat(None)), chunk_lines=5
+    )
     assert texts(itertools.islice(translations, 12)) == [str(number) for number in range(12)]
     assert next(read) == 15
 
@@ -103,7 +105,7 @@ def test_a_pause_asks_for_what_came_before_it(tokenizer, copying):
             yield None
             asked.append(line)
 
-    translations = translate_lines(copying, tokenizer, conversation(), window=100)
+    translations = translate_lines(copying, tokenizer, conversation(), chunk_lines=100)
     assert next(translations).text == "first"
     assert asked == []
     assert texts(translations) == ["second"]
@@ -202,7 +204,7 @@ def test_progress_goes_with_the_tokens_and_counts_every_line_once(tokenizer, cop
     assert counts == [2, 2, 1]
     counts.clear()
     counts = []
-    list(translate_lines(copying, tokenizer, LINES * 3, window=4, batch_tokens=10, progress=counts.append))
+    list(translate_lines(copying, tokenizer, LINES * 3, chunk_lines=4, batch_tokens=10, progress=counts.append))
     assert sum(counts) == len(LINES) * 3
 
 
@@ -244,11 +246,11 @@ def test_as_many_hypotheses_of_an_empty_line_as_of_others(model, tokenizer):
     assert [hypothesis.text for hypothesis in translations[1].hypotheses] == ["", ""]
 
 
-def test_windows_end_where_they_have_enough_characters(monkeypatch):
-    monkeypatch.setattr(module, "WINDOW_CHARACTERS", 10)
-    gathered = list(module.windows(["a" * 4, "b" * 7, "c", "d" * 30, "e", None, "f", "g", "h"], 3))
+def test_chunks_end_where_they_have_enough_characters(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 10)
+    gathered = list(module.chunks(["a" * 4, "b" * 7, "c", "d" * 30, "e", None, "f", "g", "h"], 3))
     assert gathered == [["a" * 4, "b" * 7], ["c", "d" * 30], ["e"], ["f", "g", "h"]]
-    assert [window.whole for window in gathered] == [True, True, False, True]
+    assert [chunk.whole for chunk in gathered] == [True, True, False, True]
 
 
 def test_long_lines_of_a_fast_stream_do_not_gather():
@@ -267,7 +269,7 @@ def test_long_lines_of_a_fast_stream_do_not_gather():
 
 
 def test_batches_of_many_rows_have_a_multiple_of_eight(model, tokenizer):
-    translator = LineTranslator.of(model, tokenizer, batch_tokens=100)
+    translator = LineTranslator.from_model(model, tokenizer, batch_tokens=100)
     ids = {number: [1] * (3 if number < 70 else 25) for number in range(90)}
     batches = list(translator._batches(ids))
     assert [len(batch) for batch in batches] == [4] * 5 + [32, 32, 6]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from vanilla_transformer.distributed.peers import Peers
     from vanilla_transformer.evaluation import Evaluation
-    from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
+
+# Seconds without a sign of life until one of several processes is taken for dead.
+LONGEST_SILENCE = 120.0
 
 
 @dataclass(frozen=True)
@@ -61,57 +65,80 @@ class Evaluate:
 
     def run(self) -> None:
         """Translates the corpus, with the processes that a launcher started together, and prints the scores."""
-        from vanilla_transformer.translation.processes import work_together
+        from vanilla_transformer.distributed.peers import meet
 
-        work_together(self._lead, self._take_part)
+        with meet(LONGEST_SILENCE) as processes:
+            metrics = processes.broadcast_from_main(self._check)
+            corpus, model, tokenizer = self._prepare()
+            processes.check_same(
+                self._facts(corpus, model),
+                "{process} sees another {name} than the main process ({theirs}, and there {ours}): give all the same "
+                "command and files.",
+            )
+            if processes.is_main:
+                self._evaluate(corpus, model, tokenizer, metrics, processes)
+            else:
+                from vanilla_transformer.evaluation.scoring import evaluate_worker
 
-    def _lead(self, processes: "OneProcess | SeveralProcesses") -> None:
-        """Does what the main process does: it alone scores, writes and shows anything."""
-        from vanilla_transformer.evaluation import check_names, evaluate_model
+                evaluate_worker(model, tokenizer, corpus, processes, **self.decoding.arguments())
+
+    def _check(self) -> tuple[str, ...]:
+        """Finds what is wrong before a model is loaded, on the main process for all; the metrics to score by."""
+        from vanilla_transformer.evaluation import check_names
 
         if self.card:
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
-            from vanilla_transformer.reporting.model_card import add_scores, check_card
+            from vanilla_transformer.reporting.model_card import check_card
 
             check_card(Path(self.model))
         metrics = self.metrics or _metrics_of(self.model)
         check_names(metrics)
-        arguments = self.decoding.arguments()
+        self.decoding.arguments()
         self._check_paths()
-        corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
+        return metrics
+
+    def _evaluate(
+        self,
+        corpus: "Dataset",
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
+        metrics: tuple[str, ...],
+        processes: "Peers",
+    ) -> None:
+        """Does what the main process does: it alone scores, writes and shows anything."""
+        from vanilla_transformer.evaluation import evaluate_model
+
         if len(corpus) and list(corpus["source"]) == list(corpus["target"]):
             warn("source and target of the corpus are identical, so the scores only measure copying.")
         distinct = len(set(corpus["source"]))
-        processes.start({"windows": 0})
         self.decoding.announce(model)
-        with progress_bar(self.progress, "sources", total=distinct) as bar:
+        with progress_bar(self.progress, "sources", total=math.ceil(distinct / processes.size)) as bar:
             evaluation = evaluate_model(
-                model, tokenizer, corpus, metrics, progress=bar.update, processes=processes, **arguments
+                model,
+                tokenizer,
+                corpus,
+                metrics,
+                progress=bar.update,
+                processes=processes,
+                **self.decoding.arguments(),
             )
         print_result(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
         if self.card:
+            from vanilla_transformer.reporting.model_card import add_scores
+
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
-
-    def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
-        """Does what the other processes do, once the main one has found nothing wrong."""
-        from vanilla_transformer.evaluation.scoring import help_to_evaluate
-
-        corpus, model, tokenizer = processes.agree(self._prepare, self._facts)
-        processes.await_start()
-        help_to_evaluate(model, tokenizer, corpus, processes, **self.decoding.arguments())
 
     def _prepare(self) -> "tuple[Dataset, PreTrainedModel, PreTrainedTokenizerBase]":
         return self._corpus(), *self.decoding.load(self.model)
 
-    def _facts(self, prepared: "tuple[Dataset, PreTrainedModel, PreTrainedTokenizerBase]") -> dict[str, Any]:
+    def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
         """What has to be the same in all processes."""
         from vanilla_transformer.fingerprints import fingerprint_lines
         from vanilla_transformer.translation import fingerprint
 
-        corpus, model, _ = prepared
         return {
             "model": fingerprint(self.model, model),
             "corpus": fingerprint_lines(corpus["source"]),

@@ -22,6 +22,7 @@ from vanilla_transformer.cli.convert import Convert
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
+from vanilla_transformer.cli.join import Join
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
@@ -39,6 +40,7 @@ DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text t
 COMMANDS = {
     "train": Train,
     "translate": Translate,
+    "join": Join,
     "evaluate": Evaluate,
     "info": Info,
     "attend": Attend,
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"{PROGRAM}: error: {_error_message(error)}", file=sys.stderr)
+        print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
         _discard_output()
         return 2 if isinstance(error, UsageError | RecipeError) else 1
 
@@ -91,7 +93,7 @@ def _run(words: list[str]) -> None:
         print_result(f"{PROGRAM} {__version__}")
         return
     command = _parse(words)
-    _quieten_libraries()
+    quieten_libraries()
     command.run()
 
 
@@ -139,7 +141,7 @@ def _choice(commands: dict[str, type], chosen: list[str], defaults: dict[str, An
     return functools.reduce(operator.or_, options)
 
 
-def _quieten_libraries() -> None:
+def quieten_libraries() -> None:
     """Keeps the libraries' messages off standard error; their own environment variables bring them back."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
@@ -150,7 +152,7 @@ def _quieten_libraries() -> None:
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
-def _error_message(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """What failed and what to do about it, in one line."""
     message = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):

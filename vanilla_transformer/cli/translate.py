@@ -1,11 +1,12 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,6 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalFloat,
     OptionalInt,
-    OptionalPath,
     OptionalText,
     UsageError,
     at_least_one,
@@ -36,14 +36,12 @@ from vanilla_transformer.cli.streams import (
     refuse_same_file,
     warn,
 )
-from vanilla_transformer.fingerprints import fingerprint_file
 from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from vanilla_transformer.translation import LineTranslator, Translation
-    from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
     from vanilla_transformer.translation.resuming import ResumableFile
 
 
@@ -212,16 +210,17 @@ class Translate:
 
     Empty lines come back empty. A line too long for the model is cut, translated and reported on standard error.
     Lines typed at a terminal or sent through a pipe are answered as they come. From a file to a file, what was killed
-    goes on with --resume, and several devices share the work:
-    `accelerate launch -m vanilla_transformer translate MODEL INPUT --output OUTPUT`.
+    goes on with --resume. Several devices or machines share much text in numbered tasks:
+    `translate MODEL INPUT ... --output DIR --tasks 100`, given again until all are done, and then `join DIR`.
     """
 
     model: Model
     """Directory or Hub id of the model."""
-    input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
-    """File of UTF-8 text, plain or .gz (default: standard input)."""
-    output: OptionalPath = None
-    """File to write to, plain or .gz (default: standard output)."""
+    inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[INPUT ...]", help_behavior_hint="")] = ()
+    """File of UTF-8 text, plain or .gz (default: standard input); with --tasks also several, Parquet among them."""
+    output: OptionalText = None
+    """File to write to, plain or .gz (default: standard output); with --tasks a directory, or any that fsspec knows,
+    such as s3://bucket/directory."""
     resume: Flag = False
     """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
     was made from: model, input, settings of the search and the precision that was taken must be the same. The device
@@ -229,56 +228,177 @@ class Translate:
     command can be given again."""
     nbest: OptionalInt = None
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
+    tasks: OptionalInt = None
+    """Cut the input into so many parts of about equal size, and translate each into a file of its own."""
+    task_number: Annotated[int | None, arg(name="task", metavar="INT", help_behavior_hint="")] = None
+    """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
+    workers: OptionalInt = None
+    """Tasks at a time (default: one for each accelerator, or one where there is none)."""
+    engine: Literal["local", "slurm", "ray"] | None = None
+    """Have an executor of datatrove do the tasks: here, as a Slurm array, or on a Ray cluster (default: processes of
+    our own here, each started again when it dies)."""
+    engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
+    """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
+    source_column: OptionalText = None
+    """Column of a Parquet input to translate (default: the only one with text)."""
     progress: Flag = False
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
-        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        if several and os.environ.get("RANK", "0") != "0":
-            self._translate_file()  # The main process has the same options, and refuses for all.
-            return
-        at_least_one(nbest=self.nbest)
+        at_least_one(nbest=self.nbest, tasks=self.tasks, workers=self.workers)
         self.decoding.arguments()
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError(
+                "translate needs no launcher such as torchrun: on several devices or machines give "
+                "--output DIR --tasks N."
+            )
+        if self.tasks is not None:
+            self._run_tasks()
+            return
+        self._refuse_options_of_tasks()
         self._check_paths()
-        files = can_be_read_again(self.input) and is_file(self.output)
+        files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
             raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
-        if several and (self.input is None or not files):
-            raise UsageError("Several processes need a file to read and an --output file, not a pipe.")
         if files:
             self._translate_file()
         else:
             self._translate_stream()
 
+    @property
+    def _input(self) -> Path | None:
+        """The one file to read, None for standard input."""
+        return Path(self.inputs[0]) if self.inputs else None
+
+    @property
+    def _output(self) -> Path | None:
+        return None if self.output is None else Path(self.output)
+
+    def _refuse_options_of_tasks(self) -> None:
+        if len(self.inputs) > 1:
+            raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
+        for name in ("task_number", "workers", "engine", "engine_options", "source_column"):
+            if getattr(self, name) not in (None, ()):
+                option = name.removesuffix("_number").replace("_", "-")
+                raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
+
+    def _run_tasks(self) -> None:
+        """Does all tasks, or one, or has an engine do them."""
+        from vanilla_transformer.translation.parts import cut
+
+        assert self.tasks is not None
+        if not self.inputs or self.output is None:
+            raise UsageError("--tasks needs files to read and an --output directory.")
+        if self.resume:
+            raise UsageError("--resume is for one file: tasks always go on where they were.")
+        if self.task_number is not None and not 0 <= self.task_number < self.tasks:
+            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, the last of --tasks {self.tasks}.")
+        if self.engine_options and self.engine is None:
+            raise UsageError("--engine-options is for an --engine.")
+        if Path(self.output).is_file():
+            raise UsageError(f"{self.output} is a file, and tasks need a directory.")
+        cut(self.inputs, self.tasks)  # Refuses what cannot be cut, once for all.
+        if self.task_number is not None:
+            self.task_runner()(self.task_number)
+        elif self.engine is not None:
+            self._run_on_engine()
+        else:
+            self._run_on_workers()
+
+    def task_runner(self) -> "Callable[[int], dict[str, Any]]":
+        """Loads the model, and gives what does a task by its number and says what it came to."""
+        from vanilla_transformer.translation.tasks import TaskFolder, job_of, run_task
+
+        assert self.output is not None and self.tasks is not None
+        translator = self._translator()
+        job = job_of(self.inputs, self.tasks, self.job_fingerprint(translator))
+        folder, tasks = TaskFolder(self.output), self.tasks
+
+        def run(number: int) -> dict[str, Any]:
+            did = run_task(
+                folder,
+                number,
+                job,
+                translator,
+                inputs=self.inputs,
+                tasks=tasks,
+                column=self.source_column,
+                render=self._format,
+                warn=lambda message: warn(f"task {number}, {message}"),
+            )
+            return {"did": did}
+
+        return run
+
+    def _run_on_workers(self) -> None:
+        """Does the tasks with processes on this machine, one for each device unless told otherwise."""
+        import torch
+
+        from vanilla_transformer.translation.workers import Workers
+
+        assert self.tasks is not None
+        devices = [self.decoding.device]
+        if self.decoding.device in (None, "cuda") and torch.cuda.is_available():
+            devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        count = self.workers or len(devices)
+        threads = self.decoding.threads
+        if threads is None and devices == [self.decoding.device]:
+            threads = max(1, (os.cpu_count() or 1) // count)
+        first_lines = [
+            as_line(replace(self, decoding=replace(self.decoding, device=devices[n % len(devices)], threads=threads)))
+            for n in range(count)
+        ]
+        command = [sys.executable, "-m", "vanilla_transformer.cli.translation_worker", str(os.getpid())]
+        with progress_bar(self.progress, "tasks", total=self.tasks) as bar:
+            Workers(command, first_lines, lambda answer: bar.update(1)).run(range(self.tasks))
+
+    def _run_on_engine(self) -> None:
+        from vanilla_transformer.translation import model_fingerprint
+        from vanilla_transformer.translation.engines import run_on_engine
+        from vanilla_transformer.translation.tasks import TaskError, TaskFolder, job_of, unfinished
+
+        assert self.output is not None and self.tasks is not None and self.engine is not None
+        folder = TaskFolder(self.output)
+        folder.check(job_of(self.inputs, self.tasks, {"model": model_fingerprint(self.model)}))
+        numbers = unfinished(folder, self.tasks)
+        if numbers:
+            run_on_engine(
+                self.engine, TaskByItself(self), numbers, self.output, self.workers or 1, self.engine_options
+            )
+        if self.engine == "slurm":
+            print(f"{len(numbers):,} of {self.tasks:,} tasks are in the queue.", file=sys.stderr)
+        elif missing := unfinished(folder, self.tasks):
+            raise TaskError(f"{len(missing):,} tasks in {self.output} are not done: give the same command again.")
+
     def _check_paths(self) -> None:
         """Refuses what cannot be read or written, and to write over what is needed, before a model is loaded."""
-        refuse_directories(self.input, self.output)
-        if self.input is None and sys.stdin is None:
+        refuse_directories(self._input, self._output)
+        if self._input is None and sys.stdin is None:
             raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
-        refuse_same_file(self.input, self.output)
-        refuse_model_file(self.model, self.output)
-        if self.output is None:
+        refuse_same_file(self._input, self._output)
+        refuse_model_file(self.model, self._output)
+        if self._output is None:
             check_standard_output()
             return
         from vanilla_transformer.translation.resuming import record_path
 
-        refuse_same_file(self.input, record_path(self.output))
+        refuse_same_file(self._input, record_path(self._output))
 
     def _translate_stream(self) -> None:
         """Translates lines as they come, or to where none can be taken back."""
         from vanilla_transformer.translation import translate_lines
         from vanilla_transformer.translation.resuming import refuse_unfinished
 
-        if self.output is not None:
-            refuse_unfinished(self.output)
-        total = partial(count_lines, self.input) if can_be_read_again(self.input) else None
-        lines = answer_promptly(read_input(self.input), self.input)
+        if self._output is not None:
+            refuse_unfinished(self._output)
+        total = partial(count_lines, self._input) if can_be_read_again(self._input) else None
+        lines = answer_promptly(read_input(self._input), self._input)
         model, tokenizer = self.decoding.load(self.model)
         arguments = self._arguments(model)
         self.decoding.announce(model)
-        with open_output(self.output) as output, progress_bar(self.progress, "lines", total=total) as bar:
+        with open_output(self._output) as output, progress_bar(self.progress, "lines", total=total) as bar:
             translations = translate_lines(model, tokenizer, lines, progress=bar.update, **arguments)
             for number, translation in enumerate(translations):
                 print(self._format(number, translation), file=output)
@@ -286,64 +406,34 @@ class Translate:
                     warn(f"line {number + 1} is too long for the model and was cut.")
 
     def _translate_file(self) -> None:
-        """Translates a file to a file, on this process alone or with the others that a launcher started."""
-        from vanilla_transformer.translation.processes import work_together
-
-        work_together(self._lead, self._take_part)
-
-    def _lead(self, processes: "OneProcess | SeveralProcesses") -> None:
-        """Does what the main process does: it alone writes and shows anything."""
-        from vanilla_transformer.translation.files import Source, translate_windows
+        """Translates a file to a file."""
+        from vanilla_transformer.translation.files import ChunkReader, translate_file
         from vanilla_transformer.translation.resuming import ResumableFile
 
-        assert self.output is not None
-        translator = processes.agree(self._translator, self._facts)
-        with ResumableFile(self.output, self._work(translator), resume=self.resume) as output:
-            source = Source(read_input(self.input), output.place.window or translator.window)
-            source.skip(output.place)
-            if output.place.finished:
-                print(f"{self.output} is finished: {output.place.lines:,} lines.", file=sys.stderr)
-                processes.start(asdict(output.place))
-                processes.leave(None)
+        assert self._output is not None
+        translator = self._translator()
+        with ResumableFile(self._output, self.job_fingerprint(translator), resume=self.resume) as output:
+            reader = ChunkReader(read_input(self._input), output.state.chunk_lines or translator.chunk_lines)
+            reader.skip(output.state)
+            if output.state.finished:
+                print(f"{self.output} is finished: {output.state.lines:,} lines.", file=sys.stderr)
                 return
-            output.begin(source.size)
+            output.begin(reader.size)
             self.decoding.announce(translator.model)
-            processes.start(asdict(output.place))
-            total = partial(count_lines, self.input)
+            total = partial(count_lines, self._input)
             with (
                 _advice_where_it_ends(output),
                 progress_bar(self.progress, "lines", total=total, done=output.lines) as bar,
             ):
-                translate_windows(
-                    translator, source, output, processes, render=self._format, progress=bar.reach, warn=warn
-                )
-
-    def _take_part(self, processes: "OneProcess | SeveralProcesses") -> None:
-        """Does what the other processes do, once the main one has found nothing wrong."""
-        from vanilla_transformer.translation.files import Source, translate_windows
-        from vanilla_transformer.translation.resuming import Place
-
-        translator = processes.agree(self._translator, self._facts)
-        place = Place(**processes.await_start())
-        if place.finished:
-            processes.leave(None)
-            return
-        source = Source(read_input(self.input), place.window)
-        source.skip(place)
-        translate_windows(translator, source, None, processes, render=self._format)
+                translate_file(translator, reader, output, render=self._format, progress=bar.update, warn=warn)
 
     def _translator(self) -> "LineTranslator":
         from vanilla_transformer.translation import LineTranslator
 
         model, tokenizer = self.decoding.load(self.model)
-        return LineTranslator.of(model, tokenizer, **self._arguments(model))
+        return LineTranslator.from_model(model, tokenizer, **self._arguments(model))
 
-    def _facts(self, translator: "LineTranslator") -> dict[str, Any]:
-        """What has to be the same in all processes."""
-        assert self.input is not None
-        return self._work(translator) | {"input": fingerprint_file(self.input)}
-
-    def _work(self, translator: "LineTranslator") -> dict[str, Any]:
+    def job_fingerprint(self, translator: "LineTranslator") -> dict[str, Any]:
         """What has to be the same for a translation to be gone on with; the names are for messages.
 
         Where memory ran out, it has to be possible to go on with smaller batches or on another device.
@@ -377,6 +467,29 @@ class Translate:
         return "\n".join(
             f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.6f}" for hypothesis in translation.hypotheses
         )
+
+
+def as_line(command: Translate) -> str:
+    """A command as a worker is told it, in one line."""
+    return json.dumps(asdict(command))
+
+
+def from_line(line: str) -> Translate:
+    """The command that `as_line` has told."""
+    values = json.loads(line)
+    words = {name: tuple(values[name]) for name in ("inputs", "engine_options")}
+    return Translate(**{**values, **words, "decoding": Decoding(**values["decoding"])})
+
+
+@dataclass(frozen=True)
+class TaskByItself:
+    """Does tasks of a command that has nothing loaded yet, wherever it has been sent to."""
+
+    command: Translate
+
+    def __call__(self, number: int) -> None:
+        """Loads the model, and does one."""
+        self.command.task_runner()(number)
 
 
 @contextmanager

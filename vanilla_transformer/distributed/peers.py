@@ -1,4 +1,4 @@
-"""Processes of a run before they form a group, while text becomes tokens, for however long that takes.
+"""Processes that do without a group: those of a run while text becomes tokens, and those of an evaluation.
 
 They share the small store by which their launcher lets them find each other, and poll it: no operation of a group
 waits meanwhile, so that the group can have a short time limit. No other port than the store's is needed.
@@ -74,6 +74,14 @@ class Peers:
         result = work()
         self._set(key, result)
         return result
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes in their order on the main one, and on the others none."""
+        key = self._next_key()
+        if self.is_main:
+            return [value, *(self._get(f"{key} {other}", other) for other in range(1, self.size))]
+        self._set(f"{key} {self.rank}", value)
+        return []
 
     def check_same(self, facts: dict[str, Any], sentence: str) -> None:
         """Ends the run on all processes if one has another value of one of the `facts` than the main process.

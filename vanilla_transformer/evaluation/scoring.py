@@ -1,20 +1,33 @@
 """Decodes a corpus and scores the translations against its targets."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation import LineTranslator
-from vanilla_transformer.translation.processes import OneProcess, SeveralProcesses
-from vanilla_transformer.translation.together import take_part, translate_together
+from vanilla_transformer.translation import LineTranslator, Translation
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+# Chunks for each of several processes, so that they end at about the same time.
+_CHUNKS_EACH = 4
+
+
+class Processes(Protocol):
+    """Processes that evaluate one corpus, each in its place among them."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all on the main process, which has rank 0, and none on the others."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ def evaluate_model(
     *,
     batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    processes: OneProcess | SeveralProcesses | None = None,
+    processes: Processes | None = None,
     **generate_kwargs: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
@@ -65,7 +78,7 @@ def evaluate_model(
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        processes: This one, the main process, and those that call `help_to_evaluate`.
+        processes: This one, the main process, and those that call `evaluate_worker`.
         generate_kwargs: For `model.generate`, whose own settings apply otherwise.
     """
     check_names(metrics)
@@ -73,9 +86,9 @@ def evaluate_model(
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
-    translator = LineTranslator.of(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
+    translator = LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
     start = time.perf_counter()
-    translations = translate_together(translator, distinct, processes or OneProcess(), progress)
+    translations = translate_distributed(translator, distinct, processes, progress)
     seconds = time.perf_counter() - start
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
     return Evaluation(
@@ -90,18 +103,40 @@ def evaluate_model(
     )
 
 
-def help_to_evaluate(
+def evaluate_worker(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: "Dataset",
-    processes: OneProcess | SeveralProcesses,
+    processes: Processes,
     *,
     batch_tokens: int | None = None,
     **generate_kwargs: Any,
 ) -> None:
     """Translates a part of the corpus for the main process, which calls `evaluate_model` with the same arguments."""
-    translator = LineTranslator.of(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
-    take_part(translator, list(dict.fromkeys(corpus["source"])), processes)
+    translator = LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
+    translate_distributed(translator, list(dict.fromkeys(corpus["source"])), processes)
+
+
+def translate_distributed(
+    translator: LineTranslator,
+    lines: Sequence[str],
+    processes: Processes | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[Translation]:
+    """The translations of all lines on the main process, of which each translates every n-th chunk; none elsewhere.
+
+    Args:
+        lines: The same in all processes.
+        progress: Called with the number of lines that this process has done since the last call.
+    """
+    rank, size = (0, 1) if processes is None else (processes.rank, processes.size)
+    length = translator.chunk_lines
+    if size > 1:
+        length = max(1, min(length, math.ceil(len(lines) / (_CHUNKS_EACH * size))))
+    starts = range(0, len(lines), length)
+    mine = [translator.translate(list(lines[start : start + length]), progress) for start in starts[rank::size]]
+    everyone = [mine] if processes is None else processes.gather(mine)
+    return [one for number in range(len(starts) if everyone else 0) for one in everyone[number % size][number // size]]
 
 
 def _detokenized(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:

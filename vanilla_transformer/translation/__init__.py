@@ -8,6 +8,7 @@ from vanilla_transformer.translation.loading import (
     load_config,
     load_model,
     load_tokenizer,
+    model_fingerprint,
 )
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "load_config",
     "load_model",
     "load_tokenizer",
+    "model_fingerprint",
     "translate_lines",
     "with_pauses",
 ]

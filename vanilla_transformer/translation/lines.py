@@ -12,14 +12,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.translation.long_lines import beginning
-from vanilla_transformer.translation.threads import side_by_side
+from vanilla_transformer.translation.threads import run_in_threads
 
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
-# padding, but the more is begun again after an interruption and waited for where several processes share a file.
+# padding, but the more is begun again after an interruption.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
-WINDOW = {"cpu": 2000, "accelerator": 8000}
+CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # However few lines they are: text takes a hundred times its size while it is split into sub-words.
-WINDOW_CHARACTERS = 1 << 20
+CHUNK_CHARACTERS = 1 << 20
 # Lines that have so many wait for those before them to be taken on, and do not gather.
 _LONG_LINE = 1 << 16
 # Batches of more rows than this have a multiple of it. oneDNN makes code for each number of rows that it meets.
@@ -62,7 +62,7 @@ def translate_lines(
     lines: Iterable[str | None],
     *,
     batch_tokens: int | None = None,
-    window: int | None = None,
+    chunk_lines: int | None = None,
     max_source_length: int = 1024,
     scores: bool = False,
     progress: Callable[[int], object] | None = None,
@@ -74,14 +74,14 @@ def translate_lines(
         lines: Lines without their line ends, as many as there are; a None among them asks for the translations of
             all lines before it at once (see `with_pauses`). Lines of white space alone come back empty.
         batch_tokens: Source tokens in a batch, padding included; chosen by device where not given.
-        window: Lines that are gathered and sorted by length to make batches with little padding; chosen as those.
+        chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen as those.
         max_source_length: Tokens of a line that are translated; learned positions may end before.
         scores: Whether the hypotheses of beam search come with their scores.
         progress: Called after each batch with a number of lines; they add up to the lines done. See
             `LineTranslator.translate`.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`.
     """
-    translator = LineTranslator.of(
+    translator = LineTranslator.from_model(
         model,
         tokenizer,
         batch_tokens=batch_tokens,
@@ -89,7 +89,7 @@ def translate_lines(
         scores=scores,
         **generate_kwargs,
     )
-    for gathered in windows(lines, window or translator.window):
+    for gathered in chunks(lines, chunk_lines or translator.chunk_lines):
         yield from translator.translate(gathered, progress)
 
 
@@ -97,7 +97,7 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
     """The lines as they arrive, and a None each time the next has not come within `patience` seconds.
 
     A person or a program that waits for its answer before it sends the next line gets it, and a fast stream still
-    fills whole windows.
+    fills whole chunks.
     """
     arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=1024)
 
@@ -126,48 +126,48 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
         yield line
 
 
-class Gathered(list[str]):
+class Lines(list[str]):
     """Lines that are translated together; `whole` says whether more lines after them would not have joined them."""
 
     whole = False
 
 
-def windows(lines: Iterable[str | None], size: int) -> Iterator[Gathered]:
-    """Gathers `size` lines, or as many as have `WINDOW_CHARACTERS`.
+def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
+    """Gathers `size` lines, or as many as have `CHUNK_CHARACTERS`.
 
     There are fewer before a pause, at the end, and before a line that could not be read.
     """
-    window, characters = Gathered(), 0
+    chunk, characters = Lines(), 0
     try:
         for line in lines:
             if line is not None:
-                window.append(line)
+                chunk.append(line)
                 characters += len(line)
-            window.whole = len(window) == size or characters >= WINDOW_CHARACTERS
-            if window and (line is None or window.whole):
-                yield window
-                window, characters = Gathered(), 0
+            chunk.whole = len(chunk) == size or characters >= CHUNK_CHARACTERS
+            if chunk and (line is None or chunk.whole):
+                yield chunk
+                chunk, characters = Lines(), 0
     except (OSError, ValueError):
-        if window:
-            yield window
+        if chunk:
+            yield chunk
         raise
-    if window:
-        yield window
+    if chunk:
+        yield chunk
 
 
 @dataclass(frozen=True)
 class LineTranslator:
-    """A model with its settings: translates windows of lines in batches of about equal length."""
+    """A model with its settings: translates chunks of lines in batches of about equal length."""
 
     model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
     tokenizer: PreTrainedTokenizerBase
     batch_tokens: int
     max_source_length: int
     generate_kwargs: dict[str, Any]
-    window: int
+    chunk_lines: int
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
@@ -192,7 +192,7 @@ class LineTranslator:
             }
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         batch_tokens = batch_tokens or BATCH_TOKENS[kind]
-        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, WINDOW[kind])
+        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """The translations in the order of the lines, without dropout even for a model in training.
@@ -216,7 +216,7 @@ class LineTranslator:
         with _evaluating(self.model):
             batches = list(self._batches(ids))
             rows = [[ids[index] for index in batch] for batch in batches]
-            found = side_by_side(self._generate, rows, self.model.device)
+            found = run_in_threads(self._generate, rows, self.model.device)
             for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
                     translations[index] = Translation(best_first, truncated=index in too_long)

@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -260,8 +261,15 @@ def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
 
 def fingerprint(path: str | Path, model: PreTrainedModel) -> str:
     """What tells this model from any other: a hash of the files that it is loaded from, or its commit on the Hub."""
+    return model_fingerprint(path, model.config)
+
+
+def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
+    """The fingerprint of a model that need not be loaded."""
     if not Path(path).is_dir():
-        return f"{path}@{model.config._commit_hash}"
+        with _not_found(path, "config.json", blame="config.json"):
+            config = config or AutoConfig.from_pretrained(path, trust_remote_code=False)
+        return f"{path}@{config._commit_hash}"
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(Path(path).iterdir()):
         loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*_MODEL_FILES, *TOKENIZER_FILES))

@@ -22,15 +22,15 @@ class ResumeError(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far the translation of a file has come: whole windows, and once it is finished the rest as well.
+class ResumeState:
+    """How far the translation of a file has come: whole chunks, and once it is finished the rest as well.
 
-    A whole window has `window` lines, or fewer long ones; 0 where nothing has begun. `lines` are those of the input,
+    A whole chunk has `chunk_lines` lines, or fewer long ones; 0 where nothing has begun. `lines` are the input's,
     whose hash up to there is `source`; `size` is the output's in bytes, whose hash up to there is `translation`.
     """
 
-    window: int = 0
-    windows: int = 0
+    chunk_lines: int = 0
+    chunks: int = 0
     lines: int = 0
     size: int = 0
     source: str = ""
@@ -39,22 +39,22 @@ class Place:
 
 
 class ResumableFile:
-    """Takes windows of translations, in order, into a file, plain or .gz.
+    """Takes chunks of translations, in order, into a file, plain or .gz.
 
-    After each window the file is on the disk before the record beside it says so: whatever ends the process, the file
+    After each chunk the file is on the disk before the record beside it says so: whatever ends the process, the file
     begins with what the record knows of, and what else is in it is cut off by the next that goes on.
 
     Args:
-        work: What has to be the same for a file to be gone on with, by the names that messages give it.
+        job: What has to be the same for a file to be gone on with, by the names that messages give it.
         resume: Go on where the record says; the record then stays when all is done, so that the same command can be
             given again and again. Otherwise begin anew, and leave nothing but the file.
     """
 
-    def __init__(self, path: Path, work: dict[str, Any], *, resume: bool) -> None:
+    def __init__(self, path: Path, job: dict[str, Any], *, resume: bool) -> None:
         self.path, self.record = path, record_path(path)
-        self._work = work
+        self._job = job
         self._resume = resume
-        self.place = Place()
+        self.state = ResumeState()
         self.lines = 0
         self._digest = hashlib.blake2b(digest_size=16)
         self._descriptor = -1
@@ -69,8 +69,8 @@ class ResumableFile:
                 "delete it, or leave out --resume to overwrite it."
             )
         if recorded is not None:
-            self._same_work(recorded[0])
-            self.place = recorded[1]
+            self._same_job(recorded[0])
+            self.state = recorded[1]
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         except OSError as error:
@@ -86,20 +86,20 @@ class ResumableFile:
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         os.close(self._descriptor)
 
-    def begin(self, window: int) -> None:
+    def begin(self, chunk_lines: int) -> None:
         """Cuts the file to what the record knows of, or makes it empty: it is written from here on.
 
         Args:
-            window: Lines in a whole window, those of `place` where there is something to go on with.
+            chunk_lines: Lines in a whole chunk, those of `state` where there is something to go on with.
         """
-        self.place = replace(self.place, window=window)
+        self.state = replace(self.state, chunk_lines=chunk_lines)
         self._remember()
-        os.ftruncate(self._descriptor, self.place.size)
-        os.lseek(self._descriptor, self.place.size, os.SEEK_SET)
-        self.lines = self.place.lines
+        os.ftruncate(self._descriptor, self.state.size)
+        os.lseek(self._descriptor, self.state.size, os.SEEK_SET)
+        self.lines = self.state.lines
 
     def take(self, text: str, *, lines: int, source: str, whole: bool) -> None:
-        """Writes the translations of a window, and remembers it if it is a whole one.
+        """Writes the translations of a chunk, and remembers it if it is a whole one.
 
         Others end with the input, or with what can be read of it: they belong to a whole one once there is more.
 
@@ -120,9 +120,9 @@ class ResumableFile:
             raise (unwritable(self.path, error) if isinstance(error, OSError) else error) from error
         self._digest.update(payload)
         self.lines += lines
-        self.place = replace(
-            self.place,
-            windows=self.place.windows + 1,
+        self.state = replace(
+            self.state,
+            chunks=self.state.chunks + 1,
             lines=self.lines,
             size=start + len(payload),
             source=source,
@@ -134,15 +134,15 @@ class ResumableFile:
     def finish(self) -> None:
         """Says that the input has no more lines: the record remembers it, or goes."""
         if self._resume:
-            self.place = replace(self.place, finished=True)
+            self.state = replace(self.state, finished=True)
             self._remember()
             return
         os.fsync(self._descriptor)
         self.record.unlink(missing_ok=True)
 
-    def _same_work(self, recorded: dict[str, Any]) -> None:
-        for name in {**recorded, **self._work}:
-            was, now = recorded.get(name), self._work.get(name)
+    def _same_job(self, recorded: dict[str, Any]) -> None:
+        for name in {**recorded, **self._job}:
+            was, now = recorded.get(name), self._job.get(name)
             if was != now:
                 raise ResumeError(
                     f"{self.path} was begun with another {name} ({was}, and now {now}): go on with the former, "
@@ -159,11 +159,11 @@ class ResumableFile:
             raise ResumeError(f"Another process is writing {self.path}.")
 
     def _read_what_is_there(self) -> None:
-        left = self.place.size
+        left = self.state.size
         while left and (chunk := os.read(self._descriptor, min(left, _CHUNK))):
             self._digest.update(chunk)
             left -= len(chunk)
-        if self.place.size and (left or self._digest.hexdigest() != self.place.translation):
+        if self.state.size and (left or self._digest.hexdigest() != self.state.translation):
             raise ResumeError(
                 f"{self.path} does not begin with the translations that {self.record.name} knows of: "
                 "bring back what was there, or delete both to begin anew."
@@ -173,7 +173,7 @@ class ResumableFile:
         """Puts the record in the place of the former one, once what it tells of is on the disk."""
         try:
             os.fsync(self._descriptor)
-            atomic_write_text(self.record, json.dumps({"work": self._work, "place": asdict(self.place)}, indent=1))
+            atomic_write_text(self.record, json.dumps({"job": self._job, "state": asdict(self.state)}, indent=1))
             sync(self.path.parent)
         except OSError as error:
             raise unwritable(self.path, error) from error
@@ -203,11 +203,11 @@ def record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.resume")
 
 
-def _read_record(path: Path) -> tuple[dict[str, Any], Place] | None:
+def _read_record(path: Path) -> tuple[dict[str, Any], ResumeState] | None:
     """What the output was made from and how far it came; None where there is no record."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return record["work"], Place(**record["place"])
+        return record["job"], ResumeState(**record["state"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

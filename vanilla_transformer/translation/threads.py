@@ -10,7 +10,7 @@ _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 
 
-def side_by_side(work: Callable[[_Part], _Result], parts: list[_Part], device: torch.device) -> Iterator[_Result]:
+def run_in_threads(work: Callable[[_Part], _Result], parts: list[_Part], device: torch.device) -> Iterator[_Result]:
     """`work` on each part, in order; on a processor two at a time, each with half of torch's threads.
 
     What one of them does alone, such as choosing candidates, keeps the other threads waiting otherwise.

@@ -1,0 +1,87 @@
+"""Parts of an input: each line in one of them, in order, found from sizes alone."""
+
+import gzip
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.translation.parts import PartsError, cut, identity, read_part
+
+
+def parts(paths, tasks, column=None):
+    """The lines of each part."""
+    return [list(read_part(part, column)) for part in cut([str(path) for path in paths], tasks)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.lists(st.text(alphabet="aä\n\r\u2028", max_size=30), min_size=1, max_size=3),
+    tasks=st.integers(1, 9),
+)
+def test_each_line_is_in_one_part_in_order(tmp_path_factory, texts, tasks):
+    directory = tmp_path_factory.mktemp("text")
+    paths = [directory / str(number) for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_bytes(text.encode())
+    together = [line for part in parts(paths, tasks) for line in part]
+    assert together == [line for path in paths for line in read_lines(path)]
+
+
+def test_parts_are_of_about_equal_size(tmp_path):
+    (tmp_path / "in").write_text("".join(f"{number:07}\n" for number in range(1000)))
+    sizes = [len(part) for part in parts([tmp_path / "in"], 8)]
+    assert sum(sizes) == 1000 and max(sizes) - min(sizes) <= 1
+
+
+def test_a_byte_order_mark_is_no_text_and_what_is_not_utf8_is_named_by_its_place(tmp_path):
+    (tmp_path / "in").write_bytes(b"\xef\xbb\xbfa\r\nb\nc\xff\n")
+    assert list(read_part(cut([str(tmp_path / "in")], 4)[0])) == ["a"]
+    with pytest.raises(CorpusError, match="in, byte 10: not UTF-8"):
+        parts([tmp_path / "in"], 2)
+
+
+def write_gz(path, lines):
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+    return path
+
+
+def test_gz_files_go_whole_and_are_not_cut(tmp_path):
+    paths = [write_gz(tmp_path / f"{number}.gz", [f"{number}"] * (10 + number)) for number in range(3)]
+    assert [len(part) for part in parts(paths, 3)] == [10, 11, 12]
+    assert [len(part) for part in parts(paths, 2)] in ([10, 23], [21, 12])
+    with pytest.raises(PartsError, match=r"For 8 tasks .*\.gz would have to be cut.*fewer --tasks"):
+        parts(paths, 8)
+    (tmp_path / "plain").write_text("x\n")
+    with pytest.raises(PartsError, match=r"0\.gz would have to be cut"):
+        parts([paths[0], tmp_path / "plain"], 5)
+
+
+def test_parquet_is_cut_between_row_groups_and_has_one_column(tmp_path):
+    table = pyarrow.table({"number": list(range(10)), "en": [f"line {n}" if n else None for n in range(10)]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=3)
+    expected = [["", "line 1", "line 2", "line 3", "line 4", "line 5"], ["line 6", "line 7", "line 8", "line 9"]]
+    assert parts([tmp_path / "t.parquet"], 2) == expected
+    with pytest.raises(PartsError, match="For 9 tasks a row group of .*would have to be cut"):
+        parts([tmp_path / "t.parquet"], 9)
+    pyarrow.parquet.write_table(table.append_column("de", table["en"]), tmp_path / "two.parquet")
+    assert parts([tmp_path / "two.parquet"], 1, "de") == [sum(expected, [])]
+    with pytest.raises(PartsError, match="Several columns have text in .*--source-column, of en, de"):
+        parts([tmp_path / "two.parquet"], 1)
+    with pytest.raises(PartsError, match="There is no column 'fr' of text"):
+        parts([tmp_path / "two.parquet"], 1, "fr")
+    (tmp_path / "broken.parquet").write_text("x")
+    with pytest.raises(CorpusError, match="is no Parquet file"):
+        parts([tmp_path / "broken.parquet"], 1)
+
+
+def test_inputs_are_told_apart_and_missing_ones_named(tmp_path):
+    for name, text in {"a": "x\n" * 9, "b": "y\n" * 9, "c": "x\n" * 9}.items():
+        (tmp_path / name).write_text(text)
+    a, b, c = (identity(str(tmp_path / name)) for name in "abc")
+    assert a == c != b
+    with pytest.raises(CorpusError, match="none does not exist"):
+        parts([tmp_path / "none"], 2)

@@ -1,0 +1,39 @@
+"""`vanilla-transformer join`: the parts that numbered tasks have written, as one."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import OptionalPath
+from vanilla_transformer.cli.streams import check_output, check_standard_output, named_in_errors
+
+
+@dataclass(frozen=True)
+class Join:
+    """Join what `translate --tasks` has written: all parts in order, or a list of the tasks that are missing.
+
+    Each part is compared with the record of its task.
+    """
+
+    directory: Annotated[str, Positional, arg(metavar="DIR")]
+    """Directory of the tasks, or any that fsspec knows, such as s3://bucket/directory."""
+    output: OptionalPath = None
+    """File to write to (default: standard output)."""
+
+    def run(self) -> None:
+        """Writes the whole, which as a file appears at once."""
+        from vanilla_transformer.atomic_files import atomic_replace
+        from vanilla_transformer.translation.tasks import TaskFolder, join_parts
+
+        parts = join_parts(TaskFolder(self.directory))
+        if self.output is None:
+            check_standard_output()
+            with named_in_errors("Standard output"):
+                sys.stdout.buffer.writelines(parts)
+            return
+        check_output(self.output)
+        with atomic_replace(Path(self.output)) as beside, open(beside, "wb") as file:
+            file.writelines(parts)

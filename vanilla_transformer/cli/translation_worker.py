@@ -1,0 +1,23 @@
+"""A worker of `translate --tasks`: reads the command from its first line, and then numbers of tasks."""
+
+import os
+import sys
+
+from vanilla_transformer.distributed.torchrun import end_with_parent
+
+
+def main(parent: int) -> None:
+    """Does tasks until there are no more, or until the process that started it is gone."""
+    end_with_parent()
+    if os.getppid() != parent:
+        return
+    from vanilla_transformer.cli.program import error_message, quieten_libraries
+    from vanilla_transformer.cli.translate import from_line
+    from vanilla_transformer.translation.workers import answer_numbers
+
+    quieten_libraries()
+    answer_numbers(lambda line: from_line(line).task_runner(), error_message)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,89 @@
+"""Numbered tasks on machines that others look after: datatrove's executors, here, under Slurm or on a Ray cluster."""
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vanilla_transformer.translation.tasks import TaskError
+
+# An executor sets these by itself.
+_OURS = ("self", "pipeline", "tasks", "logging_dir", "skip_completed", "depends", "workers")
+
+
+@dataclass(frozen=True)
+class NumberedTasks:
+    """A step of datatrove's pipelines: the tasks of a job by their place among those that are left to do."""
+
+    do: Callable[[int], object]
+    numbers: tuple[int, ...]
+
+    def __call__(self, data: Any, rank: int, world_size: int) -> None:
+        """Does the task of that rank."""
+        self.do(self.numbers[rank])
+
+
+def run_on_engine(
+    engine: str, do: Callable[[int], object], numbers: Sequence[int], folder: str, workers: int, options: Sequence[str]
+) -> None:
+    """Has an executor of datatrove do tasks, or under Slurm puts them into the queue.
+
+    Args:
+        do: Does a task; it is pickled.
+        folder: That of the job, where the executor keeps its state.
+        workers: Tasks at a time.
+        options: `name=value` for the executor.
+
+    Raises:
+        TaskError: datatrove is missing, or there is no such option.
+    """
+    try:
+        executor: Any = _executor(engine)
+    except ImportError as error:
+        raise TaskError(
+            f"--engine {engine} needs {'datatrove and Ray' if engine == 'ray' else 'datatrove'}, of which "
+            f"{error.name or 'one'} is not installed: run `pip install 'vanilla-transformer[cluster]'"
+            f"{' ray' if engine == 'ray' else ''}`."
+        ) from error
+    # A place of its own for each time: datatrove's marks know neither model nor input, and what is done is known.
+    state = f"{folder.rstrip('/')}/engine/{time.strftime('%Y-%m-%d-%H-%M-%S')}"
+    settings = _settings(executor, engine, options)
+    pipeline = [NumberedTasks(do, tuple(numbers))]
+    executor(pipeline=pipeline, tasks=len(numbers), workers=workers, logging_dir=state, **settings).run()
+
+
+def _executor(engine: str) -> type:
+    if engine == "local":
+        from datatrove.executor.local import LocalPipelineExecutor
+
+        return LocalPipelineExecutor
+    if engine == "slurm":
+        from datatrove.executor.slurm import SlurmPipelineExecutor
+
+        return SlurmPipelineExecutor
+    import ray
+    from datatrove.executor.ray import RayPipelineExecutor
+
+    ray.init(ignore_reinit_error=True)  # The cluster of RAY_ADDRESS, or one here.
+    return RayPipelineExecutor
+
+
+def _settings(executor: type, engine: str, options: Sequence[str]) -> dict[str, Any]:
+    parameters = {
+        name: parameter for name, parameter in inspect.signature(executor).parameters.items() if name not in _OURS
+    }
+    settings: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or name not in parameters:
+            raise TaskError(
+                f"--engine-options takes name=value, and --engine {engine} has no {name!r}: it has "
+                f"{', '.join(parameters)}."
+            )
+        settings[name] = int(value) if value.lstrip("-").isdigit() else value
+    needed = [name for name, one in parameters.items() if one.default is inspect.Parameter.empty]
+    missing = [f"{name}=..." for name in needed if name not in settings]
+    if missing:
+        raise TaskError(f"--engine {engine} needs {', '.join(missing)} as --engine-options")
+    return settings

@@ -1,0 +1,169 @@
+"""Inputs of a translation cut into parts that can be read by themselves, each from its size and its number alone."""
+
+import hashlib
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import fsspec
+
+from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, read_lines
+
+_ENDS = 1 << 16
+
+
+class PartsError(ValueError):
+    """An input that cannot be cut as asked for; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of an input: bytes of a plain file, a .gz file, or row groups of a Parquet file by their numbers.
+
+    A line of a plain file belongs to the piece in which its first byte lies.
+    """
+
+    path: str
+    start: int
+    end: int
+    kind: str
+
+
+def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
+    """The pieces of each of `tasks` parts of about equal size, in order.
+
+    Raises:
+        PartsError: A part would have to begin and end within what has to be read as a whole.
+    """
+    wholes = [whole for path in inputs for whole in _wholes(path)]
+    starts = list(itertools.accumulate((size for _, size in wholes), initial=0))
+    borders = [starts[-1] * number // tasks for number in range(tasks + 1)]
+    parts: list[list[Piece]] = [[] for _ in range(tasks)]
+    for (piece, size), first in zip(wholes, starts, strict=False):
+        if piece.kind != "plain":
+            parts[min(bisect_right(borders, first + size / 2), tasks) - 1].append(piece)
+            continue
+        for number in range(bisect_right(borders, first) - 1, bisect_left(borders, first + size)):
+            start, end = max(borders[number], first), min(borders[number + 1], first + size)
+            if start < end:
+                parts[number].append(Piece(piece.path, start - first, end - first, "plain"))
+    for number, part in enumerate(parts):
+        around = bisect_right(starts, borders[number]) - 1
+        if not part and around < len(wholes) and wholes[around][0].kind != "plain":
+            raise PartsError(_cannot_be_cut(wholes[around][0], tasks))
+    return parts
+
+
+def _cannot_be_cut(piece: Piece, tasks: int) -> str:
+    if piece.kind == "gzip":
+        return (
+            f"For {tasks} tasks {piece.path} would have to be cut, and a .gz file can be read from its start alone: "
+            "give fewer --tasks, more files of about equal size, or the text unpacked."
+        )
+    return (
+        f"For {tasks} tasks a row group of {piece.path} would have to be cut, which is the least that is read of a "
+        "Parquet file: give fewer --tasks."
+    )
+
+
+def _wholes(path: str) -> Iterator[tuple[Piece, int]]:
+    """What an input is made of, with the size of each in bytes."""
+    filesystem, name = fsspec.url_to_fs(path)
+    if not filesystem.isfile(name):
+        raise CorpusError(f"{path} does not exist, or is no file")
+    size = int(filesystem.size(name))
+    if path.endswith(".parquet"):
+        metadata = _parquet(path).metadata
+        for number in range(metadata.num_row_groups):
+            yield Piece(path, number, number + 1, "parquet"), metadata.row_group(number).total_byte_size
+    elif path.endswith(".gz"):
+        yield Piece(path, 0, size, "gzip"), size
+    else:
+        yield Piece(path, 0, size, "plain"), size
+
+
+def identity(path: str) -> str:
+    """What tells an input from another without reading all of it: its size, and a hash of its two ends."""
+    filesystem, name = fsspec.url_to_fs(path)
+    size = int(filesystem.size(name))
+    digest = hashlib.blake2b(digest_size=8)
+    with filesystem.open(name, "rb") as file:
+        for place in (0, max(0, size - _ENDS)):
+            file.seek(place)
+            digest.update(file.read(_ENDS))
+    return f"{size:,} bytes, {digest.hexdigest()}"
+
+
+def read_part(pieces: Sequence[Piece], column: str | None = None) -> Iterator[str]:
+    """The lines of a part.
+
+    Raises:
+        CorpusError: They cannot be read.
+    """
+    for piece in pieces:
+        if piece.kind == "plain":
+            yield from _plain_lines(piece)
+        elif piece.kind == "gzip":
+            yield from read_lines(piece.path)
+        else:
+            yield from _column(piece, column)
+
+
+def _plain_lines(piece: Piece) -> Iterator[str]:
+    filesystem, name = fsspec.url_to_fs(piece.path)
+    with filesystem.open(name, "rb") as file:
+        place = _first_line(file, piece.start)
+        while place < piece.end and (line := file.readline()):
+            begin, place = place, place + len(line)
+            if begin == 0:
+                line = line.removeprefix(BYTE_ORDER_MARK)
+            if line.endswith(b"\n"):
+                line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise CorpusError(
+                    f"{piece.path}, byte {begin + error.start + 1:,}: not UTF-8 (0x{line[error.start]:02x}); convert "
+                    "the file to UTF-8 first"
+                ) from error
+
+
+def _first_line(file: BinaryIO, start: int) -> int:
+    """Goes to the first line that begins at `start` or after it."""
+    if start == 0:
+        return 0
+    file.seek(start - 1)
+    return start - 1 + len(file.readline())
+
+
+def _column(piece: Piece, column: str | None) -> Iterator[str]:
+    parquet = _parquet(piece.path)
+    column = _text_column(piece.path, parquet.schema_arrow, column)
+    for value in parquet.read_row_group(piece.start, columns=[column]).column(column).to_pylist():
+        yield value or ""
+
+
+def _parquet(path: str) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    filesystem, name = fsspec.url_to_fs(path)
+    try:
+        return pyarrow.parquet.ParquetFile(filesystem.open(name, "rb"))
+    except pyarrow.ArrowInvalid as error:
+        raise CorpusError(f"{path} is no Parquet file: {error}") from error
+
+
+def _text_column(path: str, schema: Any, column: str | None) -> str:
+    import pyarrow
+
+    texts = [field.name for field in schema if pyarrow.types.is_string(field.type)]
+    texts += [field.name for field in schema if pyarrow.types.is_large_string(field.type)]
+    if column is None and len(texts) == 1:
+        return texts[0]
+    if column is None or column not in texts:
+        wanted = "Several columns have text" if column is None else f"There is no column {column!r} of text"
+        raise PartsError(f"{wanted} in {path}: give one as --source-column, of {', '.join(texts) or 'none'}.")
+    return column

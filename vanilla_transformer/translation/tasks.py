@@ -1,0 +1,275 @@
+"""Numbered tasks of a translation: each reads its part of the input and writes one file, and needs nobody.
+
+A folder holds what they have come to: `job.json`, of which all tasks have to be, `part-00017.txt`, and
+`part-00017.json`, which is written last and says what the part was made from. A task that is done is skipped, one that
+was broken off goes on where it was, and one of another job is refused.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from vanilla_transformer.translation.files import ChunkReader, translate_file
+from vanilla_transformer.translation.lines import LineTranslator, Translation
+from vanilla_transformer.translation.parts import cut, identity, read_part
+from vanilla_transformer.translation.resuming import ResumableFile, record_path
+
+_JOB = "job.json"
+_SLICE = 1 << 20
+
+
+class TaskError(ValueError):
+    """Tasks that do not belong together, or are not all done; the message says which and what to do."""
+
+
+class TaskFolder:
+    """The folder of a job, on any file system that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._filesystem, self._path = fsspec.url_to_fs(url)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What a file of JSON says, None where there is none."""
+        try:
+            return json.loads(self._filesystem.cat_file(self._at(name)))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise TaskError(f"{self.url}/{name} is damaged: delete it, and give the same command again.") from error
+
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        """Puts JSON into a file, which appears whole."""
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, name)
+            file.write_text(json.dumps(values, indent=1), encoding="utf-8")
+            self.put(file, name)
+
+    def put(self, file: Path, name: str) -> None:
+        """Copies a file into the folder, where it appears whole: other stores than disks have it so by themselves."""
+        self._filesystem.makedirs(self._path, exist_ok=True)
+        if not isinstance(self._filesystem, LocalFileSystem):
+            self._filesystem.put_file(str(file), self._at(name))
+            return
+        beside = self._at(f".{name}.{secrets.token_hex(4)}.tmp")
+        try:
+            self._filesystem.put_file(str(file), beside)
+            with open(beside, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(beside, self._at(name))
+        finally:
+            Path(beside).unlink(missing_ok=True)
+
+    def open(self, name: str) -> Any:
+        """A file of the folder to read bytes from."""
+        return self._filesystem.open(self._at(name), "rb")
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file, None where there is none."""
+        try:
+            return int(self._filesystem.size(self._at(name)))
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> set[str]:
+        """The files that are there."""
+        try:
+            return {entry.rsplit("/", 1)[-1] for entry in self._filesystem.ls(self._path, detail=False, refresh=True)}
+        except FileNotFoundError:
+            return set()
+
+    def workplace(self, name: str) -> Path:
+        """Where a file of that name grows until it is done: in the folder, or else on this machine's disk."""
+        if isinstance(self._filesystem, LocalFileSystem):
+            place = Path(self._path, "unfinished")
+        else:
+            key = hashlib.blake2b(self.url.encode(), digest_size=8).hexdigest()
+            place = Path(tempfile.gettempdir(), f"vanilla-transformer-{key}")
+        place.mkdir(parents=True, exist_ok=True)
+        return place / name
+
+    def claim(self, job: dict[str, Any]) -> None:
+        """Makes the folder that of a job.
+
+        Raises:
+            TaskError: It is that of another.
+        """
+        if self.read(_JOB) is None:
+            self.write(_JOB, job)
+        self.check(job)
+
+    def check(self, job: dict[str, Any]) -> None:
+        """Raises TaskError where the folder is that of another job than this, as far as it is known."""
+        there = self.read(_JOB) or {}
+        for name in job:
+            if name in there and there[name] != job[name]:
+                raise TaskError(
+                    f"{self.url} holds the tasks of another {name} ({_short(there[name])}, and now "
+                    f"{_short(job[name])}): give the former, or name another directory."
+                )
+
+    def _at(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{name}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def part_name(number: int) -> str:
+    """The file of a task."""
+    return f"part-{number:05d}.txt"
+
+
+def _record_name(number: int) -> str:
+    return f"part-{number:05d}.json"
+
+
+def job_of(inputs: Sequence[str], tasks: int, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """What all tasks of a job have in common, by the names that messages give it.
+
+    Args:
+        fingerprint: What translations depend on beside the input: model and settings.
+    """
+    return {**fingerprint, "input": {path: identity(path) for path in inputs}, "number of --tasks": tasks}
+
+
+def run_task(
+    folder: TaskFolder,
+    number: int,
+    job: dict[str, Any],
+    translator: LineTranslator,
+    *,
+    inputs: Sequence[str],
+    tasks: int,
+    column: str | None = None,
+    render: Callable[[int, Translation], str],
+    progress: Callable[[int], object] = lambda lines: None,
+    warn: Callable[[str], object] = lambda message: None,
+) -> bool:
+    """Does a task, unless it is done; whether there was something to do.
+
+    Raises:
+        TaskError: The folder holds another job, or the task was done from another input.
+        OSError, ValueError: The input cannot be read, or the result not be written.
+    """
+    folder.claim(job)
+    part = cut(inputs, tasks)[number]
+    if _is_done(folder, number, lambda: read_part(part, column)):
+        return False
+    working = folder.workplace(part_name(number))
+    with ResumableFile(working, {**job, "task": number}, resume=True) as output:
+        # Another process may have done it since, whose working file is gone.
+        if not output.state.chunks and _is_done(folder, number, lambda: read_part(part, column)):
+            working.unlink()
+            return False
+        reader = ChunkReader(read_part(part, column), output.state.chunk_lines or translator.chunk_lines)
+        reader.skip(output.state)
+        if not output.state.finished:
+            output.begin(reader.size)
+            translate_file(translator, reader, output, render=render, progress=progress, warn=warn)
+        state = output.state
+        folder.put(working, part_name(number))
+        folder.write(
+            _record_name(number),
+            {
+                **{name: getattr(state, name) for name in ("lines", "size", "source", "translation")},
+                "job": _digest(job),
+            },
+        )
+        record_path(working).unlink()
+        working.unlink()
+    return True
+
+
+def _digest(job: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _is_done(folder: TaskFolder, number: int, lines: Callable[[], Iterable[str]]) -> bool:
+    """Whether a task is done; raises TaskError where that was with other lines."""
+    record = folder.read(_record_name(number))
+    if record is None or folder.size(part_name(number)) != record["size"]:
+        return False
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for line in lines():
+        digest.update(line.encode() + b"\n")
+        count += 1
+    if count != record["lines"] or (count and digest.hexdigest() != record["source"]):
+        raise TaskError(
+            f"Task {number} of {folder.url} is done, and was made from another input: bring that back, or name "
+            "another directory."
+        )
+    return True
+
+
+def unfinished(folder: TaskFolder, tasks: int) -> list[int]:
+    """The tasks that have no record yet."""
+    there = folder.names()
+    return [number for number in range(tasks) if not {_record_name(number), part_name(number)} <= there]
+
+
+def join_parts(folder: TaskFolder) -> Iterator[bytes]:
+    """All parts in order, in slices; each is compared with its record.
+
+    Raises:
+        TaskError: There is no job, or some of its tasks are missing, or a part is not what it was.
+    """
+    job = folder.read(_JOB)
+    if job is None:
+        raise TaskError(f"{folder.url} holds no tasks: name the directory that `translate --tasks` has written to.")
+    tasks = job["number of --tasks"]
+    missing = unfinished(folder, tasks)
+    if missing:
+        raise TaskError(
+            f"{len(missing):,} of {tasks:,} tasks in {folder.url} are missing: {_numbers(missing)}. The command that "
+            "began them goes on with them, or with one as --task."
+        )
+    yield from _joined(folder, tasks, _digest(job), numbered=bool(job.get("--nbest")))
+
+
+def _joined(folder: TaskFolder, tasks: int, job: str, *, numbered: bool) -> Iterator[bytes]:
+    lines = 0
+    for number in range(tasks):
+        record = folder.read(_record_name(number)) or {}
+        if record.get("job") != job:
+            raise TaskError(f"Part {number} in {folder.url} belongs to another job: delete it, and do task {number}.")
+        digest = hashlib.blake2b(digest_size=16)
+        with folder.open(part_name(number)) as file:
+            for piece in iter(lambda: file.readlines(_SLICE), []):
+                content = b"".join(piece)
+                digest.update(content)
+                yield b"".join(_renumbered(line, lines) for line in piece) if numbered and lines else content
+        if record["size"] and digest.hexdigest() != record["translation"]:
+            raise TaskError(
+                f"{part_name(number)} in {folder.url} is not what its task has written: delete it, and do task "
+                f"{number} again."
+            )
+        lines += record["lines"]
+
+
+def _renumbered(line: bytes, before: int) -> bytes:
+    """A line of an n-best list of a part with its number in the whole."""
+    number, rest = line.split(b" ||| ", 1)
+    return b"%d ||| %s" % (int(number) + before, rest)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Numbers as people write them: 1-3, 7."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    words = ["-".join(map(str, ends)) for ends in ranges]
+    return ", ".join(words[:20]) + (f" and {len(words) - 20:,} more" if len(words) > 20 else "")
