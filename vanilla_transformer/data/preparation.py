@@ -148,7 +148,8 @@ def prepare_corpus(
     Args:
         corpus: Pairs of text; a dataset, streamed or not, has them in the columns ``source`` and ``target``.
         tokenizer: Gives the ids.
-        task: Says of which columns the ids are, and how each row of text becomes its ids.
+        task: Says of which columns the ids are, and how each row of text becomes its ids: what
+            `vanilla_transformer.tasks.get_task` gives for a name.
         max_length: A pair with more tokens on a side is dropped, as is one with nothing but white space on a side.
         directory: Is made where it does not exist. Nothing in it is used before all of it is written.
         progress: Whether to show a bar on standard error.

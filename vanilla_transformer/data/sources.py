@@ -1,6 +1,5 @@
 """How corpora are named: files or a dataset, and beside them a weight, columns and whether to stream."""
 
-import difflib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
 SETTINGS = ("weight", "source_column", "target_column", "streaming")
@@ -128,7 +128,7 @@ def _parse_one(words: list[str]) -> CorpusSpec:
     for word in words:
         name, equals, value = word.partition("=")
         name = name.replace("-", "_")
-        if equals and _nearest(name) and not os.path.exists(word):
+        if equals and closest(name, SETTINGS, cutoff=0.6) and not os.path.exists(word):
             settings[_check_setting(name)] = value
         else:
             parts.append(word)
@@ -156,14 +156,9 @@ def _word(value: Any) -> str:
 
 def _check_setting(name: str) -> str:
     if name not in SETTINGS:
-        near = _nearest(name)
-        hint = f", did you mean {near!r}?" if near else "."
+        hint = did_you_mean(name, SETTINGS) or "."
         raise CorpusError(f"a corpus has no setting {name!r}{hint} There are {', '.join(SETTINGS)}")
     return name
-
-
-def _nearest(name: str) -> str | None:
-    return next(iter(difflib.get_close_matches(name, SETTINGS, n=1)), None)
 
 
 def _weight(text: str, where: str) -> float:

@@ -1,7 +1,6 @@
 """The recipe: one flat list of settings that decides a training run, read from YAML or the command line."""
 
 import dataclasses
-import difflib
 import importlib.resources
 import math
 import types
@@ -24,12 +23,13 @@ from vanilla_transformer.data.sources import (
     parse_corpora,
     to_words,
 )
+from vanilla_transformer.suggestions import did_you_mean
 
 
 class RecipeError(Exception):
-    """A recipe that cannot be followed, said in one sentence.
+    """An invalid recipe, said in one sentence.
 
-    No ValueError: those the parser of the command line takes for its own, and frames them with its inner names.
+    Not a ValueError: the command-line parser takes those for its own and wraps them in its internal names.
     """
 
 
@@ -51,58 +51,58 @@ class Recipe:
 
     # Corpora may be given as words, as mappings like those of YAML, or as `CorpusSpec`s, which they are from then on.
     task: str = "translation"
-    """What the model learns to do."""
+    """Task to train for."""
     train: CorporaOption = ()
-    """Pairs to learn from: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or
-    `cmudict:train`. Several corpora have a `+` between them; each may have a share of an epoch, `weight=0.7`: small
-    ones come again. Beside each may stand `source_column=en target_column=de`, and `streaming=true`, which keeps no
-    copy of text."""
+    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or
+    `cmudict:train`. Separate several corpora by `+`; `weight=0.7` after a corpus sets its share of an epoch,
+    oversampling small ones. Each may be followed by `source_column=en target_column=de`, and by `streaming=true`,
+    which keeps no copy of the text."""
     dev: CorporaOption = ()
-    """Pairs held out to follow the progress, in any form that `train` takes."""
+    """Held-out data for the loss during training, in any form accepted by `train`."""
     test: CorporaOption = ()
-    """Pairs scored once, at the end."""
+    """Test data, scored once at the end."""
     source_column: str | None = None
-    """Column (or language of a `translation` column) to translate from; by default the first."""
+    """Source column, or language of a `translation` column; by default the first."""
     target_column: str | None = None
-    """Column (or language of a `translation` column) to translate into; by default the second."""
+    """Target column, or language of a `translation` column; by default the second."""
     max_length: int = 256
-    """Pairs with more tokens than this on a side are left out, and counted."""
+    """Skip pairs with more tokens than this on either side; their number is reported."""
 
     tokenizer: str | None = None
-    """Model directory or Hub id whose tokenizer is used; by default one is learned from `train`."""
+    """Model directory or Hub id of a tokenizer to use; by default one is trained on `train`."""
     tokenizer_algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
-    """How sub-words are learned (section 5.1: byte-pair encoding); presplit takes text that is split by `@@ `."""
+    """Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `."""
     tokenizer_sides: Literal["both", "source", "target"] = "both"
-    """Which side of `train` sub-words are learned from."""
+    """Sides of `train` to train the tokenizer on."""
     vocab_size: int | None = None
-    """Entries of the one vocabulary of both sides; chosen from the number of pairs."""
+    """Size of the shared vocabulary; by default chosen from the number of pairs."""
 
     preset: str | None = None
-    """Named sizes: tiny, small, base, big or a row of Table 3; chosen from the number of pairs and the device."""
+    """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
     d_model: int | None = None
-    """Width of every layer's output (section 3.1); the preset's."""
+    """Width of the layers (section 3.1); by default the preset's."""
     d_ff: int | None = None
-    """Inner width of the feed-forward layers (section 3.3); the preset's."""
+    """Inner width of the feed-forward layers (section 3.3); by default the preset's."""
     num_heads: int | None = None
-    """Attention heads (section 3.2.2); the preset's."""
+    """Number of attention heads (section 3.2.2); by default the preset's."""
     d_k: int | None = None
-    """Width of a head's queries and keys; by default d_model / num_heads."""
+    """Width of the queries and keys of a head; by default d_model / num_heads."""
     d_v: int | None = None
-    """Width of a head's values; by default d_model / num_heads."""
+    """Width of the values of a head; by default d_model / num_heads."""
     encoder_layers: int | None = None
-    """Layers of the encoder; the preset's."""
+    """Number of encoder layers; by default the preset's."""
     decoder_layers: int | None = None
-    """Layers of the decoder; the preset's."""
+    """Number of decoder layers; by default the preset's."""
     dropout: float | None = None
-    """Residual dropout (section 5.4); chosen from the number of pairs."""
+    """Residual dropout (section 5.4); by default chosen from the number of pairs."""
     attention_dropout: float | None = None
-    """Dropout of attention weights; off by default, as section 5.4 does not name it."""
+    """Dropout of attention weights; off by default, as in the paper."""
     activation_dropout: float | None = None
-    """Dropout within the feed-forward networks; off by default, as section 5.4 does not name it."""
+    """Dropout inside the feed-forward layers; off by default, as in the paper."""
     label_smoothing: float | None = None
-    """Label smoothing (section 5.4); the preset's."""
+    """Label smoothing (section 5.4); by default the preset's."""
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
-    """Positions as in section 3.5, or learned (Table 3, row E); the preset's."""
+    """Positional encoding as in section 3.5, or learned (Table 3, row E); by default the preset's."""
 
     architecture: Literal["transformer", "recurrent"] = "transformer"
     """The paper's model, or a recurrent one of those that it replaced (2014 and 2015)."""
@@ -114,60 +114,62 @@ class Recipe:
     """How far Luong's local attention looks from the position it predicts; by default everywhere."""
 
     batch_tokens: int | None = None
-    """Most tokens of a side in a step, padding included, over all devices (section 5.1); chosen from the pairs."""
+    """Maximum tokens per side and step, padding included, over all devices (section 5.1); by default chosen from the
+    number of pairs."""
     batches_per_step: int | None = None
-    """Batches that a step is cut into, each of sentences of about equal length; chosen from the device's memory."""
+    """Batches per step, for gradient accumulation and over all devices; by default chosen from the device's memory."""
     max_steps: int | None = None
-    """Updates of the weights (section 5.2); chosen from the number of pairs and the device."""
+    """Number of training steps (section 5.2); by default chosen from the data and the device."""
     warmup_steps: int | None = None
-    """Steps over which the learning rate rises (Eq. 3)."""
+    """Learning rate warm-up steps (Eq. 3); by default chosen from the number of steps."""
     learning_rate_scale: float = 1.0
     """Factor on the learning rate of Eq. 3."""
     learning_rate: float | None = None
     """Learning rate that stays as it is after the warm-up, in the place of Eq. 3; recurrent models have 0.001."""
     adam_beta1: float = 0.9
-    """Decay of Adam's mean of gradients (section 5.3)."""
+    """Adam's beta1 (section 5.3)."""
     adam_beta2: float = 0.98
-    """Decay of Adam's mean of squared gradients (section 5.3)."""
+    """Adam's beta2 (section 5.3)."""
     adam_epsilon: float = 1e-9
     """Adam's epsilon (section 5.3)."""
     max_grad_norm: float | None = None
-    """Longest gradient, longer ones are scaled down; by default none is, as in the paper."""
+    """Clip gradients to this norm (off by default)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers in matrix products; auto takes bfloat16 where the device computes in it. Weights stay float32."""
+    """Precision of matrix products; auto uses bfloat16 where the device supports it. Weights stay float32."""
     seed: int = 1
-    """Start of all random numbers: weights, order of the data, dropout."""
+    """Random seed."""
 
     eval_steps: int | None = None
-    """Steps between measurements of the loss on `dev`."""
+    """Steps between evaluations of the loss on `dev`."""
     patience: int | None = None
-    """Measurements without a better loss on `dev` before the run ends early; by default it never does."""
+    """Stop after this many evaluations without a lower loss on `dev` (off by default)."""
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
-    """Scores of `dev` and `test`: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (also paper_bleu:fr), wer, per,
+    """Metrics for `dev` and `test`: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (also paper_bleu:fr), wer, per,
     bracketing (of trees)."""
     examples: tuple[str, ...] = ()
-    """Sentences translated and printed at the end."""
+    """Sentences to translate and print at the end."""
 
     save_steps: int | None = None
     """Steps between checkpoints."""
     average_checkpoints: int = 5
-    """Number of last checkpoints whose mean is the final model (section 6.1: 5 for base, 20 for big)."""
+    """Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big)."""
     log_steps: int = 50
-    """Steps between lines of the log and of metrics.jsonl."""
+    """Steps between log lines and records in metrics.jsonl."""
 
     num_beams: int = 4
-    """Hypotheses that the model's search keeps (section 6.1); 1 for greedy search, which has no length penalty."""
+    """Beam size in the model's generation config (section 6.1); 1 for greedy search, without length penalty."""
     length_penalty: float = 0.6
-    """Exponent of the length penalty of the model's search (section 6.1)."""
+    """Length penalty in the model's generation config (section 6.1)."""
     length_penalty_type: Literal["google", "huggingface"] = "google"
-    """What log-probabilities are divided by: ((5 + length) / 6)^penalty as in section 6.1, or length^penalty."""
+    """Length penalty formula: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
+    length^penalty."""
 
     output: str | None = None
-    """Directory that becomes the model; an unfinished run of the same recipe in it goes on."""
+    """Output directory, which becomes the model; an unfinished run of the same recipe in it is resumed."""
     trackers: tuple[str, ...] = ()
-    """Trackers of accelerate that the metrics are sent to as well: tensorboard, wandb, trackio, mlflow, ..."""
+    """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow, ..."""
     process_timeout: float = 120.0
-    """Seconds that one of several processes waits for the others in a step before it takes them for dead."""
+    """Seconds that a process waits for the others within a step before the run is aborted."""
 
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):
@@ -263,14 +265,14 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     file: Traversable = shipped.get(str(name_or_path), path)
     if str(name_or_path) not in shipped and not path.is_file():
         raise RecipeError(
-            f"There is no recipe and no file {str(name_or_path)!r}{_nearest(str(name_or_path), shipped)}; "
+            f"There is no recipe and no file {str(name_or_path)!r}{did_you_mean(str(name_or_path), shipped)}; "
             f"recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
         )
     values = _read_yaml(file)
     fields = [field.name for field in dataclasses.fields(Recipe)]
     for name in values:
         if name not in fields:
-            hint = _nearest(str(name), fields) or "."
+            hint = did_you_mean(str(name), fields) or "."
             raise RecipeError(f"{file}: there is no field {str(name)!r} in a recipe{hint}")
     try:
         return Recipe(**values)
@@ -297,11 +299,6 @@ def _read_yaml(file: Traversable) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise RecipeError(f"{file} must hold lines of the form `field: value`.")
     return values
-
-
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def in_words(value: Any) -> str:
