@@ -55,13 +55,13 @@ def penalty_of_the_library_in_objects(monkeypatch) -> None:
 
 def stale_weights(monkeypatch) -> None:
     kept: dict = {}
-    packed = fast_generation._packed
+    packed = fast_generation.packed
 
     def stale(model, part, *args):
         # A model of these tests is asked twice at most.
         return kept.setdefault((id(model), part), (model, packed(model, part, *args)))[1]
 
-    monkeypatch.setattr(fast_generation, "_packed", stale)
+    monkeypatch.setattr(fast_generation, "packed", stale)
 
 
 @pytest.mark.parametrize("fault", [ignored_criteria, penalty_of_the_library_in_objects, stale_weights])

@@ -4,11 +4,9 @@ It covers beam and greedy search with settings that change only limits, penalty 
 else is unsupported (`unsupported_reason`), and the library's own search does it.
 """
 
-import threading
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -24,11 +22,12 @@ from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from .call_plans import CallPlan, Prepared
 from .cpu import computing_dtype
+from .packed_copies import packed
 from .packed_decoder import DecoderCache, PackedDecoder
 from .packed_encoder import PackedEncoder
-from .packed_weights import checksum
-from .search import Hypotheses, Limits, Processor, SourceLengthLimit, beam_search, greedy_search
+from .search import Decoding, Hypotheses, Limits, Processor, SourceLengthLimit, beam_search, greedy_search
 
 logger = logging.get_logger(__name__)
 
@@ -72,8 +71,6 @@ PLAIN_MODULES = ("torch.nn.modules.", "transformers.activations")
 # Implementations of the same attention.
 ATTENTIONS = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None}
 
-_Part = TypeVar("_Part", PackedDecoder, PackedEncoder)
-
 
 def unsupported_reason(
     model: Any,
@@ -90,7 +87,7 @@ def unsupported_reason(
         _unsupported_quantization(generation_config, model.device)
         or _unsupported_settings(generation_config, model.config.vocab_size)
         or _unsupported_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
-        or (_unsupported_in_own(model, generation_config) if _decodes_itself(model) else _unsupported_model(model))
+        or (_unsupported_in_own(model, generation_config) if _decodes_itself(model) else unsupported_model(model))
     )
 
 
@@ -178,7 +175,8 @@ def _unsupported_in_own(model: Any, settings: GenerationConfig) -> str | None:
     return None
 
 
-def _unsupported_model(model: Any, stack: str = "decoder") -> str | None:
+def unsupported_model(model: Any, stack: str = "decoder") -> str | None:
+    """What of a model's own encoder or decoder the fast path does not support, in words."""
     if model.training:
         return "dropout (model.train())"
     if model.config._attn_implementation not in ATTENTIONS:
@@ -216,25 +214,72 @@ def fast_encoder_output(
         or _has_empty_source(kwargs)
         or _unsupported_quantization(settings, model.device)
         or _unsupported_settings(settings, model.config.vocab_size)
-        or _unsupported_model(model, "encoder")
+        or unsupported_model(model, "encoder")
     ):
         return None
+    arguments = {name: inputs, "attention_mask": kwargs.get("attention_mask")}
+    return BaseModelOutput(last_hidden_state=_encoded(model, settings, arguments))
+
+
+def _encoded(
+    model: Any, settings: GenerationConfig, arguments: dict[str, Any], weights: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """The encoder's output in the type in which the library's search would compute."""
     autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
     computing = computing_dtype(dtype, model.device)
     with torch.autocast("cpu", enabled=False):
-        encoder = _packed(model, PackedEncoder, computing, getattr(settings, "quantization", None))
-        encoded_NSD = encoder(**{name: inputs}, attention_mask=kwargs.get("attention_mask"))
-    return BaseModelOutput(last_hidden_state=encoded_NSD.to(dtype))
+        encoder = packed(model, PackedEncoder, computing, getattr(settings, "quantization", None), weights)
+        # Where the library does not get it, as in `_decoding`.
+        with nullcontext() if weights is None else torch.inference_mode():
+            return encoder(**arguments).to(dtype)
+
+
+class SearchInputs(NamedTuple):
+    """What a search begins with: prompts (N, P), the encoder's output (N, S, D) and the source's mask (N, S).
+
+    `weights` are those of the decoder where they are known; a model that decodes itself gives its `decoding` instead.
+    """
+
+    prompts_NP: torch.Tensor
+    encoded_NSD: torch.Tensor | None
+    mask_NS: torch.Tensor | None
+    weights: list[torch.Tensor] | None = None
+    decoding: Decoding | None = None
+
+
+def inputs_of_rows(model: Any, input_ids: torch.Tensor, kwargs: dict[str, Any], width: int) -> SearchInputs:
+    """What the library hands to a search, once for each sentence and not for each of its `width` hypotheses."""
+    mask = kwargs.get("attention_mask")
+    if _decodes_itself(model):
+        own = model.start_decoding(kwargs["encoder_outputs"], mask, width)
+        return SearchInputs(input_ids[::width], None, None, decoding=own)
+    encoded_NSD = kwargs["encoder_outputs"][0][::width]
+    return SearchInputs(input_ids[::width], encoded_NSD, None if mask is None else mask[::width])
+
+
+def planned_search(
+    model: Any, plan: CallPlan, prepared: Prepared, ids_NS: torch.Tensor, mask_NS: torch.Tensor, limits: Any
+) -> Any:
+    """What `generate` returns, by what is known of the call; `limits` are the sentences' own, if there are."""
+    settings, criteria = prepared.settings, prepared.stopping_criteria
+    weights = plan.structure.packed
+    if limits is not None:
+        criteria = StoppingCriteriaList([*criteria, SourceLengthLimit(limits, 1)])
+    arguments = {"input_ids": ids_NS, "attention_mask": mask_NS}
+    encoded_NSD = _encoded(model, settings, arguments, weights[PackedEncoder])
+    prompts_N1 = torch.full((len(ids_NS), 1), prepared.start)
+    inputs = SearchInputs(prompts_N1, encoded_NSD, mask_NS, weights[PackedDecoder])
+    search = fast_beam_search if settings.num_beams > 1 else fast_greedy_search
+    return search(model, inputs, prepared.logits_processor, criteria, settings)
 
 
 def fast_beam_search(
     model: Any,
-    input_ids: torch.LongTensor,
+    inputs: SearchInputs,
     logits_processor: Any,
     stopping_criteria: StoppingCriteriaList,
     settings: GenerationConfig,
-    kwargs: dict[str, Any],
 ) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
     """Beam search as `GenerationMixin._beam_search` gives it, with its arguments, and `sequences_scores` always.
 
@@ -242,18 +287,19 @@ def fast_beam_search(
     running, and to none that is returned.
     """
     width, returned = settings.num_beams, settings.num_return_sequences
-    prompts_NP = input_ids[::width]
-    with _decoding(model, kwargs, settings, width) as cache:
+    prompts_NP = inputs.prompts_NP
+    with _decoding(model, inputs, settings) as cache:
         limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
         found = beam_search(cache, prompts_NP, width, limits, _processor(logits_processor))
+    found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode have no use in training.
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())
-    unused = torch.arange(longest, device=input_ids.device) >= best.lengths[:, None]
+    unused = torch.arange(longest, device=prompts_NP.device) >= best.lengths[:, None]
     tokens = best.paths[:, 0, :longest].masked_fill(unused, padding_of(model, settings))
     sequences: Any = torch.cat((prompts_NP.repeat_interleave(returned, 0), tokens), 1)
     if not settings.return_dict_in_generate:
         return sequences
-    first_rows = width * torch.arange(len(prompts_NP), device=input_ids.device).repeat_interleave(returned)
+    first_rows = width * torch.arange(len(prompts_NP), device=prompts_NP.device).repeat_interleave(returned)
     parents = (best.paths[:, 1, :longest] + first_rows[:, None]).masked_fill(unused, -1)
     return GenerateBeamEncoderDecoderOutput(
         sequences=sequences, sequences_scores=best.scores, beam_indices=parents.to(torch.int32)
@@ -262,75 +308,44 @@ def fast_beam_search(
 
 def fast_greedy_search(
     model: Any,
-    input_ids: torch.LongTensor,
+    inputs: SearchInputs,
     logits_processor: Any,
     stopping_criteria: StoppingCriteriaList,
     settings: GenerationConfig,
-    kwargs: dict[str, Any],
 ) -> GenerateEncoderDecoderOutput | torch.LongTensor:
     """Greedy search as `GenerationMixin._sample` gives it, with its arguments."""
     returns_cache = settings.return_dict_in_generate
-    with _decoding(model, kwargs, settings, 1) as cache:
-        limits = _limits(input_ids, stopping_criteria, settings, logits_processor)
+    with _decoding(model, inputs, settings) as cache:
+        limits = _limits(inputs.prompts_NP, stopping_criteria, settings, logits_processor)
         sequences: Any = greedy_search(
             cache,
-            input_ids,
+            inputs.prompts_NP,
             limits,
             padding_of(model, settings),
             _processor(logits_processor),
             may_drop_finished=not returns_cache,
         )
-        if not returns_cache:
-            return sequences
-        return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, cache))
+    sequences = sequences.clone()
+    if not returns_cache:
+        return sequences
+    return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, cache))
 
 
 @contextmanager
-def _decoding(model: Any, kwargs: dict[str, Any], settings: GenerationConfig, width: int) -> Iterator[Any]:
+def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> Iterator[Any]:
     """The decoding before the first token, in the type that the library's search would compute in."""
-    if _decodes_itself(model):
-        yield model.start_decoding(kwargs["encoder_outputs"], kwargs.get("attention_mask"), width)
+    if inputs.decoding is not None:
+        yield inputs.decoding
         return
+    assert inputs.encoded_NSD is not None
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
-    encoded_NSD, mask = kwargs["encoder_outputs"][0][::width], kwargs.get("attention_mask")
     with torch.autocast(device, enabled=False):
-        decoder = _packed(model, PackedDecoder, dtype, getattr(settings, "quantization", None))
-        yield decoder.start(encoded_NSD, None if mask is None else mask[::width])
-
-
-class _PackedPart(NamedTuple):
-    """Encoder or decoder in each type that was asked for, and the weights that they were packed from."""
-
-    places: list[tuple[int, torch.device, torch.dtype]]
-    checksum: torch.Tensor
-    by_type: dict[tuple[torch.dtype, str | None], Any]
-
-
-# A model's weights are packed once for each type, and again when a weight has changed.
-_PACKING = threading.Lock()
-_PACKED: "weakref.WeakKeyDictionary[Any, dict[type, _PackedPart]]" = weakref.WeakKeyDictionary()
-
-
-def _packed(model: Any, part: type[_Part], dtype: torch.dtype, quantization: str | None) -> _Part:
-    weights = list(part.weights(model))
-    places = [(weight.data_ptr(), weight.device, weight.dtype) for weight in weights]
-    found = checksum(weights)
-    with _PACKING:
-        parts = _PACKED.setdefault(model, {})
-        known = parts.get(part)
-        if known is None or known.places != places or not torch.equal(known.checksum, found):
-            known = parts[part] = _PackedPart(places, found, {})
-        if (dtype, quantization) not in known.by_type:
-            known.by_type[dtype, quantization] = part(model, dtype, quantization)
-        return known.by_type[dtype, quantization]
-
-
-def free_packed_weights(model: Any) -> None:
-    """Frees the packed copies of a model's weights that `generate` has kept."""
-    with _PACKING:
-        _PACKED.pop(model, None)
+        decoder = packed(model, PackedDecoder, dtype, getattr(settings, "quantization", None), inputs.weights)
+        # Without the counts of torch for gradients small operations take three quarters of the time.
+        with torch.inference_mode():
+            yield decoder.start(inputs.encoded_NSD, inputs.mask_NS)
 
 
 def _limits(
@@ -429,7 +444,7 @@ def _as_library_cache(model: Any, cache: Any) -> Any:
         return cache.state
 
     def by_sentence(part: torch.Tensor) -> torch.Tensor:
-        return part.unflatten(0, (cache.sentences, -1)).to(model.dtype)
+        return part.unflatten(0, (cache.sentences, -1)).to(model.dtype, copy=True)
 
     own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
     for layer, (source_keys, source_values) in enumerate(cache.sources):
@@ -442,11 +457,14 @@ def _as_library_cache(model: Any, cache: Any) -> Any:
 
 
 __all__ = [
+    "SearchInputs",
     "fast_beam_search",
     "fast_encoder_output",
     "fast_greedy_search",
-    "free_packed_weights",
+    "inputs_of_rows",
     "unsupported_library",
+    "unsupported_model",
     "unsupported_reason",
     "padding_of",
+    "planned_search",
 ]

@@ -2,6 +2,7 @@
 
 import copy
 import os
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -15,15 +16,19 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
+from .call_plans import Prepared, known_plan, plain_call, record, recorded
 from .fast_generation import (
     fast_beam_search,
     fast_encoder_output,
     fast_greedy_search,
-    free_packed_weights,
+    inputs_of_rows,
     padding_of,
+    planned_search,
     unsupported_library,
+    unsupported_model,
     unsupported_reason,
 )
+from .packed_copies import fixed_weights, free_packed_weights
 from .search import SourceLengthLimit
 
 # Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
@@ -201,19 +206,23 @@ class PaperGenerationMixin(GenerationMixin):
         included, so that `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request.
         `do_sample=True` without `num_beams` samples without a beam.
         """
-        asked = _Asked(kwargs, generation_config, _with_own_settings(self.generation_config))
+        own, longest = _with_own_settings(self.generation_config), None
+        plain = not (args or logits_processor or stopping_criteria)
+        call = plain_call(self, inputs, generation_config, kwargs) if plain else None
+        plan = None if call is None else known_plan(self, call.key)
+        if call is not None and plan is not None:
+            limits, longest = self._limits(inputs, kwargs, plan.beyond_source, prompt_length=1)
+            if longest in plan.by_length:
+                return planned_search(self, plan, plan.by_length[longest], call.ids_NS, call.mask_NS, limits)
+        asked = _Asked(kwargs, generation_config, own)
         settings = asked.search()
         beyond = asked.beyond_source()
         if beyond is not None:
-            limits = self._source_lengths(inputs, kwargs) + beyond
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
-            if getattr(self.config, "positional_encoding", None) == "learned":
-                # The last new token is never read, so it needs no position.
-                limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
+            limits, longest = self._limits(inputs, kwargs, beyond, prompt_length)
             stopping_criteria = StoppingCriteriaList(
                 [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
             )
-            longest = int(limits.max())
             if asked.effective("max_new_tokens") is None:
                 settings["max_length"] = longest + prompt_length
             else:
@@ -226,9 +235,30 @@ class PaperGenerationMixin(GenerationMixin):
             generation_config = copy.deepcopy(generation_config)
             # What is this package's own is known to the object by then: the library refuses what it does not know.
             generation_config.update(**settings, allow_custom_entries=True)
-        return super().generate(  # type: ignore[misc]
-            inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
-        )
+        with recorded(self, call, beyond, longest):
+            return super().generate(  # type: ignore[misc]
+                inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
+            )
+
+    def _limits(
+        self, inputs: torch.Tensor | None, kwargs: dict[str, Any], beyond: int | None, prompt_length: int
+    ) -> tuple[Any, Any]:
+        """New tokens allowed for each sentence, and the most of them; None where the sources do not limit them."""
+        if beyond is None:
+            return None, None
+        limits = self._source_lengths(inputs, kwargs) + beyond
+        if getattr(self.config, "positional_encoding", None) == "learned":
+            # The last new token is never read, so it needs no position.
+            limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
+        return limits, int(limits.max())
+
+    def fixed_weights(self) -> AbstractContextManager[None]:
+        """In a `with` of this nobody writes weights past torch: in `.data`, a NumPy array or shared memory.
+
+        Each call of `generate` compares the weights whole with those that it has packed. Here only the first does;
+        the others see what torch counts: assignments, optimizers, `load_state_dict`, `copy_` and the like.
+        """
+        return fixed_weights(self)
 
     def free_packed_weights(self) -> None:
         """Frees the copies of the weights that `generate` keeps, in the order that the processor multiplies fastest.
@@ -330,7 +360,9 @@ class PaperGenerationMixin(GenerationMixin):
     ) -> ModelOutput | torch.LongTensor:
         generation_config = _with_room(generation_config, stopping_criteria)
         if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
-            return fast_beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+            self._record(input_ids, logits_processor, stopping_criteria, generation_config)
+            found = inputs_of_rows(self, input_ids, kwargs, generation_config.num_beams)
+            return fast_beam_search(self, found, logits_processor, stopping_criteria, generation_config)
         generation_config = copy.copy(generation_config)
         if getattr(generation_config, "length_penalty_type", "huggingface") == "google":
             generation_config.length_penalty = GoogleLengthPenalty(generation_config.length_penalty)
@@ -354,7 +386,9 @@ class PaperGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
         if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
-            return fast_greedy_search(self, input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+            self._record(input_ids, logits_processor, stopping_criteria, generation_config)
+            found = inputs_of_rows(self, input_ids, kwargs, 1)
+            return fast_greedy_search(self, found, logits_processor, stopping_criteria, generation_config)
         outputs: Any = super()._sample(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
@@ -365,6 +399,21 @@ class PaperGenerationMixin(GenerationMixin):
             if isinstance(criterion, SourceLengthLimit) and padding is not None:
                 sequences.masked_fill_(criterion.beyond(sequences), padding)
         return outputs
+
+    def _record(
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        settings: GenerationConfig,
+    ) -> None:
+        """Keeps what the library has prepared for the next call like this, if that does not depend on the inputs."""
+        start = input_ids[0, 0]
+        if hasattr(self, "start_decoding"):
+            return  # Such a model is not packed.
+        if input_ids.shape[1] == 1 and bool((input_ids == start).all()) and unsupported_model(self, "encoder") is None:
+            criteria = StoppingCriteriaList(c for c in stopping_criteria if not isinstance(c, SourceLengthLimit))
+            record(self, Prepared(int(start), logits_processor, criteria, settings))
 
     def _can_use_fast_path(
         self,

@@ -131,7 +131,7 @@ def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
     """
     sums: list[torch.Tensor] = []
     for weight in weights:
-        bits = _as_integers(weight.detach())
+        bits = as_integers(weight.detach().contiguous())
         if bits.dim() < 2:
             sums.append(bits.flatten())
             continue
@@ -141,10 +141,15 @@ def checksum(weights: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.to(torch.long) for part in sums])
 
 
-def _as_integers(weight: torch.Tensor) -> torch.Tensor:
-    """The bits of a weight as integers of 64 bits where a row can be read so."""
-    weight, size = weight.contiguous(), weight.element_size()
-    if weight.dim() and not weight.shape[-1] * size % 8 and not weight.storage_offset() * size % 8:
+def as_integers(weight: torch.Tensor) -> torch.Tensor:
+    """The bits of a weight, as integers of 64 bits where a row can be read so: a view."""
+    size = weight.element_size()
+    if (
+        weight.is_contiguous()
+        and weight.dim()
+        and not weight.shape[-1] * size % 8
+        and not weight.storage_offset() * size % 8
+    ):
         return weight.view(torch.int64)
     return weight.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
 
@@ -218,4 +223,4 @@ def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -
         return torch.ops.quantized.linear_prepack(rounded, bias)
 
 
-__all__ = ["Linear", "PackedWeights", "PositionTable", "ResidualLinear", "checksum"]
+__all__ = ["Linear", "PackedWeights", "PositionTable", "ResidualLinear", "as_integers", "checksum"]

@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,7 +213,8 @@ class LineTranslator:
             # Cut, and still ended by its </s>.
             ids[index] = [*ids[index][: self.max_source_length - 1], ids[index][-1]]
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
-        with _evaluating(self.model):
+        # Nobody writes the weights meanwhile: they are compared with what is packed of them once for a window.
+        with _evaluating(self.model), getattr(self.model, "fixed_weights", nullcontext)():
             batches = list(self._batches(ids))
             rows = [[ids[index] for index in batch] for batch in batches]
             found = run_in_threads(self._generate, rows, self.model.device)

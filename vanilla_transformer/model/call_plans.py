@@ -1,0 +1,204 @@
+"""What a call of `generate` means, worked out by the library once and kept while nothing that it follows from changes.
+
+That is the call's arguments, the settings and configuration of the model, how long hypotheses may get, and the modules
+of the model with their hooks and weights. All of it is compared at each call; what cannot be compared has no plan.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, StoppingCriteriaList
+
+from .packed_copies import free_packed_weights
+from .packed_decoder import PackedDecoder
+from .packed_encoder import PackedEncoder
+
+# Plans of a model, and lengths of a plan, that are kept.
+MOST_PLANS = 64
+_ATOMS = frozenset({type(None), bool, int, float, str, torch.dtype})
+
+
+class Prepared(NamedTuple):
+    """What the library hands to a search.
+
+    Attributes:
+        start: The token that the decoder starts with.
+        logits_processor: As it comes from the settings.
+        stopping_criteria: As they come from the settings and the call.
+        settings: With all that the library fills in.
+    """
+
+    start: int
+    logits_processor: Any
+    stopping_criteria: StoppingCriteriaList
+    settings: GenerationConfig
+
+
+class CallPlan:
+    """A call's meaning: `by_length` has what the library prepares for hypotheses of at most so many tokens."""
+
+    def __init__(self, beyond_source: int | None, structure: "Structure") -> None:
+        self.beyond_source, self.structure = beyond_source, structure
+        self.by_length: dict[int | None, Prepared] = {}
+
+
+class Structure:
+    """The modules of a plain model as they are, with weights and without hooks, to compare them with later."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.attributes = tuple(vars(model))
+        modules = list(model.modules())
+        self.children = tuple(model._modules.values())
+        self.below = [(module, type(module), *_parts(module)) for module in modules[1:]]
+        self.shared = [(module, module._shared) for module in modules if hasattr(module, "_shared")]
+        self.weights = list(model.parameters())
+        self.addresses = [weight.data_ptr() for weight in self.weights]
+        self.packed = {part: list(part.weights(model)) for part in (PackedEncoder, PackedDecoder)}
+        self.dtype = next(weight.dtype for weight in self.weights if weight.is_floating_point())
+
+    def is_that_of(self, model: nn.Module) -> bool:
+        """Whether the model still has the same modules, weights of the same addresses, and no hook."""
+        if model.training or tuple(vars(model)) != self.attributes or not _same(model._modules, self.children):
+            return False
+        if model._forward_hooks or model._forward_pre_hooks:
+            return False
+        for module, kind, children, weights in self.below:
+            if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+                return False
+            if module.__class__ is not kind or not _same(module._modules, children):
+                return False
+            if weights and not _same(module._parameters, weights):
+                return False
+        if not all(module._shared is shared for module, shared in self.shared):
+            return False
+        return self.addresses == [weight.data_ptr() for weight in self.weights]
+
+
+def _parts(module: nn.Module) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(module._modules.values()), tuple(module._parameters.values())
+
+
+def _same(now: dict[str, Any], before: tuple[Any, ...]) -> bool:
+    return len(now) == len(before) and all(map(is_, now.values(), before))
+
+
+_PLANS: "weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], CallPlan]]" = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def call_key(model: Any, arguments: dict[str, Any], given: GenerationConfig | None) -> tuple[Any, ...] | None:
+    """All that a call's meaning follows from, but its tensors and the model's modules; None where it has no key."""
+    key: list[Any] = []
+    try:
+        for values in (arguments, vars(model.generation_config), vars(model.config), vars(given) if given else {}):
+            _flatten(values, key)
+    except TypeError:
+        return None
+    return tuple(key)
+
+
+def _flatten(value: Any, into: list[Any]) -> None:
+    """Adds values and their types, so that what is equal and of another type, as 1 and True, differs."""
+    kind = type(value)
+    into.append(kind)
+    if kind in _ATOMS:
+        into.append(value)
+    elif kind is dict:
+        into.append(len(value))
+        for name, part in value.items():
+            into.append(name)
+            _flatten(part, into)
+    elif kind is list or kind is tuple:
+        into.append(len(value))
+        for part in value:
+            _flatten(part, into)
+    else:
+        raise TypeError(f"A {kind.__name__} is not compared.")
+
+
+class PlainCall(NamedTuple):
+    """A call whose meaning can be kept: tokens and mask of the source, both (N, S), and the key to what it means."""
+
+    ids_NS: torch.Tensor
+    mask_NS: torch.Tensor
+    key: tuple[Any, ...]
+
+
+def plain_call(
+    model: Any, inputs: torch.Tensor | None, given: GenerationConfig | None, arguments: dict[str, Any]
+) -> PlainCall | None:
+    """The call, if it is one of a plain model on a CPU by tokens and mask; its other arguments are in the key."""
+    ids, mask = arguments.get("input_ids"), arguments.get("attention_mask")
+    if inputs is not None:
+        ids = inputs if ids is None else None
+    # What a class of another package overrides may look at the inputs.
+    if type(model).__module__.rpartition(".")[0] != __name__.rpartition(".")[0] or torch.is_autocast_enabled("cpu"):
+        return None
+    if type(ids) is not torch.Tensor or ids.dim() != 2 or ids.dtype != torch.long or ids.device.type != "cpu":
+        return None
+    if type(mask) is not torch.Tensor or mask.shape != ids.shape or mask.device.type != "cpu" or not ids.numel():
+        return None
+    others = {name: value for name, value in arguments.items() if name not in ("input_ids", "attention_mask")}
+    key = call_key(model, others, given)
+    return None if key is None or not mask.any(-1).all() else PlainCall(ids, mask, key)
+
+
+_RECORDING = threading.local()
+
+
+@contextmanager
+def recorded(model: Any, call: PlainCall | None, beyond_source: int | None, longest: int | None) -> Iterator[None]:
+    """What the library prepares for this call in the body is kept, once a search says so (`record`)."""
+    before = getattr(_RECORDING, "call", None)
+    _RECORDING.call = None if call is None else (model, call.key, beyond_source, longest)
+    try:
+        yield
+    finally:
+        _RECORDING.call = before
+
+
+def record(model: Any, prepared: Prepared) -> None:
+    """Keeps what was prepared for the call that is going on, if that is to be recorded."""
+    recording = getattr(_RECORDING, "call", None)
+    if recording is None or recording[0] is not model:
+        return
+    _, key, beyond_source, longest = recording
+    plan = known_plan(model, key) or _new_plan(model, key, beyond_source)
+    if len(plan.by_length) < MOST_PLANS:
+        plan.by_length[longest] = prepared
+
+
+def known_plan(model: Any, key: tuple[Any, ...]) -> CallPlan | None:
+    """The plan of an earlier call like this one, if the model has not changed since."""
+    plan = _PLANS.get(model, {}).get(key)
+    if plan is None or plan.structure.is_that_of(model):
+        return plan
+    forget_plans(model)
+    return None
+
+
+def _new_plan(model: Any, key: tuple[Any, ...], beyond_source: int | None) -> CallPlan:
+    with _LOCK:
+        plans = _PLANS.setdefault(model, {})
+        known = next(iter(plans.values()), None)
+        structure = known.structure if known is not None and known.structure.is_that_of(model) else Structure(model)
+        if len(plans) >= MOST_PLANS:
+            plans.clear()
+        plan = plans[key] = CallPlan(beyond_source, structure)
+        return plan
+
+
+def forget_plans(model: Any) -> None:
+    """Drops all plans of a model, and what was packed of its modules."""
+    with _LOCK:
+        _PLANS.pop(model, None)
+    free_packed_weights(model)
+
+
+__all__ = ["CallPlan", "Prepared", "forget_plans", "known_plan", "plain_call", "record", "recorded"]
