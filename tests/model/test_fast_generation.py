@@ -20,7 +20,7 @@ from transformers import (
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import fast_generation
+from vanilla_transformer.model import packed_copies
 from vanilla_transformer.model.packed_encoder import PackedEncoder
 
 PAD, START, END, WORDS = 0, 1, 2, 150
@@ -411,9 +411,9 @@ def test_packed_weights_are_neither_copied_nor_kept_alive():
     model = sharp(0)
     expected = model.generate(**INPUTS)
     assert torch.equal(copy.deepcopy(model).generate(**INPUTS), expected)
-    before = len(fast_generation._PACKED)
+    before = len(packed_copies._PACKED)
     del model
-    assert len(fast_generation._PACKED) < before
+    assert len(packed_copies._PACKED) < before
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
