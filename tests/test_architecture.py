@@ -59,20 +59,24 @@ SIBLINGS = {
         "stacks",
     },
     "generation": {
+        "call_plans",
         "fast_generation",
+        "packed_copies",
         "search",
     },
+    "call_plans": {"packed_copies", "packed_decoder", "packed_encoder"},
     "fast_generation": {
+        "call_plans",
         "cpu",
+        "packed_copies",
         "packed_decoder",
         "packed_encoder",
-        "packed_weights",
         "search",
     },
     "packed_decoder": {"packed_weights"},
     "packed_encoder": {"packed_weights"},
     "packed_weights": {"cpu"},
-    "search": {"packed_decoder"},
+    "packed_copies": {"packed_decoder", "packed_encoder", "packed_weights"},
 }
 
 
