@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model import packed_copies
 from vanilla_transformer.model.packed_decoder import PackedDecoder
 from vanilla_transformer.model.packed_encoder import PackedEncoder
 
@@ -90,6 +91,16 @@ def test_every_change_of_a_weight_is_seen(edit, dtype, quantization):
         edit(model.get_parameter(name))
         expected = scores(copy.deepcopy(model), quantization=quantization)
         assert torch.equal(scores(model, quantization=quantization), expected), name
+
+
+@pytest.mark.parametrize("edit", [one_number, through_numpy, swapped_rows, another_tensor])
+def test_a_change_of_large_weights_is_seen_by_checksums(monkeypatch, edit):
+    monkeypatch.setattr(packed_copies, "SNAPSHOT_BYTES", 0)
+    model = model_of()
+    scores(model)
+    for name in WEIGHTS:
+        edit(model.get_parameter(name))
+        assert torch.equal(scores(model), scores(copy.deepcopy(model))), name
 
 
 def test_each_row_of_the_embedding_is_seen():
