@@ -30,8 +30,8 @@ from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import Batch, get_task
-from vanilla_transformer.training.loop import TrainingLoop, make_plan
-from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps
+from vanilla_transformer.training.loop import TrainingLoop
+from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan
 from vanilla_transformer.training.signals import StopRequest
 
 # More steps than any measurement takes.

@@ -16,7 +16,7 @@ from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, co
 from scripts.experiments.table3 import Spread
 from vanilla_transformer.data.batching import Step, StepPlan
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
-from vanilla_transformer.training import loop
+from vanilla_transformer.training import prefetch
 from vanilla_transformer.training.run_directory import output_path
 
 
@@ -44,7 +44,7 @@ class PlanAtRandom(StepPlan):
 
 def batch_at_random() -> None:
     """Makes the trainer of this process take its batches at random."""
-    loop.StepPlan = PlanAtRandom  # type: ignore[misc]
+    prefetch.StepPlan = PlanAtRandom  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

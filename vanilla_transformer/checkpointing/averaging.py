@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.translation.loading import difference_from
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 WEIGHTS = "model.safetensors"
 
@@ -80,3 +84,16 @@ def _as_shape(tensor: torch.Tensor, shape: torch.Size, name: str, path: str | Pa
             f"{name} has shape {tuple(tensor.shape)} in {path} but {tuple(shape)} in the first checkpoint."
         )
     return tensor
+
+
+def keep_plain_names(accelerator: "Accelerator") -> None:
+    """Reads checkpoints by the model's own names of its weights, whatever the processes wrap it in.
+
+    Those of earlier versions have other names, of which accelerate knows nothing: it is left no model to load.
+    """
+
+    def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:
+        while models:
+            load_weights(accelerator.unwrap_model(models.pop()), read_weights(input_directory), input_directory)
+
+    accelerator.register_load_state_pre_hook(before_loading)

@@ -77,15 +77,15 @@ def _said_in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator
     The first line of an error's cause says most.
     """
     cache = _cache(location, directory) or datasets.config.HF_CACHE_HOME
-    obstacle, is_here = None, os.path.exists(location.paths[0])
+    problem, is_here = None, os.path.exists(location.paths[0])
     try:
-        with nullcontext() if is_here else hub_or_cache() as obstacle:
+        with nullcontext() if is_here else hub_or_cache() as problem:
             yield
     except (CorpusError, GeneratorExit):
         raise
     except Exception as error:
-        if obstacle and isinstance(error, OSError):
-            raise CorpusError(f"there is no {location} here, and {obstacle}") from error
+        if problem and isinstance(error, OSError):
+            raise CorpusError(f"there is no {location} here, and {problem}") from error
         if _is_out_of_room(error):
             raise CorpusError(f"{location} cannot be loaded, the disk of {cache} is full: make some room") from error
         reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]

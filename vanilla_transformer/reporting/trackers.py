@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelerate import Accelerator
 from accelerate.tracking import (
     LOGGER_TYPE_TO_CLASS,
     GeneralTracker,
@@ -14,7 +15,7 @@ from accelerate.tracking import (
     get_available_trackers,
 )
 
-from vanilla_transformer.recipe.schema import RecipeError
+from vanilla_transformer.recipe.schema import RecipeError, ResolvedRecipe, in_words
 from vanilla_transformer.suggestions import did_you_mean
 
 PROJECT = "vanilla-transformer"
@@ -41,6 +42,13 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
         if built_in and name not in available:
             raise RecipeError(f"The tracker {name} is not installed: run `pip install {name.replace('_', '-')}`.")
     return [_CLASSES[name](output) if name in _CLASSES else name for name in dict.fromkeys(names)]
+
+
+def start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
+    """Starts the trackers with the settings of the run, lists in words."""
+    settings = recipe.given()
+    words = {name: in_words(value) for name, value in settings.items() if isinstance(value, list)}
+    accelerator.init_trackers(PROJECT, settings | words)
 
 
 def final_scores(summary: Path) -> dict[str, float]:

@@ -15,7 +15,7 @@ from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
-from vanilla_transformer.training.loop import make_plan
+from vanilla_transformer.training.prefetch import make_plan
 from vanilla_transformer.training.run_directory import AlreadyFinished
 from vanilla_transformer.training.setup import RunContext, start_run
 

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
-from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
+from vanilla_transformer.checkpointing.averaging import keep_plain_names
 from vanilla_transformer.checkpointing.sharded import is_sharded, load_full_state, shard
 from vanilla_transformer.checkpointing.store import (
     Checkpoint,
@@ -26,20 +26,20 @@ from vanilla_transformer.checkpointing.store import (
     prune_checkpoints,
 )
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
-from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.reporting.trackers import PROJECT, final_scores
+from vanilla_transformer.reporting.trackers import final_scores, start_trackers
 from vanilla_transformer.tasks import Batch, RowRandom, get_task
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, prefetch
+from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
 from vanilla_transformer.training.setup import RunContext, errors_in_log, length_fingerprint, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
@@ -80,7 +80,7 @@ def _follow(context: RunContext) -> None:
     accelerator, logger = context.accelerator, context.logger
     try:
         with errors_in_log(logger), explain_lost_processes():
-            _start_trackers(accelerator, recipe)
+            start_trackers(accelerator, recipe)
             loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
             loop.resume()
             broadcast_from_main(accelerator, lambda: run.go_on(recipe))
@@ -95,12 +95,6 @@ def _follow(context: RunContext) -> None:
                 accelerator.log(final_scores(run.summary), step=loop.progress.step)
     finally:
         logger.close_bar()
-
-
-def _start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
-    settings = recipe.given()
-    words = {name: in_words(value) for name, value in settings.items() if isinstance(value, list)}
-    accelerator.init_trackers(PROJECT, settings | words)
 
 
 class TrainingLoop:
@@ -404,30 +398,6 @@ class TrainingLoop:
             averaged=self.recipe.average_checkpoints,
         )
         self.writer.save(self.progress, tidy_up=prune)
-
-
-def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
-    """The recipe's batches for a corpus."""
-    return StepPlan(
-        *corpus.lengths.values(),
-        items=get_task(recipe.task).items,
-        batch_tokens=recipe.batch_tokens,
-        batches_per_step=recipe.batches_per_step,
-        seed=recipe.seed,
-    )
-
-
-def keep_plain_names(accelerator: Accelerator) -> None:
-    """Reads checkpoints by the model's own names of its weights, whatever the processes wrap it in.
-
-    Those of earlier versions have other names, of which accelerate knows nothing: it is left no model to load.
-    """
-
-    def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:
-        while models:
-            load_weights(accelerator.unwrap_model(models.pop()), read_weights(input_directory), input_directory)
-
-    accelerator.register_load_state_pre_hook(before_loading)
 
 
 def _in_words(figures: dict[str, float]) -> str:

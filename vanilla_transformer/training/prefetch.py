@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus, Rows
-from vanilla_transformer.tasks import Batch, RowRandom
+from vanilla_transformer.recipe.schema import ResolvedRecipe
+from vanilla_transformer.tasks import Batch, RowRandom, get_task
 
 Item = TypeVar("Item")
 _LOOKS_FOR_THE_END = 0.1  # Seconds between two looks at whether somebody still wants what is made.
@@ -118,3 +119,14 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
             yield item
     finally:
         nobody_waits.set()
+
+
+def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
+    """The recipe's batches for a corpus."""
+    return StepPlan(
+        *corpus.lengths.values(),
+        items=get_task(recipe.task).items,
+        batch_tokens=recipe.batch_tokens,
+        batches_per_step=recipe.batches_per_step,
+        seed=recipe.seed,
+    )

@@ -71,13 +71,13 @@ def load_model(
     model: Any = load_weights_and_config(path, dtype or torch.float32)
     tokenizer = load_tokenizer(path)
     if isinstance(model.config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig):
-        obstacle = _obstacle_to_search(model.generation_config, model.config.vocab_size, len(tokenizer))
-        if obstacle is not None:
-            raise UnusableModelError(f"{path} is no usable model: {obstacle}.")
+        problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
+        if problem is not None:
+            raise UnusableModelError(f"{path} is no usable model: {problem}.")
     return model.to(device or best_device()).eval(), tokenizer
 
 
-def _obstacle_to_search(settings: GenerationConfig, vocabulary: int, tokens: int) -> str | None:
+def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) -> str | None:
     """Why a search by these settings would not begin, not end or not be understood, or None."""
     if tokens > vocabulary:
         return f"its tokenizer has {tokens:,} entries and its embedding {vocabulary:,}"
@@ -311,9 +311,9 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
             raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
     elif _means_a_place_here(str(path)):
         raise ModelNotFoundError(f"There is no model directory {path}.")
-    obstacle = None
+    problem = None
     try:
-        with nullcontext() if Path(path).is_dir() else hub_or_cache() as obstacle:
+        with nullcontext() if Path(path).is_dir() else hub_or_cache() as problem:
             yield
     except (ImportError, UnusableModelError):
         raise
@@ -321,8 +321,8 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         # Of a tokenizer that it cannot ask for the library only knows that there is none.
-        if (isinstance(error, OSError) or obstacle) and not Path(path).is_dir():
-            reason = obstacle or "the Hub gives no model of that name"
+        if (isinstance(error, OSError) or problem) and not Path(path).is_dir():
+            reason = problem or "the Hub gives no model of that name"
             raise ModelNotFoundError(f"There is no directory {path}, and {reason}.") from error
         reason = _reason(Path(path), error)
         if blame and not reason.startswith(blame):
