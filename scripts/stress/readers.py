@@ -429,7 +429,7 @@ def _forget(directory: Path) -> str:
     dropped = len(lines) - kept
     if len(metrics.read_text().splitlines()) != kept or (dropped > 0) != bool(said):
         raise BadReader(f"{kept} of {len(lines)} lines are left, said is {said!r}")
-    if dropped and f"{dropped:,} line" not in said:
+    if dropped and f"{dropped:,} damaged line" not in said:
         raise BadReader(f"{dropped} lines are gone, said is {said!r}")
     return "dropped, and counted" if dropped else "read"
 

@@ -89,4 +89,4 @@ def test_a_broken_treebank_is_refused_with_its_line(tmp_path, text, said):
 def test_trees_have_no_columns(tmp_path):
     (tmp_path / "wsj.mrg").write_text(TREEBANK)
     with pytest.raises(CorpusError, match="holds trees and has no named columns"):
-        read_corpus([str(tmp_path / "wsj.mrg")], source_column="en", cache_dir=tmp_path)
+        read_corpus([str(tmp_path / "wsj.mrg"), "source_column=en"], cache_dir=tmp_path)

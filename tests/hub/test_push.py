@@ -26,6 +26,7 @@ from vanilla_transformer.recipe.schema import Recipe, load_recipe
 CODE = {
     f"{name}.py"
     for name in (
+        "call_plans",
         "configuration_vanilla_transformer",
         "cpu",
         "fast_generation",
@@ -34,6 +35,7 @@ CODE = {
         "layers",
         "loss",
         "modeling_vanilla_transformer",
+        "packed_copies",
         "packed_decoder",
         "packed_encoder",
         "packed_weights",

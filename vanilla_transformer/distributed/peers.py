@@ -185,7 +185,7 @@ def meet(seconds: float) -> Iterator[Peers]:
     over = threading.Event()
     try:
         store, rank, size = next(torch.distributed.rendezvous("env://", timeout=LONGEST_JOINING))
-        peers = _introduced(store, rank, size, seconds, over)
+        peers, signs = _introduced(store, rank, size, seconds, over)
     except torch.distributed.DistError as error:
         raise LaunchError(
             f"Not all {size} processes have met within {LONGEST_JOINING.total_seconds():.0f} s "
@@ -193,6 +193,10 @@ def meet(seconds: float) -> Iterator[Peers]:
         ) from None
     try:
         yield peers
+        if not peers.is_main:
+            # The store may end with the main process as soon as this one has left: it must not be asked any more.
+            over.set()
+            signs.join()
         peers.leave()
     except torch.distributed.DistError as error:
         raise LostProcessError("The other processes are gone: give the same command again.") from error
@@ -207,7 +211,7 @@ def meet(seconds: float) -> Iterator[Peers]:
 
 def _introduced(
     store: "torch.distributed.Store", rank: int, size: int, seconds: float, over: threading.Event
-) -> Peers:
+) -> tuple[Peers, threading.Thread]:
     """The processes that are here now, with a part of the store to themselves, and signs of life until they part.
 
     torchrun keeps its store when it starts all again, and in it what those before have set. So the main process
@@ -231,5 +235,6 @@ def _introduced(
                     if hall.check([asking]):
                         hall.set(hall.get(asking).decode(), name)
 
-    threading.Thread(target=give_signs, daemon=True).start()
-    return peers
+    signs = threading.Thread(target=give_signs, daemon=True)
+    signs.start()
+    return peers, signs

@@ -58,7 +58,10 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     try:
         with explain_lost_processes():
             with meet(recipe.process_timeout) as peers:
-                to_follow, inputs = _prepare(recipe, run, peers, logger)
+                prepared = _prepare(recipe, run, peers, logger)
+            if isinstance(prepared, AlreadyFinished):
+                raise prepared
+            to_follow, inputs = prepared
             accelerator = start_accelerator(recipe, run.path, peers)
             resolved = broadcast_from_main(accelerator, lambda: _resolve(to_follow, inputs, accelerator, logger))
             yield RunContext(resolved, run, inputs, accelerator, logger)
@@ -68,15 +71,17 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
             accelerator.end_training()
 
 
-def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger) -> tuple[Recipe, Inputs]:
+def _prepare(
+    recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger
+) -> tuple[Recipe, Inputs] | AlreadyFinished:
     """Makes tokens of the text, the main process first, for however long that takes.
 
-    Returns the recipe with the choices made in the directory before, too.
+    Returns the recipe with the choices made in the directory before, too; or that there is nothing to do.
     """
     check_same_recipe(peers, recipe)
     to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
     if isinstance(to_follow, AlreadyFinished):
-        raise to_follow
+        return to_follow
     with errors_in_log(logger):
         check_same_output(peers, run.path / RECIPE)
         if peers.is_main and not run.is_locked:
