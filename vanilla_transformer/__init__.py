@@ -95,8 +95,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _is_the_command() -> bool:
-    """Whether this process is `vanilla-transformer` itself, whose `--help` must not wait for torch."""
-    started_as_module = sys.argv[:1] == ["-m"] and "vanilla_transformer" in sys.orig_argv
+    """Whether this process is `vanilla-transformer` or a worker of it: help, and a lost parent, wait for no torch."""
+    modules = {"vanilla_transformer", "vanilla_transformer.cli.translation_worker"}
+    started_as_module = sys.argv[:1] == ["-m"] and not modules.isdisjoint(sys.orig_argv)
     return started_as_module or Path(sys.argv[0] if sys.argv else "").stem == "vanilla-transformer"
 
 
