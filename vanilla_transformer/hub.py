@@ -136,6 +136,8 @@ def _check_model(directory: Path) -> str:
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
+    if any(directory.glob("modeling_recurrent_*.py")):
+        raise PushError(f"{directory} is a recurrent model, which push does not take yet: use its own push_to_hub.")
     for either in (
         *(["config.json"], ["model*.safetensors"], VOCABULARIES),
         ["tokenizer_config.json"],

@@ -73,6 +73,16 @@ def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys
     assert "per = " in capsys.readouterr().out
 
 
+def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys):
+    for words, said in (
+        (["push", str(trained), "me/model"], "is a recurrent model, which push does not take yet"),
+        (["info", str(trained)], "is a model of the type recurrent_encoder_decoder"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert said in capsys.readouterr().err
+
+
 def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, monkeypatch):
     from vanilla_transformer.training import loop
 
