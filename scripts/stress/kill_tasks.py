@@ -122,7 +122,7 @@ def disturb(place: Path, parts: Path, draw: random.Random) -> tuple[int, int, in
             else:
                 command.kill()
                 everything += 1
-                # The file that makes chunks small has a worker import torch before it can tell that its parent is gone.
+                # The file that makes chunks small has workers import torch before they see that their parent is gone.
                 assert not psutil.wait_procs(children, timeout=60)[1], "workers outlive their parent"
                 break
         command.communicate()
