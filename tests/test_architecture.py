@@ -16,8 +16,18 @@ PACKAGE = Path(vanilla_transformer.__file__).parent
 LAYERS = [
     *("cli", "export", "hub", "training"),
     *("inspection", "checkpointing", "distributed", "reporting", "tasks", "evaluation"),
-    *("translation", "recipe", "data", "analysis"),
-    *("atomic_files", "fingerprints", "malloc", "network", "progress", "suggestions", "registration", "model"),
+    *("translation", "recipe", "data", "analysis", "numbered_tasks"),
+    *(
+        "atomic_files",
+        "filesystems",
+        "fingerprints",
+        "malloc",
+        "network",
+        "progress",
+        "suggestions",
+        "registration",
+        "model",
+    ),
 ]
 SHIPPED = sorted(path.stem for path in (PACKAGE / "model").glob("*.py"))
 SIBLINGS = {

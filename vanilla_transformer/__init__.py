@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
 
 def _is_the_command() -> bool:
     """Whether this process is `vanilla-transformer` or a worker of it: help, and a lost parent, wait for no torch."""
-    modules = {"vanilla_transformer", "vanilla_transformer.cli.translation_worker"}
+    modules = {"vanilla_transformer", "vanilla_transformer.cli.task_worker"}
     started_as_module = sys.argv[:1] == ["-m"] and not modules.isdisjoint(sys.orig_argv)
     return started_as_module or Path(sys.argv[0] if sys.argv else "").stem == "vanilla-transformer"
 

@@ -1,6 +1,5 @@
 """`vanilla-transformer translate --tasks` and `join`: workers that die, one task by itself, engines, and refusals."""
 
-import json
 import os
 import random
 import signal
@@ -20,8 +19,8 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.translation.tasks import TaskError
-from vanilla_transformer.translation.workers import Workers
+from vanilla_transformer.numbered_tasks.folder import TaskError
+from vanilla_transformer.numbered_tasks.workers import Workers
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 SETTINGS = ["--num-beams", "2", "--max-length-beyond-source", "1", "--precision", "float32", "--device", "cpu"]
@@ -82,7 +81,7 @@ def kill_a_worker():
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for child in psutil.Process().children():
-            if "vanilla_transformer.cli.translation_worker" in child.cmdline():
+            if "vanilla_transformer.cli.task_worker" in child.cmdline():
                 child.kill()
                 return
         time.sleep(0.01)
@@ -227,10 +226,9 @@ class Elsewhere:
 
 
 def test_a_commands_line_for_a_worker_says_all_of_it():
-    from vanilla_transformer.cli.translate import Decoding, Translate, as_line, from_line
+    from vanilla_transformer.cli.task_options import TaskOptions, as_line, from_line
+    from vanilla_transformer.cli.translate import Decoding, Translate
 
-    command = Translate(
-        "m", ("a", "b"), output="o", tasks=3, engine_options=("x=1",), decoding=Decoding(num_beams=2, device="cpu")
-    )
+    numbered, decoding = TaskOptions(3, engine_options=("x=1",)), Decoding(num_beams=2, device="cpu")
+    command = Translate("m", ("a", "b"), output="o", numbered=numbered, decoding=decoding)
     assert from_line(as_line(command)) == command and "\n" not in as_line(command)
-    assert json.loads(as_line(command))["tasks"] == 3

@@ -145,7 +145,10 @@ def test_an_indexed_job_of_kubernetes_does_a_task_each():
     shown = subprocess.run(["bash", "-c", script], env={"JOB_COMPLETION_INDEX": "17"}, capture_output=True, text=True)
     words = shown.stdout.splitlines()
     command = tyro.cli(Translate, args=words[1:], config=(tyro.conf.OmitArgPrefixes,))
-    assert words[0] == "translate" and (command.tasks, command.task_number) == (spec["completions"], 17)
+    assert words[0] == "translate" and (command.numbered.tasks, command.numbered.task_number) == (
+        spec["completions"],
+        17,
+    )
     assert command.inputs == ("/shared/corpus.en",)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}

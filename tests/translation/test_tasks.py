@@ -7,10 +7,9 @@ import signal
 import fsspec
 import pytest
 
+from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder
 from vanilla_transformer.translation import Hypothesis, Translation
 from vanilla_transformer.translation.tasks import (
-    TaskError,
-    TaskFolder,
     job_of,
     join_parts,
     part_name,

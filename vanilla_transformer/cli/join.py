@@ -26,7 +26,8 @@ class Join:
     def run(self) -> None:
         """Writes the whole, which as a file appears at once."""
         from vanilla_transformer.atomic_files import atomic_replace
-        from vanilla_transformer.translation.tasks import TaskFolder, join_parts
+        from vanilla_transformer.numbered_tasks.folder import TaskFolder
+        from vanilla_transformer.translation.tasks import join_parts
 
         parts = join_parts(TaskFolder(self.directory))
         if self.output is None:

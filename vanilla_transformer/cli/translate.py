@@ -1,6 +1,5 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-import json
 import os
 import signal
 import sys
@@ -36,6 +35,7 @@ from vanilla_transformer.cli.streams import (
     refuse_same_file,
     warn,
 )
+from vanilla_transformer.cli.task_options import TaskOptions
 from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -228,33 +228,23 @@ class Translate:
     command can be given again."""
     nbest: OptionalInt = None
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
-    tasks: OptionalInt = None
-    """Cut the input into so many parts of about equal size, and translate each into a file of its own."""
-    task_number: Annotated[int | None, arg(name="task", metavar="INT", help_behavior_hint="")] = None
-    """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
-    workers: OptionalInt = None
-    """Tasks at a time (default: one for each accelerator, or one where there is none)."""
-    engine: Literal["local", "slurm", "ray"] | None = None
-    """Have an executor of datatrove do the tasks: here, as a Slurm array, or on a Ray cluster (default: processes of
-    our own here, each started again when it dies)."""
-    engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
-    """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: the only one with text)."""
     progress: Flag = False
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
+    numbered: TaskOptions = TaskOptions()
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
-        at_least_one(nbest=self.nbest, tasks=self.tasks, workers=self.workers)
+        at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
                 "translate needs no launcher such as torchrun: on several devices or machines give "
                 "--output DIR --tasks N."
             )
-        if self.tasks is not None:
+        if self.numbered.tasks is not None:
             self._run_tasks()
             return
         self._refuse_options_of_tasks()
@@ -279,42 +269,40 @@ class Translate:
     def _refuse_options_of_tasks(self) -> None:
         if len(self.inputs) > 1:
             raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
-        for name in ("task_number", "workers", "engine", "engine_options", "source_column"):
-            if getattr(self, name) not in (None, ()):
+        given = {**vars(self.numbered), "source_column": self.source_column}
+        for name, value in given.items():
+            if value not in (None, ()):
                 option = name.removesuffix("_number").replace("_", "-")
                 raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
 
     def _run_tasks(self) -> None:
         """Does all tasks, or one, or has an engine do them."""
-        from vanilla_transformer.translation.parts import cut
+        from vanilla_transformer.data.parts import cut
 
-        assert self.tasks is not None
+        assert self.numbered.tasks is not None
         if not self.inputs or self.output is None:
             raise UsageError("--tasks needs files to read and an --output directory.")
         if self.resume:
             raise UsageError("--resume is for one file: tasks always go on where they were.")
-        if self.task_number is not None and not 0 <= self.task_number < self.tasks:
-            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, the last of --tasks {self.tasks}.")
-        if self.engine_options and self.engine is None:
-            raise UsageError("--engine-options is for an --engine.")
-        if Path(self.output).is_file():
-            raise UsageError(f"{self.output} is a file, and tasks need a directory.")
-        cut(self.inputs, self.tasks)  # Refuses what cannot be cut, once for all.
-        if self.task_number is not None:
-            self.task_runner()(self.task_number)
-        elif self.engine is not None:
-            self._run_on_engine()
+        self.numbered.check(self.output)
+        cut(self.inputs, self.numbered.tasks)  # Refuses what cannot be cut, once for all.
+        if self.numbered.task_number is not None:
+            self.task_runner()(self.numbered.task_number)
+        elif self.numbered.engine is not None:
+            self._run_on_engine(self.output, self.numbered.tasks)
         else:
-            self._run_on_workers()
+            self.numbered.run_on_workers(self._commands_of_workers(), self.progress)
 
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
         """Loads the model, and gives what does a task by its number and says what it came to."""
-        from vanilla_transformer.translation.tasks import TaskFolder, job_of, run_task
+        from vanilla_transformer.numbered_tasks.folder import TaskFolder
+        from vanilla_transformer.translation.tasks import job_of, run_task
 
-        assert self.output is not None and self.tasks is not None
+        tasks = self.numbered.tasks
+        assert self.output is not None and tasks is not None
         translator = self._translator()
-        job = job_of(self.inputs, self.tasks, self.job_fingerprint(translator))
-        folder, tasks = TaskFolder(self.output), self.tasks
+        job = job_of(self.inputs, tasks, self.job_fingerprint(translator))
+        folder = TaskFolder(self.output)
 
         def run(number: int) -> dict[str, Any]:
             did = run_task(
@@ -332,45 +320,30 @@ class Translate:
 
         return run
 
-    def _run_on_workers(self) -> None:
-        """Does the tasks with processes on this machine, one for each device unless told otherwise."""
+    def _commands_of_workers(self) -> "list[Translate]":
+        """What each worker on this machine is told: one for each device unless told otherwise."""
         import torch
 
-        from vanilla_transformer.translation.workers import Workers
-
-        assert self.tasks is not None
         devices = [self.decoding.device]
         if self.decoding.device in (None, "cuda") and torch.cuda.is_available():
             devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-        count = self.workers or len(devices)
+        count = self.numbered.workers or len(devices)
         threads = self.decoding.threads
         if threads is None and devices == [self.decoding.device]:
             threads = max(1, (os.cpu_count() or 1) // count)
-        first_lines = [
-            as_line(replace(self, decoding=replace(self.decoding, device=devices[n % len(devices)], threads=threads)))
+        return [
+            replace(self, decoding=replace(self.decoding, device=devices[n % len(devices)], threads=threads))
             for n in range(count)
         ]
-        command = [sys.executable, "-m", "vanilla_transformer.cli.translation_worker", str(os.getpid())]
-        with progress_bar(self.progress, "tasks", total=self.tasks) as bar:
-            Workers(command, first_lines, lambda answer: bar.update(1)).run(range(self.tasks))
 
-    def _run_on_engine(self) -> None:
+    def _run_on_engine(self, output: str, tasks: int) -> None:
+        from vanilla_transformer.numbered_tasks.folder import TaskFolder
         from vanilla_transformer.translation import model_fingerprint
-        from vanilla_transformer.translation.engines import run_on_engine
-        from vanilla_transformer.translation.tasks import TaskError, TaskFolder, job_of, unfinished
+        from vanilla_transformer.translation.tasks import job_of, unfinished
 
-        assert self.output is not None and self.tasks is not None and self.engine is not None
-        folder = TaskFolder(self.output)
-        folder.check(job_of(self.inputs, self.tasks, {"model": model_fingerprint(self.model)}))
-        numbers = unfinished(folder, self.tasks)
-        if numbers:
-            run_on_engine(
-                self.engine, TaskByItself(self), numbers, self.output, self.workers or 1, self.engine_options
-            )
-        if self.engine == "slurm":
-            print(f"{len(numbers):,} of {self.tasks:,} tasks are in the queue.", file=sys.stderr)
-        elif missing := unfinished(folder, self.tasks):
-            raise TaskError(f"{len(missing):,} tasks in {self.output} are not done: give the same command again.")
+        folder = TaskFolder(output)
+        folder.check(job_of(self.inputs, tasks, {"model": model_fingerprint(self.model)}))
+        self.numbered.run_on_engine(self, output, lambda: unfinished(folder, tasks))
 
     def _check_paths(self) -> None:
         """Refuses what cannot be read or written, and to write over what is needed, before a model is loaded."""
@@ -467,29 +440,6 @@ class Translate:
         return "\n".join(
             f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.6f}" for hypothesis in translation.hypotheses
         )
-
-
-def as_line(command: Translate) -> str:
-    """A command as a worker is told it, in one line."""
-    return json.dumps(asdict(command))
-
-
-def from_line(line: str) -> Translate:
-    """The command that `as_line` has told."""
-    values = json.loads(line)
-    words = {name: tuple(values[name]) for name in ("inputs", "engine_options")}
-    return Translate(**{**values, **words, "decoding": Decoding(**values["decoding"])})
-
-
-@dataclass(frozen=True)
-class TaskByItself:
-    """Does tasks of a command that has nothing loaded yet, wherever it has been sent to."""
-
-    command: Translate
-
-    def __call__(self, number: int) -> None:
-        """Loads the model, and does one."""
-        self.command.task_runner()(number)
 
 
 @contextmanager

@@ -6,123 +6,16 @@ was broken off goes on where it was, and one of another job is refused.
 """
 
 import hashlib
-import json
-import os
-import secrets
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
+from vanilla_transformer.data.parts import cut, identity, read_part
+from vanilla_transformer.numbered_tasks.folder import JOB, TaskError, TaskFolder, in_ranges, job_digest
 from vanilla_transformer.translation.files import ChunkReader, translate_file
 from vanilla_transformer.translation.lines import LineTranslator, Translation
-from vanilla_transformer.translation.parts import cut, identity, read_part
 from vanilla_transformer.translation.resuming import ResumableFile, record_path
 
-_JOB = "job.json"
 _SLICE = 1 << 20
-
-
-class TaskError(ValueError):
-    """Tasks that do not belong together, or are not all done; the message says which and what to do."""
-
-
-class TaskFolder:
-    """The folder of a job, on any file system that fsspec knows."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._filesystem, self._path = fsspec.url_to_fs(url)
-
-    def read(self, name: str) -> dict[str, Any] | None:
-        """What a file of JSON says, None where there is none."""
-        try:
-            return json.loads(self._filesystem.cat_file(self._at(name)))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise TaskError(f"{self.url}/{name} is damaged: delete it, and give the same command again.") from error
-
-    def write(self, name: str, values: dict[str, Any]) -> None:
-        """Puts JSON into a file, which appears whole."""
-        with tempfile.TemporaryDirectory() as directory:
-            file = Path(directory, name)
-            file.write_text(json.dumps(values, indent=1), encoding="utf-8")
-            self.put(file, name)
-
-    def put(self, file: Path, name: str) -> None:
-        """Copies a file into the folder, where it appears whole: other stores than disks have it so by themselves."""
-        self._filesystem.makedirs(self._path, exist_ok=True)
-        if not isinstance(self._filesystem, LocalFileSystem):
-            self._filesystem.put_file(str(file), self._at(name))
-            return
-        beside = self._at(f".{name}.{secrets.token_hex(4)}.tmp")
-        try:
-            self._filesystem.put_file(str(file), beside)
-            with open(beside, "rb") as written:
-                os.fsync(written.fileno())
-            os.replace(beside, self._at(name))
-        finally:
-            Path(beside).unlink(missing_ok=True)
-
-    def open(self, name: str) -> Any:
-        """A file of the folder to read bytes from."""
-        return self._filesystem.open(self._at(name), "rb")
-
-    def size(self, name: str) -> int | None:
-        """The bytes of a file, None where there is none."""
-        try:
-            return int(self._filesystem.size(self._at(name)))
-        except FileNotFoundError:
-            return None
-
-    def names(self) -> set[str]:
-        """The files that are there."""
-        try:
-            return {entry.rsplit("/", 1)[-1] for entry in self._filesystem.ls(self._path, detail=False, refresh=True)}
-        except FileNotFoundError:
-            return set()
-
-    def workplace(self, name: str) -> Path:
-        """Where a file of that name grows until it is done: in the folder, or else on this machine's disk."""
-        if isinstance(self._filesystem, LocalFileSystem):
-            place = Path(self._path, "unfinished")
-        else:
-            key = hashlib.blake2b(self.url.encode(), digest_size=8).hexdigest()
-            place = Path(tempfile.gettempdir(), f"vanilla-transformer-{key}")
-        place.mkdir(parents=True, exist_ok=True)
-        return place / name
-
-    def claim(self, job: dict[str, Any]) -> None:
-        """Makes the folder that of a job.
-
-        Raises:
-            TaskError: It is that of another.
-        """
-        if self.read(_JOB) is None:
-            self.write(_JOB, job)
-        self.check(job)
-
-    def check(self, job: dict[str, Any]) -> None:
-        """Raises TaskError where the folder is that of another job than this, as far as it is known."""
-        there = self.read(_JOB) or {}
-        for name in job:
-            if name in there and there[name] != job[name]:
-                raise TaskError(
-                    f"{self.url} holds the tasks of another {name} ({_short(there[name])}, and now "
-                    f"{_short(job[name])}): give the former, or name another directory."
-                )
-
-    def _at(self, name: str) -> str:
-        return f"{self._path.rstrip('/')}/{name}"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 def part_name(number: int) -> str:
@@ -183,16 +76,12 @@ def run_task(
             _record_name(number),
             {
                 **{name: getattr(state, name) for name in ("lines", "size", "source", "translation")},
-                "job": _digest(job),
+                "job": job_digest(job),
             },
         )
         record_path(working).unlink()
         working.unlink()
     return True
-
-
-def _digest(job: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _is_done(folder: TaskFolder, number: int, lines: Callable[[], Iterable[str]]) -> bool:
@@ -224,17 +113,17 @@ def join_parts(folder: TaskFolder) -> Iterator[bytes]:
     Raises:
         TaskError: There is no job, or some of its tasks are missing, or a part is not what it was.
     """
-    job = folder.read(_JOB)
+    job = folder.read(JOB)
     if job is None:
         raise TaskError(f"{folder.url} holds no tasks: name the directory that `translate --tasks` has written to.")
     tasks = job["number of --tasks"]
     missing = unfinished(folder, tasks)
     if missing:
         raise TaskError(
-            f"{len(missing):,} of {tasks:,} tasks in {folder.url} are missing: {_numbers(missing)}. The command that "
+            f"{len(missing):,} of {tasks:,} tasks in {folder.url} are missing: {in_ranges(missing)}. The command that "
             "began them goes on with them, or with one as --task."
         )
-    yield from _joined(folder, tasks, _digest(job), numbered=bool(job.get("--nbest")))
+    yield from _joined(folder, tasks, job_digest(job), numbered=bool(job.get("--nbest")))
 
 
 def _joined(folder: TaskFolder, tasks: int, job: str, *, numbered: bool) -> Iterator[bytes]:
@@ -261,15 +150,3 @@ def _renumbered(line: bytes, before: int) -> bytes:
     """A line of an n-best list of a part with its number in the whole."""
     number, rest = line.split(b" ||| ", 1)
     return b"%d ||| %s" % (int(number) + before, rest)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Numbers as people write them: 1-3, 7."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][-1] == number - 1:
-            ranges[-1][1:] = [number]
-        else:
-            ranges.append([number])
-    words = ["-".join(map(str, ends)) for ends in ranges]
-    return ", ".join(words[:20]) + (f" and {len(words) - 20:,} more" if len(words) > 20 else "")

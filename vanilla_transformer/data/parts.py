@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import fsspec
-
 from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, read_lines
+from vanilla_transformer.filesystems import filesystem_of
 
 _ENDS = 1 << 16
 
@@ -70,7 +69,7 @@ def _cannot_be_cut(piece: Piece, tasks: int) -> str:
 
 def _wholes(path: str) -> Iterator[tuple[Piece, int]]:
     """What an input is made of, with the size of each in bytes."""
-    filesystem, name = fsspec.url_to_fs(path)
+    filesystem, name = filesystem_of(path)
     if not filesystem.isfile(name):
         raise CorpusError(f"{path} does not exist, or is no file")
     size = int(filesystem.size(name))
@@ -86,7 +85,7 @@ def _wholes(path: str) -> Iterator[tuple[Piece, int]]:
 
 def identity(path: str) -> str:
     """What tells an input from another without reading all of it: its size, and a hash of its two ends."""
-    filesystem, name = fsspec.url_to_fs(path)
+    filesystem, name = filesystem_of(path)
     size = int(filesystem.size(name))
     digest = hashlib.blake2b(digest_size=8)
     with filesystem.open(name, "rb") as file:
@@ -112,7 +111,7 @@ def read_part(pieces: Sequence[Piece], column: str | None = None) -> Iterator[st
 
 
 def _plain_lines(piece: Piece) -> Iterator[str]:
-    filesystem, name = fsspec.url_to_fs(piece.path)
+    filesystem, name = filesystem_of(piece.path)
     with filesystem.open(name, "rb") as file:
         place = _first_line(file, piece.start)
         while place < piece.end and (line := file.readline()):
@@ -149,7 +148,7 @@ def _parquet(path: str) -> Any:
     import pyarrow
     import pyarrow.parquet
 
-    filesystem, name = fsspec.url_to_fs(path)
+    filesystem, name = filesystem_of(path)
     try:
         return pyarrow.parquet.ParquetFile(filesystem.open(name, "rb"))
     except pyarrow.ArrowInvalid as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vanilla_transformer.translation.tasks import TaskError
+from vanilla_transformer.numbered_tasks.folder import TaskError
 
 # An executor sets these by itself.
 _OURS = ("self", "pipeline", "tasks", "logging_dir", "skip_completed", "depends", "workers")

@@ -1,4 +1,4 @@
-"""A worker of `translate --tasks`: reads the command from its first line, and then numbers of tasks."""
+"""A worker of a command with `--tasks`: reads the command from its first line, and then numbers of tasks."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ def main(parent: int) -> None:
     if os.getppid() != parent:
         return
     from vanilla_transformer.cli.program import error_message, quieten_libraries
-    from vanilla_transformer.cli.translate import from_line
-    from vanilla_transformer.translation.workers import answer_numbers
+    from vanilla_transformer.cli.task_options import from_line
+    from vanilla_transformer.numbered_tasks.workers import answer_numbers
 
     quieten_libraries()
     answer_numbers(lambda line: from_line(line).task_runner(), error_message)

@@ -1,0 +1,97 @@
+"""What the commands that work in numbered tasks have in common: their options, and who does the tasks."""
+
+import base64
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+from tyro.conf import arg
+
+from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
+from vanilla_transformer.progress import progress_bar
+
+
+class TaskCommand(Protocol):
+    """A command that can be sent to where its tasks are done."""
+
+    def task_runner(self) -> Callable[[int], dict[str, Any]]:
+        """Loads what all tasks need, and gives what does one by its number and says what it came to."""
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Work in numbered tasks, each of which reads its own part and needs nobody."""
+
+    tasks: OptionalInt = None
+    """Cut the input into so many parts of about equal size, each done by itself into files of its own."""
+    task_number: Annotated[int | None, arg(name="task", metavar="INT", help_behavior_hint="")] = None
+    """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
+    workers: OptionalInt = None
+    """Tasks at a time (default: one for each accelerator if that is what they need, or else one)."""
+    engine: Literal["local", "slurm", "ray"] | None = None
+    """Have an executor of datatrove do the tasks: here, as a Slurm array, or on a Ray cluster (default: processes of
+    our own here, each started again when it dies)."""
+    engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
+    """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
+
+    def check(self, output: str) -> None:
+        """Refuses what cannot be combined, and an output that is no directory."""
+        at_least_one(tasks=self.tasks, workers=self.workers)
+        assert self.tasks is not None
+        if self.task_number is not None and not 0 <= self.task_number < self.tasks:
+            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, the last of --tasks {self.tasks}.")
+        if self.engine_options and self.engine is None:
+            raise UsageError("--engine-options is for an --engine.")
+        if Path(output).is_file():
+            raise UsageError(f"{output} is a file, and tasks need a directory.")
+
+    def run_on_workers(self, commands: Sequence[TaskCommand], show_progress: bool) -> None:
+        """Does the tasks with processes on this machine, one for each of the commands."""
+        from vanilla_transformer.numbered_tasks.workers import Workers
+
+        assert self.tasks is not None
+        words = [sys.executable, "-m", "vanilla_transformer.cli.task_worker", str(os.getpid())]
+        with progress_bar(show_progress, "tasks", total=self.tasks) as bar:
+            Workers(words, list(map(as_line, commands)), lambda answer: bar.update(1)).run(range(self.tasks))
+
+    def run_on_engine(self, command: TaskCommand, output: str, unfinished: Callable[[], Sequence[int]]) -> bool:
+        """Has the engine do what is left, and tells whether all is done, which a queue leaves open."""
+        from vanilla_transformer.numbered_tasks.engines import run_on_engine
+        from vanilla_transformer.numbered_tasks.folder import TaskError
+
+        assert self.tasks is not None and self.engine is not None
+        numbers = unfinished()
+        if numbers:
+            do = TaskByItself(command)
+            run_on_engine(self.engine, do, numbers, output, self.workers or 1, self.engine_options)
+        if self.engine == "slurm":
+            print(f"{len(numbers):,} of {self.tasks:,} tasks are in the queue.", file=sys.stderr)
+            return not numbers
+        if missing := unfinished():
+            raise TaskError(f"{len(missing):,} tasks in {output} are not done: give the same command again.")
+        return True
+
+
+@dataclass(frozen=True)
+class TaskByItself:
+    """Does tasks of a command that has nothing loaded yet, wherever it has been sent to."""
+
+    command: TaskCommand
+
+    def __call__(self, number: int) -> None:
+        """Loads what it needs, and does one."""
+        self.command.task_runner()(number)
+
+
+def as_line(command: TaskCommand) -> str:
+    """A command as a worker of ours is told it, in one line."""
+    return base64.b64encode(pickle.dumps(command)).decode()
+
+
+def from_line(line: str) -> TaskCommand:
+    """The command that `as_line` has told."""
+    return pickle.loads(base64.b64decode(line))

@@ -1,0 +1,136 @@
+"""A folder on any file system that fsspec knows, in which tasks that need nobody leave what they have come to.
+
+`job.json` says of which job all its tasks have to be. A task writes its files, and last a record of what they were
+made from: a task that is done is skipped, and one of another job is refused.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fsspec.implementations.local import LocalFileSystem
+
+from vanilla_transformer.filesystems import filesystem_of
+
+JOB = "job.json"
+
+
+class TaskError(ValueError):
+    """Tasks that do not belong together, or are not all done; the message says which and what to do."""
+
+
+class TaskFolder:
+    """The folder of a job, on any file system that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._filesystem, self._path = filesystem_of(url)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What a file of JSON says, None where there is none."""
+        try:
+            return json.loads(self._filesystem.cat_file(self._at(name)))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise TaskError(f"{self.url}/{name} is damaged: delete it, and give the same command again.") from error
+
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        """Puts JSON into a file, which appears whole."""
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, name)
+            file.write_text(json.dumps(values, indent=1), encoding="utf-8")
+            self.put(file, name)
+
+    def put(self, file: Path, name: str) -> None:
+        """Copies a file into the folder, where it appears whole: other stores than disks have it so by themselves."""
+        self._filesystem.makedirs(self._path, exist_ok=True)
+        if not isinstance(self._filesystem, LocalFileSystem):
+            self._filesystem.put_file(str(file), self._at(name))
+            return
+        beside = self._at(f".{name}.{secrets.token_hex(4)}.tmp")
+        try:
+            self._filesystem.put_file(str(file), beside)
+            with open(beside, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(beside, self._at(name))
+        finally:
+            Path(beside).unlink(missing_ok=True)
+
+    def open(self, name: str) -> Any:
+        """A file of the folder to read bytes from."""
+        return self._filesystem.open(self._at(name), "rb")
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file, None where there is none."""
+        try:
+            return int(self._filesystem.size(self._at(name)))
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> set[str]:
+        """The files that are there."""
+        try:
+            return {entry.rsplit("/", 1)[-1] for entry in self._filesystem.ls(self._path, detail=False, refresh=True)}
+        except FileNotFoundError:
+            return set()
+
+    def workplace(self, name: str) -> Path:
+        """Where a file of that name grows until it is done: in the folder, or else on this machine's disk."""
+        if isinstance(self._filesystem, LocalFileSystem):
+            place = Path(self._path, "unfinished")
+        else:
+            key = hashlib.blake2b(self.url.encode(), digest_size=8).hexdigest()
+            place = Path(tempfile.gettempdir(), f"vanilla-transformer-{key}")
+        place.mkdir(parents=True, exist_ok=True)
+        return place / name
+
+    def claim(self, job: dict[str, Any]) -> None:
+        """Makes the folder that of a job.
+
+        Raises:
+            TaskError: It is that of another.
+        """
+        if self.read(JOB) is None:
+            self.write(JOB, job)
+        self.check(job)
+
+    def check(self, job: dict[str, Any]) -> None:
+        """Raises TaskError where the folder is that of another job than this, as far as it is known."""
+        there = self.read(JOB) or {}
+        for name in job:
+            if name in there and there[name] != job[name]:
+                raise TaskError(
+                    f"{self.url} holds the tasks of another {name} ({_short(there[name])}, and now "
+                    f"{_short(job[name])}): give the former, or name another directory."
+                )
+
+    def _at(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{name}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def job_digest(job: dict[str, Any]) -> str:
+    """Tells a job from others, in the record of a task."""
+    return hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def in_ranges(numbers: Sequence[int]) -> str:
+    """Numbers as people write them: 1-3, 7."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    words = ["-".join(map(str, ends)) for ends in ranges]
+    return ", ".join(words[:20]) + (f" and {len(words) - 20:,} more" if len(words) > 20 else "")
