@@ -264,3 +264,12 @@ def test_presets_are_those_of_any_family(run):
     assert report("base", "--family", "encoder", *ONE_SENTENCE)["table_3"] is None
     code, _, error = run("some/where", "--family", "encoder")
     assert code == 2 and "--family applies to presets only" in error
+
+
+def test_a_picture_is_drawn_beside_the_figures(model, tmp_path, capsys):
+    command = ["info", str(model), *map(str, ONE_SENTENCE), "--picture", str(tmp_path / "model.svg")]
+    assert main(command) == 0 and "PARAMETERS" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "model.svg").read_text(encoding="utf-8")
+    for name, sentence in (("model.svg", "exists"), ("model.txt", "must end with .png")):
+        assert main([*command[:-1], str(tmp_path / name)]) == 2
+        assert sentence in capsys.readouterr().err

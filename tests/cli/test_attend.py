@@ -3,6 +3,7 @@
 import pytest
 
 from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.cli import main
 
 
@@ -29,6 +30,27 @@ def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):
     picture = tmp_path / "picture.png"
     assert main(["attend", model_directory, "A dog runs.", "--picture", str(picture), *options]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG") and not (tmp_path / "attention.html").exists()
+
+
+def test_what_exists_is_never_overwritten(model_directory, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("attention.html", []), ("a.svg", ["--picture", "a.svg"]), ("in", ["--output", "in"])):
+        (tmp_path / name).write_text("mine")
+        assert main(["attend", model_directory, "A", *words]) == 2
+        assert f"{name} exists: delete it, or name another file" in capsys.readouterr().err
+        assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    config = VanillaTransformerDecoderConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    VanillaTransformerDecoderForCausalLM(config).save_pretrained("lm")
+    tokenizer.save_pretrained("lm")
+    assert main(["attend", "lm", "A dog runs.", "--picture", "a.png", "--kind", "decoder", "--output", "a.html"]) == 0
+    capsys.readouterr()
+    assert main(["attend", "lm", "A dog runs.", "--picture", "b.png"]) == 1
+    assert "no cross-attention, only decoder self-attention." in capsys.readouterr().err
+    assert not (tmp_path / "b.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ import subprocess
 import numpy as np
 import pytest
 
-from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerEncoderConfig,
+)
+from vanilla_transformer.analysis.cost import count_parameters
 from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.inspection import (
     InspectionError,
@@ -20,6 +25,7 @@ from vanilla_transformer.inspection import (
     plot_attention,
     plot_heads,
     plot_learning_rate,
+    plot_model,
     plot_position_similarity,
     plot_positions,
 )
@@ -112,3 +118,18 @@ def test_positions_and_learning_rate_are_the_papers():
     assert abs(line.get_xdata()[line.get_ydata().argmax()] - 4000) <= 8
     with pytest.raises(InspectionError, match="Learned positions"):
         plot_positions(VanillaTransformerConfig(positional_encoding="learned"))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize(
+    "family", [VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig]
+)
+def test_a_model_is_drawn_with_its_sizes_and_every_parameter(family, positions):
+    config = family.from_preset("table3-A-h16", vocab_size=1234, positional_encoding=positions)
+    drawn, bars, *heat_maps = (axes for axes in plot_model(config).axes if axes.get_label() != "<colorbar>")
+    texts = "\n".join(text.get_text() for text in drawn.texts)
+    assert texts.count("6×") == (2 if config.is_encoder_decoder else 1)
+    assert texts.count("16 heads, d_k = 32, d_v = 32") == (3 if config.is_encoder_decoder else 1)
+    assert "512 → 2,048 → 512" in texts and "1,234 × 512" in texts and f"{positions} positions" in texts
+    assert round(sum(bar.get_width() * 1e6 for bar in bars.patches)) == count_parameters(config)["total"]
+    assert len(heat_maps) == (2 if positions == "sinusoidal" else 0)

@@ -2,8 +2,20 @@
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerTokenizer,
+)
 from vanilla_transformer.inspection import KINDS, InspectionError, Pieces, attention
 from vanilla_transformer.model.layers import scaled_dot_product_attention
 
@@ -96,3 +108,64 @@ def test_what_is_not_there_is_named(model, tokenizer):
             attention(model, tokenizer, empty)
     with pytest.raises(InspectionError, match="target is empty"):
         attention(model, tokenizer, "A dog runs.", " ")
+
+
+@pytest.mark.parametrize(
+    ("config", "model_class", "kind", "missing"),
+    [
+        (VanillaTransformerEncoderConfig, VanillaTransformerEncoderForSequenceClassification, "encoder", "cross"),
+        (VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM, "decoder", "encoder"),
+    ],
+)
+def test_models_of_one_stack_show_its_self_attention(tokenizer, config, model_class, kind, missing):
+    torch.manual_seed(0)
+    model = model_class(config.from_preset("tiny", vocab_size=len(tokenizer))).eval()
+    seen = attention(model, tokenizer, "A dog runs.")
+    assert list(seen.weights) == [kind]
+    inputs = tokenizer("A dog runs.", return_tensors="pt")
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(seen.weights[kind], torch.cat(model(**inputs, output_attentions=True).attentions))
+    assert seen.queries(kind) == seen.keys(kind) == Pieces.from_ids(tokenizer, inputs["input_ids"][0].tolist())
+    assert seen.words().queries(kind).texts == ("A", "dog", "runs.", "</s>")
+    with pytest.raises(InspectionError, match=f"no {missing}.*only {kind} self-attention"):
+        seen.select(missing, 0, 0)
+    with pytest.raises(InspectionError, match="give no target"):
+        attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
+
+
+@pytest.mark.parametrize("kind", ["bahdanau", "luong-general"])
+def test_a_recurrent_model_shows_its_cross_attention(tokenizer, kind):
+    torch.manual_seed(0)
+    config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention=kind)
+    model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+    seen = attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
+    assert seen.weights["cross"].shape == (1, 1, len(seen.written), len(seen.source))
+    torch.testing.assert_close(seen.weights["cross"].sum(-1), torch.ones(1, 1, len(seen.written)))
+    with pytest.raises(InspectionError, match="no encoder self-attention, only cross-attention"):
+        seen.select("encoder", 0, 0)
+
+
+def test_a_recurrent_model_without_attention_is_named(tokenizer):
+    config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
+    with pytest.raises(InspectionError, match="has no attention"):
+        attention(RecurrentEncoderDecoderForConditionalGeneration(config), tokenizer, "A dog", "Ein Hund")
+
+
+def test_a_target_that_the_tokenizer_cannot_make_is_named(model, tokenizer):
+    words = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "dog": 4}, "<unk>")),
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token="</s>",
+    )
+    words.backend_tokenizer.pre_tokenizer = Whitespace()
+    assert attention(model, words, "cat", "dog").written.texts == ("dog",)
+    with pytest.raises(InspectionError, match="cannot make the target: it becomes dog <unk>"):
+        attention(model, words, "dog", "dog Hund")
+
+
+def test_ten_thousand_words_are_refused_before_they_are_read(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(model, "generate", lambda **_: pytest.fail("generated"))
+    for target in (None, "Ein Hund."):
+        with pytest.raises(InspectionError, match="too long to be looked at"):
+            attention(model, tokenizer, "dog " * 10_000, target)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
-from vanilla_transformer.cli.streams import check_output, read_input, warn
+from vanilla_transformer.cli.streams import check_new_file, check_picture, read_input, warn
 
 if TYPE_CHECKING:
     from vanilla_transformer.inspection import Attention
-
-_PICTURES = ".png", ".svg", ".pdf"
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,8 @@ class Attend:
     """Show the attention weights of a model, as a self-contained HTML page or as a picture.
 
     The page shows encoder self-attention, decoder self-attention and cross-attention of every layer and head: as
-    lines between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html.
+    lines between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html. Models
+    of all families are shown, and the cross-attention of recurrent ones. Nothing that exists is overwritten.
     """
 
     model: Model
@@ -31,7 +30,8 @@ class Attend:
     input: OptionalPath = None
     """UTF-8 text file to use instead of TEXT: the page shows every line."""
     target: OptionalText = None
-    """Target sentence for the decoder (default: the model's own translation)."""
+    """Target sentence for the decoder (default: the model's own translation; models without a decoder or without an
+    encoder take none)."""
     target_input: OptionalPath = None
     """File with one target sentence for each line of --input."""
     output: OptionalPath = None
@@ -62,7 +62,7 @@ class Attend:
 
         if Path(self.model).is_dir():
             disable_progress_bar()
-        model, tokenizer = load_model(self.model)
+        model, tokenizer = load_model(self.model, translates=False)
         seen = [attention(model, tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
         if self.picture is not None:
             self._draw(seen[0], self.picture)
@@ -99,15 +99,12 @@ class Attend:
     def _check(self, page: Path | None, sources: list[str]) -> None:
         """Checks paths and options before the model is loaded."""
         if self.picture is not None:
-            if self.picture.suffix.lower() not in _PICTURES:
-                raise UsageError(f"{self.picture} must end with {', '.join(_PICTURES)}.")
+            check_picture(self.picture)
             if len(sources) > 1:
                 raise UsageError(f"--picture shows one sentence, but {self.input} has {len(sources)}.")
             self._which()
-        for file in (page, self.picture):
-            if file is not None and file.is_dir():
-                raise UsageError(f"{file} is a directory: name a file to write.")
-            check_output(file)
+        for file, option in ((page, "--output"), (self.picture, "--picture")):
+            check_new_file(file, option)
 
     def _draw(self, seen: "Attention", picture: Path) -> None:
         from vanilla_transformer.inspection import plot_attention, plot_heads

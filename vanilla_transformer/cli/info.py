@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.arguments import Flag, OptionalInt, OptionalPath, UsageError, at_least_one
 from vanilla_transformer.cli.info_page import info_page
-from vanilla_transformer.cli.streams import print_result
+from vanilla_transformer.cli.streams import check_new_file, check_picture, print_result
 
 if TYPE_CHECKING:
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
@@ -46,14 +46,23 @@ class Info:
     """Batches per step, as in `train`; one at a time is in memory. The paper had one per device."""
     json: Flag = False
     """Print the result as one JSON object."""
+    picture: OptionalPath = None
+    """PNG, SVG or PDF file to write: the architecture with its sizes, parameters by part, positional encodings."""
 
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""
-        report = self._report()
+        if self.picture is not None:
+            check_picture(self.picture)
+            check_new_file(self.picture, "--picture")
+        config, report = self._config_and_report()
+        if self.picture is not None:
+            from vanilla_transformer.inspection import plot_model
+
+            plot_model(config, title=self.model).savefig(self.picture, dpi=150)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
-    def _report(self) -> dict[str, Any]:
-        """All figures, by name."""
+    def _config_and_report(self) -> "tuple[VanillaTransformerBaseConfig, dict[str, Any]]":
+        """The configuration, and all figures by name."""
         at_least_one(
             vocab_size=self.vocab_size,
             sentence_length=self.sentence_length,
@@ -71,7 +80,7 @@ class Info:
         from vanilla_transformer.analysis.cost import count_parameters
         from vanilla_transformer.reporting.summary import read_summary
 
-        return {
+        return config, {
             "model": self.model,
             "sizes": {name: getattr(config, name) for name in _SIZES if hasattr(config, name)},
             "parameters": count_parameters(config),

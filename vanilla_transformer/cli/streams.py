@@ -20,6 +20,7 @@ _CHUNK = 1 << 20
 PATIENCE = 0.05
 # Files of a model directory; translations may be written into it under other names.
 _MODEL_SUFFIXES = {".bin", ".jinja", ".json", ".md", ".model", ".png", ".py", ".safetensors", ".spm", ".yaml"}
+_PICTURES = ".png", ".svg", ".pdf"
 _MODEL_NAMES = {"merges.txt", "metrics.jsonl", "train.log", "vocab.txt"}
 
 
@@ -113,6 +114,21 @@ def check_output(path: Path | None) -> None:
             raise unwritable(path, error) from error
         if not existed:
             path.unlink()
+
+
+def check_new_file(path: Path | None, option: str) -> None:
+    """Raises UsageError if the file is there already, and OSError if it cannot be written."""
+    if path is not None and path.is_dir():
+        raise UsageError(f"{path} is a directory: name a file to write.")
+    if path is not None and path.is_file():
+        raise UsageError(f"{path} exists: delete it, or name another file with {option}.")
+    check_output(path)
+
+
+def check_picture(path: Path) -> None:
+    """Raises UsageError if the file has no name of a picture."""
+    if path.suffix.lower() not in _PICTURES:
+        raise UsageError(f"{path} must end with {', '.join(_PICTURES)}.")
 
 
 @contextlib.contextmanager

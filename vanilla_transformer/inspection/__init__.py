@@ -1,5 +1,6 @@
 """Look inside a model: what its heads attend to, as data and as pictures."""
 
+from vanilla_transformer.inspection.architecture import plot_model
 from vanilla_transformer.inspection.page import attention_page
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.inspection.plots import (
@@ -22,6 +23,7 @@ __all__ = [
     "plot_attention",
     "plot_heads",
     "plot_learning_rate",
+    "plot_model",
     "plot_position_similarity",
     "plot_positions",
 ]

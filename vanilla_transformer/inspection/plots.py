@@ -5,18 +5,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from vanilla_transformer.inspection.recording import Attention, InspectionError, Kind
+from vanilla_transformer.inspection.recording import TITLES, Attention, InspectionError, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
-TITLES: dict[Kind, str] = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "cross-attention",
-}
 # Lines thinner than this cannot be seen.
 _FAINTEST = 0.02
 
@@ -42,6 +37,7 @@ def plot_attention(
     Raises:
         InspectionError: There is no such layer or head.
     """
+    attention.check(kind)
     queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
     if view == "heatmap":
         if head == "all":
@@ -81,7 +77,7 @@ def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal[
     return grid
 
 
-def plot_positions(config: "VanillaTransformerConfig", positions: int = 100, axes: "Axes | None" = None) -> "Axes":
+def plot_positions(config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None) -> "Axes":
     """Section 3.5: the encoding of each position as a heat map, (dimensions across, positions down)."""
     axes = axes or _new_axes(7, 4)
     image = axes.imshow(_encodings(config, positions), cmap="RdBu", aspect="auto", interpolation="nearest")
@@ -93,7 +89,7 @@ def plot_positions(config: "VanillaTransformerConfig", positions: int = 100, axe
 
 
 def plot_position_similarity(
-    config: "VanillaTransformerConfig", positions: int = 100, axes: "Axes | None" = None
+    config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None
 ) -> "Axes":
     """The dot product of each two positions' encodings: with sinusoids it follows from their distance alone."""
     axes = axes or _new_axes(5, 4)
@@ -127,7 +123,7 @@ def _named(what: str, number: int | str, count: int) -> str:
     return f"mean of {what}s" if isinstance(number, str) else f"{what} {number % count}"
 
 
-def _encodings(config: "VanillaTransformerConfig", positions: int) -> np.ndarray:
+def _encodings(config: "VanillaTransformerBaseConfig", positions: int) -> np.ndarray:
     from vanilla_transformer.model.layers import PositionalEncoding
 
     if config.positional_encoding != "sinusoidal":

@@ -57,9 +57,16 @@ class ModelNotFoundError(OSError):
 
 
 def load_model(
-    path: str | Path, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+    path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    translates: bool = True,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads model and tokenizer from a directory or the Hub, in float32 on the best device there is unless told.
+
+    Args:
+        translates: Whether models of the package that do not translate are refused.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
@@ -68,7 +75,7 @@ def load_model(
     with _not_found(path, "config.json"):
         if Path(path, "generation_config.json").is_file():
             GenerationConfig.from_pretrained(path)  # One that cannot be read is left out by the model without a word.
-    model: Any = load_weights_and_config(path, dtype or torch.float32)
+    model: Any = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if isinstance(model.config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig):
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
@@ -98,23 +105,29 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
     return None
 
 
-def load_weights_and_config(path: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates: bool = True) -> PreTrainedModel:
     """The model of a directory or the Hub, none of whose weights is missing, left over, or no number.
+
+    Args:
+        translates: Whether models of the package that do not translate are refused.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
         UnusableModelError: Its files are damaged, or do not belong together.
+        ValueError: The model does not translate.
     """
     with _not_found(path, "config.json", blame="config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    ours = isinstance(config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig)
-    if isinstance(config, VanillaTransformerBaseConfig) and not ours:
+    ours = isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig)
+    one_stack = isinstance(config, VanillaTransformerBaseConfig) and not config.is_encoder_decoder
+    if translates and one_stack:
         raise ValueError(f"{path} is a model of the type {config.model_type}, which does not translate.")
+    loader = model_class(config) if one_stack else AutoModelForSeq2SeqLM
     with _not_found(path, "config.json"):
-        if isinstance(config, VanillaTransformerConfig):
+        if isinstance(config, VanillaTransformerBaseConfig):
             check_weights(path, config)
         with without_progress_bars() if Path(path).is_dir() else nullcontext():
-            model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            model, report = loader.from_pretrained(
                 path, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
             )
         # Models of other types have left-overs that say nothing, such as tables of positions.
