@@ -265,9 +265,9 @@ def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
         perplexity = math.exp(summary["last_dev_loss"])
         figures = {"perplexity": perplexity, **scores}
         seeds.append({"seed": run.recipe.seed, "diverged": False, "seconds": summary["seconds"], **figures})
-    names = ["perplexity", *runs[0].recipe.metrics]
-    figures = {name: Spread.from_values([seed[name] for seed in seeds if name in seed]) for name in names}
     recipe = load_recipe(experiment.model(runs[0]) / "recipe.yaml")
+    names = ["perplexity", *(recipe.metrics or ())]
+    figures = {name: Spread.from_values([seed[name] for seed in seeds if name in seed]) for name in names}
     here = _in_words({field: getattr(recipe, field) for field in FIELDS if row == "base" or field in _changed(row)})
     return Result(row, here, summaries[0]["parameters"] if summaries else None, figures, seeds)
 

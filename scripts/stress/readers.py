@@ -39,7 +39,7 @@ from vanilla_transformer.checkpointing.store import (
 )
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
-from vanilla_transformer.data.streams import PairStream, pair_tables
+from vanilla_transformer.data.streams import TextStream, row_tables
 from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import get_task
@@ -300,7 +300,7 @@ def _table(name: str, content: bytes, count: Callable[[bytes], int | None]) -> R
     return Reader(make, (name,), read)
 
 
-def _pairs_in(stream: PairStream) -> int:
+def _pairs_in(stream: TextStream) -> int:
     return sum(table.num_rows for table in stream.tables())
 
 
@@ -434,8 +434,8 @@ def _forget(directory: Path) -> str:
     return "dropped, and counted" if dropped else "read"
 
 
-def _stream() -> PairStream:
-    return PairStream("pairs", lambda: pair_tables(iter(PAIRS)), stamp="the same")
+def _stream() -> TextStream:
+    return TextStream("pairs", lambda: row_tables(iter(PAIRS)), stamp="the same")
 
 
 def _tokens(tokenizer: VanillaTransformerTokenizer, directory: Path) -> StoredCorpus:

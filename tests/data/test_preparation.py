@@ -68,7 +68,7 @@ def expected_rows(tokenizer, pairs):
 
 @pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
 def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pairs_per_table):
-    monkeypatch.setattr(streams, "PAIRS_PER_TABLE", pairs_per_table)
+    monkeypatch.setattr(streams, "ROWS_PER_TABLE", pairs_per_table)
     prepared = prepare()
     expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
     assert as_lists(prepared.rows(range(len(prepared)))) == expected
@@ -96,9 +96,7 @@ def test_dropped_pairs_are_counted_and_told(prepare):
 def test_a_pair_exactly_as_long_as_allowed_is_kept(prepare, tokenizer):
     length = len(tokenizer("a dog runs")["input_ids"])
     assert len(prepare([("a dog runs", "x")], max_length=length)) == 1
-    with pytest.raises(
-        CorpusError, match=f"no pair is left of 1: 0 .* and 1 have a side of more than {length - 1} tok"
-    ):
+    with pytest.raises(CorpusError, match=f"none of 1 pairs is left: 0 .* and 1 of more than {length - 1} tok"):
         prepare([("a dog runs", "x")], max_length=length - 1)
 
 
@@ -179,7 +177,7 @@ def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizin
 
 
 def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkeypatch, forbid_tokenizing):
-    monkeypatch.setattr(streams, "PAIRS_PER_TABLE", 2)
+    monkeypatch.setattr(streams, "ROWS_PER_TABLE", 2)
     first = prepare()
     tokenized, calls = preparation._encoded, []
 

@@ -12,7 +12,7 @@ from vanilla_transformer.data import corpus as corpus_module
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.data.streams import sample_pairs, stream_of
+from vanilla_transformer.data.streams import sample_rows, stream_of
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 
@@ -196,15 +196,15 @@ def test_a_translation_column_without_types_gives_its_languages():
     untyped = IterableDataset.from_generator(lambda: iter(dataset))
     assert untyped.features is None
     columns, _ = streams.find_columns(untyped, (None, None), "here")
-    assert {columns.source, columns.target} == {"en", "de"} and columns.parent == "translation"
+    assert {*columns.names} == {"en", "de"} and columns.parent == "translation"
 
 
 @pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
 @pytest.mark.parametrize("most", [1, 2, 3, 6, 7, 100])
 def test_a_sample_is_taken_at_equal_distances_from_all_corpora(monkeypatch, pairs_per_table, most):
-    monkeypatch.setattr(streams, "PAIRS_PER_TABLE", pairs_per_table)
+    monkeypatch.setattr(streams, "ROWS_PER_TABLE", pairs_per_table)
     corpora = [stream_of(Dataset.from_dict(rows(part))) for part in (PAIRS[:5], PAIRS[5:])]
-    counts, sample = sample_pairs(corpora, most)
+    counts, sample = sample_rows(corpora, most)
     assert counts == [5, 2]
     stride = next(stride for stride in (1, 2, 4, 8) if len(PAIRS[::stride]) <= most)
     assert sample == PAIRS[::stride]
@@ -247,6 +247,6 @@ def test_a_changed_file_is_prepared_anew_even_with_the_old_time(tmp_path, lines,
 
 def test_tables_of_pairs_are_small_however_long_the_corpus_is():
     pairs = ((str(number), str(number)) for number in range(25_000))
-    tables = list(streams.pair_tables(pairs))
+    tables = list(streams.row_tables(pairs))
     assert [table.num_rows for table in tables] == [10_000, 10_000, 5_000]
     assert all(isinstance(table, pa.Table) for table in tables)

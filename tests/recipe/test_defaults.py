@@ -30,6 +30,10 @@ MAY_STAY_OPEN = {
     "tokenizer",
     "source_column",
     "target_column",
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "labels",
     "max_grad_norm",
     "patience",
 }
@@ -37,7 +41,7 @@ MAY_STAY_OPEN = {
 
 def chosen(pairs, device, **given):
     recipe = Recipe(**{"output": "model", **given})
-    vocab_size, _ = choose_vocab_size(recipe, pairs)
+    vocab_size, _ = choose_vocab_size(recipe, TASK, pairs)
     return resolve(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13), vocab_size), device)
 
 

@@ -57,7 +57,7 @@ TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder
 def resolved(name, device, pairs=4_500_000):
     """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
     recipe = dataclasses.replace(load_recipe(name), output="model")
-    vocab_size, _ = choose_vocab_size(recipe, pairs)
+    vocab_size, _ = choose_vocab_size(recipe, TASK, pairs)
     return resolve(recipe, TASK, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
 
 

@@ -11,9 +11,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
 from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
+from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.recipe.defaults import SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
-from vanilla_transformer.tasks import register_task, registry
+from vanilla_transformer.tasks import SpecialTokens, register_task, registry
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps
 
@@ -48,11 +50,24 @@ class Bigrams:
     """A language model of texts of one column, some of whose tokens are hidden, others in each epoch."""
 
     name = "bigrams"
-    text_columns = columns = ("source",)
+    form, columns, settings, special_tokens = TEXTS, ("text",), (), SpecialTokens()
     auto_class, pipeline, metrics = "AutoModelForCausalLM", "text-generation", ()
+    size_presets, least_warmup, item, use = SIZE_PRESETS, 10, "tokens", "Text"
 
     def check(self, recipe):
         assert not recipe.metrics
+
+    def complete(self, recipe, corpora):
+        return recipe
+
+    def encoder(self, recipe):
+        return self
+
+    def vocabulary_columns(self, recipe):
+        return self.columns
+
+    def ids(self, tokenizer):
+        return len(tokenizer)
 
     def config(self, recipe):
         return BigramConfig(vocab_size=recipe.vocab_size or 8, d_model=8, pad_token_id=0)
@@ -70,16 +85,16 @@ class Bigrams:
         return f"width {config.d_model}"
 
     def encode(self, texts, tokenizer):
-        return {"source": token_ids(texts["source"], tokenizer)}
+        return {"text": token_ids(texts["text"], tokenizer)}
 
     def items(self, *lengths):
         return lengths[0] - 1
 
     def collate(self, rows, rng, config):
-        if not rows["source"]:
+        if not rows["text"]:
             return {"input_ids": torch.zeros((1, 2), dtype=torch.int64), "labels": torch.full((1, 2), LABEL_PADDING)}
-        seen = [np.where(rng[place].random(len(ids)) < 0.2, 1, ids) for place, ids in enumerate(rows["source"])]
-        return {"input_ids": pad(seen, config.pad_token_id)[0], "labels": pad(rows["source"], LABEL_PADDING)[0]}
+        seen = [np.where(rng[place].random(len(ids)) < 0.2, 1, ids) for place, ids in enumerate(rows["text"])]
+        return {"input_ids": pad(seen, config.pad_token_id)[0], "labels": pad(rows["text"], LABEL_PADDING)[0]}
 
     def evaluate(self, model, tokenizer, corpus, metrics, *, name):
         raise AssertionError("nothing is scored")
@@ -94,18 +109,16 @@ def recipe(tmp_path, monkeypatch):
     register_task(Bigrams())
     for name, count in (("train", 60), ("dev", 5)):
         numbers = (" ".join(str((start + step) % 7) for step in range(start % 5 + 3)) for start in range(count))
-        (tmp_path / f"{name}.tsv").write_text("source\ttarget\n" + "".join(f"{line}\t-\n" for line in numbers))
+        (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in numbers))
     steps = {"batch_tokens": 60, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 4, "eval_steps": 4}
     return Recipe(
         task="bigrams",
-        train=(str(tmp_path / "train.tsv"),),
-        dev=(str(tmp_path / "dev.tsv"),),
-        tokenizer_sides="source",
+        train=(str(tmp_path / "train.txt"),),
+        dev=(str(tmp_path / "dev.txt"),),
         vocab_size=264,
         learning_rate_scale=0.3,
         log_steps=1,
         precision="float32",
-        metrics=(),
         examples=("1 2 3",),
         **steps,
     )
@@ -139,17 +152,17 @@ def test_every_token_but_the_first_of_a_row_counts_once_in_an_epoch(recipe, tmp_
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_random_numbers_in_batches_are_those_of_the_rows_on_any_number_of_processes(processes):
     class Corpus:
-        lengths = {"source": np.random.default_rng(0).integers(2, 9, 40).astype(np.int32)}
+        lengths = {"text": np.random.default_rng(0).integers(2, 9, 40).astype(np.int32)}
 
         def of_epoch(self, epoch):
             return self
 
         def rows(self, indices):
-            return {"source": [np.full(self.lengths["source"][index], index + 3) for index in indices.tolist()]}
+            return {"text": [np.full(self.lengths["text"][index], index + 3) for index in indices.tolist()]}
 
     def batches(processes):
         """What each row of the second epoch looks like in its batch, by its number."""
-        plan = StepPlan(Corpus.lengths["source"], items=Bigrams().items, batch_tokens=30, batches_per_step=3, seed=5)
+        plan = StepPlan(Corpus.lengths["text"], items=Bigrams().items, batch_tokens=30, batches_per_step=3, seed=5)
         collate = partial(Bigrams().collate, config=BigramConfig(pad_token_id=0))
         found = {}
         for rank in range(processes):

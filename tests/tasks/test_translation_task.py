@@ -43,5 +43,7 @@ def test_a_row_draws_the_same_numbers_in_whatever_batch_it_is():
 
 
 def test_a_task_that_there_is_not_is_refused_with_those_that_there_are():
-    with pytest.raises(RecipeError, match=r"There is no task 'translating'\. There are .*translation"):
+    with pytest.raises(
+        RecipeError, match=r"no task 'translating', did you mean 'translation'\? There are .*translation"
+    ):
         get_task("translating")

@@ -163,7 +163,7 @@ def test_text_to_learn_from_is_read_twice_and_never_copied(tmp_path, files, gath
 
 
 def test_a_large_corpus_gives_a_sample_for_the_vocabulary_and_that_is_said(files, gather, monkeypatch):
-    monkeypatch.setattr(inputs, "MOST_PAIRS_FOR_THE_VOCABULARY", 10)
+    monkeypatch.setattr(inputs, "MOST_ROWS_FOR_THE_VOCABULARY", 10)
     _, said = gather(files[:2])
     assert "The vocabulary is learned from 6 of the 12 pairs, taken from all along them." in said
 
@@ -189,17 +189,17 @@ def test_a_tokenizer_for_which_there_is_no_room_is_said_in_one_sentence(files, g
 
 def test_the_order_of_sentences_for_the_vocabulary_is_sources_then_targets():
     pairs = [(str(number), f"-{number}") for number in range(1500)]
-    sentences = list(inputs._sentences(pairs, "both"))
+    sentences = list(inputs._sentences(pairs, Recipe()))
     assert sentences[:2] == ["0", "1"] and sentences[1000] == "-0" and sentences[2000] == "1000"
     assert len(sentences) == 3000
-    assert list(inputs._sentences(pairs, "target")) == [target for _, target in pairs]
+    assert list(inputs._sentences(pairs, Recipe(tokenizer_sides="target"))) == [target for _, target in pairs]
 
 
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):
     with pytest.raises(CorpusError, match=r"absent\.tsv does not exist"):
         gather([*files[:2], "+", str(tmp_path / "absent.tsv")])
     (tmp_path / "empty.tsv").write_text("\t\n")
-    with pytest.raises(CorpusError, match="no pair is left of 1: 1 have an empty side"):
+    with pytest.raises(CorpusError, match="none of 1 pairs is left: 1 with an empty side"):
         gather([*files[:2], "+", str(tmp_path / "empty.tsv")])
 
 

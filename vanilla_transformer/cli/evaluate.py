@@ -190,7 +190,10 @@ class Evaluate:
 
 def _metrics_of(model: str) -> tuple[str, ...]:
     recipe = Path(model) / "recipe.yaml"
-    return (load_recipe(recipe) if recipe.is_file() else Recipe()).metrics
+    from vanilla_transformer.tasks import get_task
+
+    metrics = load_recipe(recipe).metrics if recipe.is_file() else None
+    return get_task(Recipe().task).metrics if metrics is None else metrics
 
 
 def _as_text(evaluation: "Evaluation") -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, UsageError
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.locations import may_have_columns
 from vanilla_transformer.recipe.schema import Recipe, load_recipe, shipped_recipes
 
@@ -33,7 +34,8 @@ _GROUPS = {
 _METAVARS = {
     **dict.fromkeys(("task", "preset"), "NAME"),
     **dict.fromkeys(("train", "dev", "test"), "CORPUS ..."),
-    **dict.fromkeys(("source_column", "target_column"), "COLUMN"),
+    **dict.fromkeys(COLUMN_SETTINGS, "COLUMN"),
+    "labels": "LABEL ...",
     "tokenizer": "MODEL",
     "metrics": "METRIC ...",
     "examples": "TEXT ...",
@@ -154,8 +156,7 @@ class Train:
         replaced: dict[str, Any] = {}
         corpora = (*given.train, *given.dev, *given.test)
         if given.train != named.train and not any(map(may_have_columns, corpora)):
-            names = ("source_column", "target_column")
-            replaced |= {name: None for name in names if getattr(given, name) == getattr(named, name)}
+            replaced |= {name: None for name in COLUMN_SETTINGS if getattr(given, name) == getattr(named, name)}
         if given.tokenizer != named.tokenizer and given.vocab_size == named.vocab_size:
             replaced["vocab_size"] = None
         return dataclasses.replace(given, **replaced)

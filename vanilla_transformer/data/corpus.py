@@ -1,4 +1,4 @@
-"""Text pairs from files, directories, the Hub and the package itself, as one kind of dataset or one kind of stream."""
+"""Text from files, directories, the Hub and the package itself, as one kind of dataset or one kind of stream."""
 
 import functools
 import hashlib
@@ -7,26 +7,29 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import pyarrow as pa
 from datasets import Dataset
 
 from vanilla_transformer.data import cmudict
+from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError, read_lines
-from vanilla_transformer.data.loading import load_pairs, stream_pairs
+from vanilla_transformer.data.loading import load_rows, stream_rows
 from vanilla_transformer.data.locations import CorpusLocation, language, locate, table_suffix, without_suffixes
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.data.storage import stamp_in, write_tables
-from vanilla_transformer.data.streams import PairStream, pair_tables, stream_of
-from vanilla_transformer.data.tables import TABLE_READERS, Columns, Pair, PairTable
+from vanilla_transformer.data.streams import TextStream, row_tables, stream_of
+from vanilla_transformer.data.tables import TABLE_READERS, Columns, NumberedRows, RowTable, read_conll
 
-__all__ = ["CorpusError", "corpus_languages", "open_corpus", "read_corpus", "read_lines"]
+__all__ = ["CorpusError", "corpus_languages", "open_corpus", "read_corpus", "read_lines", "row_place"]
 
 
-def read_corpus(source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Read text pairs into a dataset with the columns ``source`` and ``target``, kept on disk whatever its size.
+def read_corpus(
+    source: CorpusSpec | Sequence[str], *, form: TextForm = PAIRS, cache_dir: str | os.PathLike[str] | None = None
+) -> Dataset:
+    """Read text into a dataset with the columns of a form, kept on disk whatever its size.
 
     Args:
         source: A corpus, or the words for one: two line-aligned text files; or one TSV, CSV, JSONL or Parquet file;
@@ -36,30 +39,35 @@ def read_corpus(source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathL
             `target_column` are two columns, or two languages of the column ``translation``; without them: that
             column's own languages in their order, else the columns ``source`` and ``target``, else the only two. A TSV
             file has a header if columns are named, or if its first line begins with ``source`` and ``target``. With
-            `streaming` only the pairs of what `datasets` loads are kept, and not all the files they are in.
-        cache_dir: Where the pairs are kept as Arrow, to be used again while the files do not change. Without it they
+            `streaming` only the pairs of what `datasets` loads are kept, and not all the files they are in. What of
+            this is for pairs alone other forms do not take; they have settings of their own (`TextForm`), and may be
+            a file of plain text with a text a line, or of CoNLL columns.
+        form: The columns to read: pairs, unless told otherwise.
+        cache_dir: Where the rows are kept as Arrow, to be used again while the files do not change. Without it they
             are kept until the process ends. What comes from the Hub is kept where `datasets` keeps it.
 
     Raises:
         CorpusError: Nothing can be read, or a line cannot; it names the file and the line.
     """
     corpus, directory = _spec(source), _directory(cache_dir)
-    location = locate(corpus)
+    location = locate(corpus, form)
     if location.kind == "built-in":
         return _built_in(location)
     if location.kind == "dataset" and not corpus.streaming:
-        return load_pairs(location, directory, _file_of(location, directory))[0]
+        return load_rows(location, directory, _file_of(location, directory))[0]
     return _kept_on_disk(_open(location, directory, corpus.streaming), _file_of(location, directory))
 
 
-def open_corpus(source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None) -> PairStream:
-    """Open text pairs to be gone through from the first to the last, in little memory and without a copy on disk.
+def open_corpus(
+    source: CorpusSpec | Sequence[str], *, form: TextForm = PAIRS, cache_dir: str | os.PathLike[str] | None = None
+) -> TextStream:
+    """Open text to be gone through from the first to the last, in little memory and without a copy on disk.
 
     Takes what `read_corpus` takes. With `streaming`, what `datasets` loads is fetched each time it is gone through;
     without, it is downloaded once. Files are read where they are in any case.
     """
     corpus = _spec(source)
-    location = locate(corpus)
+    location = locate(corpus, form)
     for path in location.paths:
         # As `<(zcat text.gz)` gives: what has been read from it once is gone.
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
@@ -85,11 +93,25 @@ def corpus_languages(
         return first, second
     columns: Columns | None
     if location.kind == "dataset":
-        loaded = stream_pairs if corpus.streaming else partial(load_pairs, destination=_file_of(location, directory))
+        loaded = stream_rows if corpus.streaming else partial(load_rows, destination=_file_of(location, directory))
         columns = loaded(location, directory)[1]
     else:
         columns = _open_table(location).columns
-    return (language(columns.source), language(columns.target)) if columns else (None, None)
+    first, second = columns.names if columns else ("", "")
+    return language(first or ""), language(second or "")
+
+
+def row_place(source: CorpusSpec, form: TextForm, row: int) -> str:
+    """Say where a row of a corpus stands, by its number counted from 0."""
+    return _place(locate(source, form), row)
+
+
+def _place(location: CorpusLocation, row: int) -> str:
+    """The file and line of a row, or its number where there are no files that can be read again."""
+    if location.kind in ("dataset", "built-in") or not all(map(os.path.isfile, location.paths)):
+        return f"{location}, row {row + 1:,}"
+    number, _ = next(islice(_open_table(location).rows, row, None))
+    return f"{location}, line {number:,}"
 
 
 def _spec(source: CorpusSpec | Sequence[str]) -> CorpusSpec:
@@ -98,28 +120,42 @@ def _spec(source: CorpusSpec | Sequence[str]) -> CorpusSpec:
     return parse_corpus([source] if isinstance(source, str) else [os.fspath(part) for part in source])
 
 
-def _open(location: CorpusLocation, directory: Path, streaming: bool) -> PairStream:
+def _open(location: CorpusLocation, directory: Path, streaming: bool) -> TextStream:
     if location.kind == "built-in":
         return stream_of(_built_in(location), str(location))
     if location.kind == "dataset":
         if streaming:
-            return stream_pairs(location, directory)[0]
-        return stream_of(load_pairs(location, directory, _file_of(location, directory))[0], str(location))
-    return PairStream(str(location), partial(_tables_of_files, location), _stamp(location))
+            return stream_rows(location, directory)[0]
+        loaded = load_rows(location, directory, _file_of(location, directory))[0]
+        return stream_of(loaded, str(location), form=location.form)
+    return TextStream(
+        str(location),
+        partial(_tables_of_files, location),
+        _stamp(location),
+        form=location.form,
+        place=partial(_place, location),
+    )
 
 
 def _tables_of_files(location: CorpusLocation) -> Iterator[pa.Table]:
-    return pair_tables(_open_table(location).pairs)
+    return row_tables((row for _, row in _open_table(location).rows), location.form)
 
 
-def _open_table(location: CorpusLocation) -> PairTable:
+def _open_table(location: CorpusLocation) -> RowTable:
     if location.kind == "lines":
-        return PairTable(None, _aligned_lines(*location.paths))
+        return RowTable(None, _lines(*location.paths))
     path = location.paths[0]
-    return TABLE_READERS[table_suffix(path) or ""](path, location.wanted)
+    if location.kind == "conll":
+        return read_conll(path, location.wanted)
+    return TABLE_READERS[table_suffix(path) or ""](path, location.wanted, location.form)
 
 
-def _aligned_lines(first_path: str, second_path: str) -> Iterator[Pair]:
+def _lines(path: str, *others: str) -> NumberedRows:
+    rows = _aligned_lines(path, *others) if others else ((line,) for line in read_lines(path))
+    return enumerate(rows, start=1)
+
+
+def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
     first, second = read_lines(first_path), read_lines(second_path)
     for number, (source, target) in enumerate(zip_longest(first, second)):
         if source is None or target is None:
@@ -144,17 +180,16 @@ def _stamp(location: CorpusLocation) -> str:
     return json.dumps([stamps, location.wanted])
 
 
-def _kept_on_disk(stream: PairStream, destination: Path) -> Dataset:
-    """Return pairs written to `destination`, unless these same ones are there."""
+def _kept_on_disk(stream: TextStream, destination: Path) -> Dataset:
+    """Return rows written to `destination`, unless these same ones are there."""
     if stream.stamp is None or stamp_in(destination) != stream.stamp:
-        write_tables(stream.tables(), destination, stream.stamp or "", stream.name)
+        write_tables(stream.tables(), destination, stream.stamp or "", stream.name, stream.form)
     return Dataset.from_file(str(destination))
 
 
 def _file_of(location: CorpusLocation, directory: Path) -> Path:
-    identity = json.dumps(
-        [[os.path.abspath(path) for path in location.paths], location.config, location.split, location.wanted]
-    )
+    paths = [os.path.abspath(path) for path in location.paths]
+    identity = json.dumps([paths, location.config, location.split, location.wanted, location.form.names])
     return directory / f"pairs-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.arrow"
 
 

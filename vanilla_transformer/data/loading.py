@@ -14,60 +14,63 @@ import pyarrow.parquet as pq
 from datasets import Dataset, DatasetBuilder, IterableDataset
 
 from vanilla_transformer.atomic_files import has_no_room
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import CorpusLocation
 from vanilla_transformer.data.storage import write_tables
-from vanilla_transformer.data.streams import PairStream, column_tables, find_columns, stream_of
+from vanilla_transformer.data.streams import TextStream, column_tables, find_columns, stream_of
 from vanilla_transformer.data.tables import Columns, refuse_twins
 from vanilla_transformer.network import hub_or_cache
 
 
-def load_pairs(location: CorpusLocation, directory: Path, destination: Path) -> tuple[Dataset, Columns]:
-    """Load from the Hub into the cache of `datasets`, from local files into `directory`; return pairs and columns.
+def load_rows(location: CorpusLocation, directory: Path, destination: Path) -> tuple[Dataset, Columns]:
+    """Load from the Hub into the cache of `datasets`, from local files into `directory`; return rows and columns.
 
-    Pairs that cannot be taken from there as they are, because a text is missing, are copied to `destination`.
+    Rows that cannot be taken from there as they are, because a text is missing, are copied to `destination`.
     """
     with _said_in_one_sentence(location, directory):
         dataset = _load_saved(location) if _is_saved(Path(location.paths[0])) else _download(location, directory)
-    columns, _ = find_columns(dataset, location.wanted, str(location))
+    form = location.form
+    columns, _ = find_columns(dataset, location.wanted, str(location), form)
     if not len(dataset):
-        raise CorpusError(f"{location}: there are no pairs in it")
-    names = [columns.source, columns.target]
+        raise CorpusError(f"{location}: there are no {form.unit} in it")
+    names = [name for name in columns.names if name is not None]
     flat = dataset
     if columns.parent is not None:
         flat = dataset.select_columns([columns.parent]).flatten()
         names = [f"{columns.parent}.{name}" for name in names]
-    plain = all(flat.features[name] == datasets.Value("string") for name in names)
+    plain = len(names) == len(form.names) and all(flat.features[name] == datasets.Value("string") for name in names)
     if plain and not any(flat.data.column(name).null_count for name in names):
-        return flat.select_columns(names).rename_columns(dict(zip(names, ("source", "target"), strict=True))), columns
-    write_tables(column_tables(dataset, columns, str(location)), destination, "", str(location))
+        return flat.select_columns(names).rename_columns(dict(zip(names, form.names, strict=True))), columns
+    write_tables(column_tables(dataset, columns, str(location), form), destination, "", str(location), form)
     return Dataset.from_file(str(destination)), columns
 
 
-def stream_pairs(location: CorpusLocation, directory: Path) -> tuple[PairStream, Columns]:
+def stream_rows(location: CorpusLocation, directory: Path) -> tuple[TextStream, Columns]:
     """Open a dataset without a copy of its text on this disk: each time it is gone through, it is fetched anew."""
     if _is_saved(Path(location.paths[0])):
         # It lies on this disk as Arrow, which is mapped and never copied.
-        dataset, columns = load_pairs(location, directory, directory / "streamed.arrow")
-        return stream_of(dataset, str(location)), columns
+        dataset, columns = load_rows(location, directory, directory / "streamed.arrow")
+        return stream_of(dataset, str(location), form=location.form), columns
     with _said_in_one_sentence(location, directory):
         builder = _builder(location, directory)
         streams = builder.as_streaming_dataset()
         split = location.split if location.split in streams else _choose_split(location, list(streams))
         streamed: IterableDataset = streams[split]
-        columns, _ = find_columns(streamed, location.wanted, str(location))
+        columns, _ = find_columns(streamed, location.wanted, str(location), location.form)
     # Of each file its time, or on the Hub its commit.
     files = getattr(builder.config, "data_files", None) or {}
     origins = [[str(name), files[name], files[name].origin_metadata] for name in files]
     stamp = json.dumps([builder.hash, builder.config_id, origins, split, location.wanted])
-    return PairStream(str(location), partial(_tables, streamed, columns, location, directory), stamp), columns
+    tables = partial(_tables, streamed, columns, location, directory)
+    return TextStream(str(location), tables, stamp, form=location.form), columns
 
 
 def _tables(
     dataset: IterableDataset, columns: Columns, location: CorpusLocation, directory: Path
 ) -> Iterator[pa.Table]:
     with _said_in_one_sentence(location, directory):
-        yield from column_tables(dataset, columns, str(location))
+        yield from column_tables(dataset, columns, str(location), location.form)
 
 
 @contextmanager
@@ -130,7 +133,7 @@ def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
     path = location.paths[0]
     arguments: dict[str, Any] = {"path": path, "name": location.config}
     if os.path.isfile(path):
-        _check_parquet(path)
+        _check_parquet(path, location.form)
         arguments = {"path": "parquet", "data_files": path}
     cache = _cache(location, directory)
     if cache is not None:
@@ -142,13 +145,13 @@ def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
     return builder
 
 
-def _check_parquet(path: str) -> None:
+def _check_parquet(path: str, form: TextForm) -> None:
     """Refuse what `datasets` refuses too, without saying that there is nothing in it or which names stand twice."""
     if not os.path.getsize(path):
         raise CorpusError(f"{path} is empty")
     metadata = pq.read_metadata(path)
     if not metadata.num_rows:
-        raise CorpusError(f"{path}: there are no pairs in it")
+        raise CorpusError(f"{path}: there are no {form.unit} in it")
     refuse_twins(names := metadata.schema.to_arrow_schema().names, names, path)
 
 

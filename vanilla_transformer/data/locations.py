@@ -2,12 +2,13 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.data.tables import TABLE_READERS
+from vanilla_transformer.data.tables import TABLE_READERS, Wanted
 
 FILE_SUFFIXES = (*TABLE_READERS, ".parquet")
 BUILT_IN = "cmudict"
@@ -17,34 +18,56 @@ NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", 
 
 @dataclass(frozen=True)
 class CorpusLocation:
-    """Where a corpus lies: ``lines`` (two files), ``table`` (one), ``dataset`` (for `datasets`) or ``built-in``."""
+    """Where a corpus lies.
+
+    `kind` is ``lines`` (a file for each column), ``table`` or ``conll`` (one file), ``dataset`` (for `datasets`) or
+    ``built-in``.
+    """
 
     kind: str
     paths: tuple[str, ...] = ()
     config: str | None = None
     split: str | None = None
-    wanted: tuple[str | None, str | None] = (None, None)
+    wanted: Wanted = (None, None)
+    form: TextForm = PAIRS
 
     def __str__(self) -> str:
         return " and ".join(self.paths)
 
 
-def locate(corpus: CorpusSpec) -> CorpusLocation:
-    """Tell what the words for a corpus mean."""
+def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
+    """Tell what the words for a corpus mean that a form is to be read from."""
+    location = replace(_locate(corpus, form), form=form, wanted=corpus.wanted(form))
+    if location.kind in ("lines", "built-in") and any(location.wanted):
+        raise CorpusError(f"{location} has no named columns: leave the names out")
+    return location
+
+
+def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
+    if not form.parallel and len(corpus.parts) > 1:
+        raise CorpusError(
+            f"{corpus} are {len(corpus.parts)} sources, and {form.unit} come from one at a time; several corpora to "
+            "learn from have a + between them"
+        )
+    if form.tagged:
+        return _locate_conll(corpus.parts[0])
     if len(corpus.parts) == 2:
         if any(table_suffix(path) for path in corpus.parts):
             raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
-        location = CorpusLocation("lines", corpus.parts)
-    elif len(corpus.parts) == 1:
-        location = _locate_one(corpus.parts[0], corpus.columns)
-    else:
-        raise CorpusError(
-            f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}; several corpora to "
-            "learn from have a + between them"
-        )
-    if location.kind in ("lines", "built-in") and corpus.columns != (None, None):
-        raise CorpusError(f"{location} has no named columns: leave the names out")
-    return location
+        return CorpusLocation("lines", corpus.parts)
+    if len(corpus.parts) == 1:
+        return _locate_one(corpus.parts[0], form)
+    raise CorpusError(
+        f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}; several corpora to "
+        "learn from have a + between them"
+    )
+
+
+def _locate_conll(path: str) -> CorpusLocation:
+    if not os.path.isfile(path) or table_suffix(path) in (".csv", ".jsonl", ".mrg", ".parquet"):
+        problem = "is none" if os.path.exists(path) else "does not exist"
+        raise CorpusError(f"words and their tags are read from files of CoNLL columns, and {path} {problem}")
+    return CorpusLocation("conll", (path,))
 
 
 def may_have_columns(corpus: CorpusSpec) -> bool:
@@ -53,28 +76,29 @@ def may_have_columns(corpus: CorpusSpec) -> bool:
     return len(corpus.parts) == 1 and (name.partition(":")[0] != BUILT_IN or os.path.exists(name))
 
 
-def _locate_one(source: str, wanted: tuple[str | None, str | None]) -> CorpusLocation:
+def _locate_one(source: str, form: TextForm) -> CorpusLocation:
     path, parts = split_off(source)
-    if path == BUILT_IN and len(parts) < 2:
+    single = len(form.columns) == 1
+    if path == BUILT_IN and len(parts) < 2 and form.parallel:
         return CorpusLocation("built-in", (path,), split=parts[0] if parts else None)
     suffix = table_suffix(path)
     if not os.path.exists(path):
-        if suffix or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
+        if suffix or (single and path.endswith((".txt", ".gz"))) or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
             raise CorpusError(f"{path} does not exist")
     elif not os.path.isdir(path):
         if parts:
             raise CorpusError(f"{path} is a file, it has no split {':'.join(parts)!r}")
         if suffix in TABLE_READERS:
-            return CorpusLocation("table", (path,), wanted=wanted)
+            return CorpusLocation("table", (path,))
+        if suffix is None and single:
+            return CorpusLocation("lines", (path,))
         if suffix is None:
-            raise CorpusError(
-                f"{path} is none of the tables that can be read ({', '.join(FILE_SUFFIXES)}); "
-                "plain text needs two line-aligned files, one for each side"
-            )
+            others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
+            raise CorpusError(f"{path} is none of the tables that can be read ({', '.join(FILE_SUFFIXES)}){others}")
     if len(parts) > 2:
         raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
     config = parts[0] if len(parts) == 2 else None
-    return CorpusLocation("dataset", (path,), config=config, split=parts[-1] if parts else None, wanted=wanted)
+    return CorpusLocation("dataset", (path,), config=config, split=parts[-1] if parts else None)
 
 
 def split_off(source: str) -> tuple[str, list[str]]:

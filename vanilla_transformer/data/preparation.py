@@ -19,8 +19,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.atomic_files import atomic_write
+from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.streams import PairStream, stream_of
+from vanilla_transformer.data.streams import TextStream, stream_of
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
@@ -37,21 +38,32 @@ Rows = Mapping[str, Sequence[Ids]]
 
 
 class Encoder(Protocol):
-    """How text becomes ids: the part of a task that preparation needs."""
+    """How text becomes ids: the part of a task that preparation needs.
+
+    Attributes:
+        name: Of the task.
+        form: The columns of text that it reads.
+        columns: Names of the columns of ids that it makes of them.
+        settings: What else the ids depend on, beside the text and the tokenizer.
+    """
 
     name: str
-    text_columns: tuple[str, ...]
+    form: TextForm
     columns: tuple[str, ...]
+    settings: tuple[Any, ...]
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        """How many ids there may be: all are below that."""
 
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> Mapping[str, Sequence[Sequence[int]]]:
-        """Return the ids of every row for each of `columns`, from the text of every row for each of `text_columns`."""
+        """Return the ids of every row for each of `columns`, from the text of every row for each column of `form`."""
 
 
 @dataclass(frozen=True)
 class PreparationReport:
-    """How many pairs a corpus had and what became of them."""
+    """How many rows a corpus had and what became of them."""
 
     read: int
     kept: int
@@ -60,14 +72,20 @@ class PreparationReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether these are counts, and each pair is in one of them."""
+        """Whether these are counts, and each row is in one of them."""
         counts = self.kept, self.dropped_empty, self.dropped_too_long
         return all(type(count) is int and count >= 0 for count in counts) and self.read == sum(counts)
 
     def __str__(self) -> str:
-        dropped = {"with an empty side": self.dropped_empty, "that are too long": self.dropped_too_long}
+        return self.describe(PAIRS)
+
+    def describe(self, form: TextForm) -> str:
+        """The counts in words, of rows that are called as their form says."""
+        dropped = {form.empty: self.dropped_empty, "that are too long": self.dropped_too_long}
         reasons = [f"{count:,} {reason}" for reason, count in dropped.items() if count]
-        return f"{self.kept:,} of {self.read:,} pairs" + (f", without {' and '.join(reasons)}" if reasons else "")
+        return f"{self.kept:,} of {self.read:,} {form.unit}" + (
+            f", without {' and '.join(reasons)}" if reasons else ""
+        )
 
 
 class PreparedCorpus(ABC):
@@ -133,7 +151,7 @@ class StoredCorpus(PreparedCorpus):
 
 
 def prepare_corpus(
-    corpus: PairStream | Dataset | IterableDataset,
+    corpus: TextStream | Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerFast,
     task: Encoder,
     *,
@@ -146,19 +164,19 @@ def prepare_corpus(
     The text is read once. If the tokens are there it is read only where its stamp does not say that it is the same.
 
     Args:
-        corpus: Pairs of text; a dataset, streamed or not, has them in the columns ``source`` and ``target``.
+        corpus: Rows of text; a dataset, streamed or not, has the columns of the task's form.
         tokenizer: Gives the ids.
         task: Says of which columns the ids are, and how each row of text becomes its ids: what
-            `vanilla_transformer.tasks.get_task` gives for a name.
-        max_length: A pair with more tokens on a side is dropped, as is one with nothing but white space on a side.
+            `vanilla_transformer.tasks.get_task` gives for a name, or its `encoder`.
+        max_length: A row with more tokens in a column is dropped, as is one with nothing but white space in one.
         directory: Is made where it does not exist. Nothing in it is used before all of it is written.
         progress: Whether to show a bar on standard error.
 
     Raises:
-        CorpusError: No pair is left.
+        CorpusError: No row is left.
     """
     directory = Path(directory)
-    stream = corpus if isinstance(corpus, PairStream) else stream_of(corpus)
+    stream = corpus if isinstance(corpus, TextStream) else stream_of(corpus, form=task.form)
     settings = _settings(tokenizer, task, max_length)
     there = _what_is_there(directory)
     if there is None or there["settings"] != settings or not is_same_text(stream, there["stamp"], there["text"]):
@@ -213,19 +231,20 @@ def _settings(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
     del backend["padding"], backend["truncation"]
-    settings = [LAYOUT, task.name, task.columns, max_length, tokenizer.split_special_tokens, backend]
+    special = tokenizer.split_special_tokens
+    settings = [LAYOUT, task.name, task.columns, max_length, special, backend, *task.settings]
     return fingerprint_settings(settings)
 
 
-def is_same_text(stream: PairStream, stamp: str | None, text: str) -> bool:
+def is_same_text(stream: TextStream, stamp: str | None, text: str) -> bool:
     """Tell whether a stream gives the text of that hash, which it was known to do when it had that stamp."""
     return (stream.stamp is not None and stream.stamp == stamp) or text_hash(stream) == text
 
 
-def text_hash(corpus: PairStream | Dataset) -> str:
+def text_hash(corpus: TextStream) -> str:
     """Return the hash of the text of a corpus, which reads all of it."""
-    stream, text = corpus if isinstance(corpus, PairStream) else stream_of(corpus), TextHash()
-    for table in stream.tables():
+    text = TextHash()
+    for table in corpus.tables():
         text.update(table)
     return text.hexdigest()
 
@@ -271,7 +290,7 @@ class TextHash(RowHash):
 
 
 def _write_tokens(
-    stream: PairStream,
+    stream: TextStream,
     tokenizer: PreTrainedTokenizerFast,
     task: Encoder,
     max_length: int,
@@ -280,23 +299,28 @@ def _write_tokens(
 ) -> dict[str, Any]:
     """Write the ids of the rows that are neither empty nor too long; return what the report says of the text."""
     # Half or a quarter of what 64 bits would take.
-    kind = pa.list_(pa.uint16() if len(tokenizer) <= 1 << 16 else pa.uint32())
+    kind = pa.list_(pa.uint16() if task.ids(tokenizer) <= 1 << 16 else pa.uint32())
     name = secrets.token_hex(8)
     schema = pa.schema([(column, kind) for column in task.columns], metadata={"id": name})
     text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
     longest = _longest_text(tokenizer, max_length)
+    required = [number for number, column in enumerate(task.form.columns) if not column.optional]
     directory.mkdir(parents=True, exist_ok=True)
     with (
         atomic_write(directory / TOKENS_FILE) as temporary,
         tqdm(
-            total=stream.pairs, desc="tokenizing", unit=" pairs", unit_scale=True, disable=None if progress else True
+            total=stream.rows,
+            desc="tokenizing",
+            unit=f" {task.form.unit}",
+            unit_scale=True,
+            disable=None if progress else True,
         ) as bar,
     ):
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for table in stream.tables():
                 text.update(table)
-                texts = zip(*(table.column(column).to_pylist() for column in task.text_columns), strict=True)
-                full = [row for row in texts if all(map(str.strip, row))]
+                texts = zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True)
+                full = [row for row in texts if all(row[number].strip() for number in required)]
                 fitting = [row for row in full if max(map(len, row)) <= longest]
                 short = _short_enough(_encoded(fitting, tokenizer, task), max_length)
                 if short:
@@ -311,8 +335,8 @@ def _write_tokens(
         report = PreparationReport(read, kept, empty, read - empty - kept)
         if not kept:
             raise CorpusError(
-                f"no pair is left of {read:,}: {empty:,} have an empty side and {report.dropped_too_long:,} "
-                f"have a side of more than {max_length} tokens"
+                f"none of {read:,} {task.form.unit} is left: {empty:,} {task.form.empty} and "
+                f"{report.dropped_too_long:,} of more than {max_length} tokens"
             )
     return {"id": name, "text": text.hexdigest(), "tokens": tokens.hexdigest(), **asdict(report)}
 
@@ -331,7 +355,7 @@ def _encoded(
 ) -> list[tuple[Sequence[int], ...]]:
     if not texts:
         return []
-    ids = task.encode(dict(zip(task.text_columns, zip(*texts, strict=True), strict=True)), tokenizer)
+    ids = task.encode(dict(zip(task.form.names, zip(*texts, strict=True), strict=True)), tokenizer)
     return list(zip(*(ids[column] for column in task.columns), strict=True))
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
-SETTINGS = ("weight", "source_column", "target_column", "streaming")
+SETTINGS = ("weight", *COLUMN_SETTINGS, "streaming")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -22,12 +23,27 @@ class CorpusSpec:
     weight: float | None = None
     source_column: str | None = None
     target_column: str | None = None
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    label_column: str | None = None
     streaming: bool = False
 
     @property
-    def columns(self) -> tuple[str | None, str | None]:
-        """Names of the two columns, None where they are not named."""
-        return self.source_column, self.target_column
+    def columns(self) -> tuple[str | None, ...]:
+        """Names of all columns that it may name, None where it does not."""
+        return tuple(getattr(self, setting) for setting in COLUMN_SETTINGS)
+
+    def wanted(self, form: TextForm) -> tuple[str | None, ...]:
+        """Names of the columns of a form, None where they are not named.
+
+        Raises:
+            CorpusError: It names a column that the form does not have.
+        """
+        known = [column.setting for column in form.columns]
+        for setting in COLUMN_SETTINGS:
+            if setting not in known and getattr(self, setting) is not None:
+                raise CorpusError(f"{self}: {form.unit} have no {setting}, but {' and '.join(known)}")
+        return tuple(getattr(self, setting) for setting in known)
 
     def to_words(self) -> list[str]:
         """The words on a command line that mean this corpus."""
@@ -142,8 +158,7 @@ def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusS
     return CorpusSpec(
         tuple(parts),
         weight=_weight(settings["weight"], where) if "weight" in settings else None,
-        source_column=settings.get("source_column"),
-        target_column=settings.get("target_column"),
+        **{name: settings.get(name) for name in COLUMN_SETTINGS},
         streaming=_truth(settings.get("streaming", "false"), where),
     )
 

@@ -1,4 +1,4 @@
-"""Text pairs that are kept as Arrow."""
+"""Text that is kept as Arrow."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from vanilla_transformer.atomic_files import atomic_write
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.lines import CorpusError
 
 
-def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str) -> None:
-    """Write text pairs to an Arrow file that `datasets` can map, with the stamp of what they come from."""
-    schema = pa.schema([("source", pa.string()), ("target", pa.string())], metadata={"stamp": stamp})
+def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str, form: TextForm) -> None:
+    """Write text to an Arrow file that `datasets` can map, with the stamp of what it comes from."""
+    schema = pa.schema([(column, pa.string()) for column in form.names], metadata={"stamp": stamp})
     rows = 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
@@ -20,7 +21,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str) 
                 writer.write_table(table.replace_schema_metadata(schema.metadata))
                 rows += table.num_rows
         if not rows:
-            raise CorpusError(f"{name}: there are no pairs in it")
+            raise CorpusError(f"{name}: there are no {form.unit} in it")
 
 
 def stamp_in(path: Path) -> str | None:

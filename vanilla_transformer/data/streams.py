@@ -1,4 +1,4 @@
-"""Text pairs in tables, one after the other: a corpus is gone through, and never held whole."""
+"""Text in tables, one after the other: a corpus is gone through, and never held whole."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -7,78 +7,94 @@ from itertools import chain, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, IterableDataset, Translation
+from datasets import ClassLabel, Dataset, Features, IterableDataset, Translation
 from tqdm.auto import tqdm
 
+from vanilla_transformer.data.columns import PAIRS, Column, TextForm
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.tables import Columns, Pair, choose_columns
+from vanilla_transformer.data.tables import Columns, Row, Wanted, choose_columns
 
-PAIRS_PER_TABLE = 10_000
-SCHEMA = pa.schema([("source", pa.string()), ("target", pa.string())])
+ROWS_PER_TABLE = 10_000
 
 
 @dataclass(frozen=True)
-class PairStream:
-    """Text pairs that can be gone through again and again.
+class TextStream:
+    """Rows of text that can be gone through again and again.
 
     Attributes:
-        name: What the pairs are called in messages.
-        tables: Begins anew at the first pair. The tables have the columns ``source`` and ``target``.
-        stamp: Another one whenever the pairs may be others; None where only reading them tells.
-        pairs: How many there are, where that is known before they are read.
+        name: What they are called in messages.
+        tables: Begins anew at the first row. The tables have the columns of `form`.
+        stamp: Another one whenever the rows may be others; None where only reading them tells.
+        rows: How many there are, where that is known before they are read.
+        form: Which columns there are.
+        place: Says where a row stands by its number, counted from 0.
     """
 
     name: str
     tables: Callable[[], Iterator[pa.Table]]
     stamp: str | None = None
-    pairs: int | None = None
+    rows: int | None = None
+    form: TextForm = PAIRS
+    place: Callable[[int], str] | None = None
+
+    def where(self, row: int) -> str:
+        """Where a row stands, by its number counted from 0."""
+        return self.place(row) if self.place is not None else f"{self.name}, row {row + 1:,}"
 
 
-def stream_of(dataset: Dataset | IterableDataset, name: str = "the dataset", stamp: str | None = None) -> PairStream:
-    """Return the pairs of a dataset, in memory, on disk or streamed, with the columns ``source`` and ``target``."""
-    pairs = len(dataset) if isinstance(dataset, Dataset) else None
-    return PairStream(name, partial(column_tables, dataset, Columns("source", "target"), name), stamp, pairs)
+def stream_of(
+    dataset: Dataset | IterableDataset, name: str = "the dataset", stamp: str | None = None, form: TextForm = PAIRS
+) -> TextStream:
+    """Return the rows of a dataset, in memory, on disk or streamed, with the columns of the form."""
+    rows = len(dataset) if isinstance(dataset, Dataset) else None
+    return TextStream(name, partial(column_tables, dataset, Columns(form.names), name, form), stamp, rows, form)
 
 
-def column_tables(dataset: Dataset | IterableDataset, columns: Columns, name: str) -> Iterator[pa.Table]:
-    """Yield the two `columns` of a dataset as ``source`` and ``target``, an empty text for a null."""
-    for table in dataset.with_format("arrow").iter(PAIRS_PER_TABLE):
-        yield _text_columns(table, columns, name)
+def column_tables(
+    dataset: Dataset | IterableDataset, columns: Columns, name: str, form: TextForm = PAIRS
+) -> Iterator[pa.Table]:
+    """Yield `columns` of a dataset under the names of the form, an empty text for a null."""
+    features = dataset.features or {}
+    classes = {column: one.names for column, one in features.items() if isinstance(one, ClassLabel)}
+    for table in dataset.with_format("arrow").iter(ROWS_PER_TABLE):
+        yield _text_columns(table, columns, name, form, classes)
 
 
 def find_columns(
-    dataset: Dataset | IterableDataset, wanted: tuple[str | None, str | None], name: str
+    dataset: Dataset | IterableDataset, wanted: Wanted, name: str, form: TextForm = PAIRS
 ) -> tuple[Columns, Features]:
-    """Decide which columns of a dataset make the pairs, and return all with their types; see `choose_columns`."""
-    features = dataset.features or _features_of_first_row(dataset, name)
+    """Decide which columns of a dataset are those of a form, and return all with their types; see `choose_columns`."""
+    features = dataset.features or _features_of_first_row(dataset, name, form)
     translation = features.get("translation")
     languages = translation.languages if isinstance(translation, Translation) else translation
     names = list(languages) if isinstance(languages, list | tuple | dict) else []
-    return choose_columns(list(features), names, wanted, name), features
+    return choose_columns(list(features), names, wanted, name, form), features
 
 
-def pair_tables(pairs: Iterator[Pair]) -> Iterator[pa.Table]:
-    """Yield tables of the pairs of text that a file gives one by one."""
-    while batch := list(islice(pairs, PAIRS_PER_TABLE)):
-        sources, targets = zip(*batch, strict=True)
-        yield pa.table([pa.array(sources, pa.string()), pa.array(targets, pa.string())], schema=SCHEMA)
+def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table]:
+    """Yield tables of the rows of text that a file gives one by one."""
+    while batch := list(islice(rows, ROWS_PER_TABLE)):
+        columns = zip(*batch, strict=True)
+        yield pa.table([pa.array(column, pa.string()) for column in columns], schema=_schema(form))
 
 
-def sample_pairs(streams: Iterable[PairStream], most: int, progress: bool = True) -> tuple[list[int], list[Pair]]:
-    """Count the pairs of each stream and take some from all along them: all if there are no more than `most`.
+def sample_rows(streams: Iterable[TextStream], most: int, progress: bool = True) -> tuple[list[int], list[Row]]:
+    """Count the rows of each stream and take some from all along them: all if there are no more than `most`.
 
     Otherwise at least half of `most`, at equal distances: every second one is dropped whenever there are too many.
     """
+    streams = list(streams)
     counts: list[int] = []
-    sample: list[Pair] = []
+    sample: list[Row] = []
     stride, seen = 1, 0
-    with tqdm(desc="reading", unit=" pairs", unit_scale=True, disable=None if progress else True) as bar:
+    unit = f" {streams[0].form.unit}" if streams else ""
+    with tqdm(desc="reading", unit=unit, unit_scale=True, disable=None if progress else True) as bar:
         for stream in streams:
             before = seen
             for table in stream.tables():
                 rows = pa.array(range(-seen % stride, table.num_rows, stride), pa.int64())
-                sides = (table.column(name).take(rows).to_pylist() for name in ("source", "target"))
-                sample += zip(*sides, strict=True)
+                columns = (table.column(name).take(rows).to_pylist() for name in stream.form.names)
+                sample += zip(*columns, strict=True)
                 seen += table.num_rows
                 bar.update(table.num_rows)
                 while len(sample) > most:
@@ -88,24 +104,46 @@ def sample_pairs(streams: Iterable[PairStream], most: int, progress: bool = True
     return counts, sample
 
 
-def _features_of_first_row(dataset: IterableDataset, name: str) -> Features:
+def _schema(form: TextForm) -> pa.Schema:
+    return pa.schema([(name, pa.string()) for name in form.names])
+
+
+def _features_of_first_row(dataset: IterableDataset, name: str, form: TextForm) -> Features:
     """Return the types of a streamed dataset that does not say them before it is read."""
     table = next(chain(dataset.with_format("arrow").iter(1), [None]))
     if table is None:
-        raise CorpusError(f"{name}: there are no pairs in it")
+        raise CorpusError(f"{name}: there are no {form.unit} in it")
     return Features.from_arrow_schema(table.schema)
 
 
-def _text_columns(table: pa.Table, columns: Columns, name: str) -> pa.Table:
+def _text_columns(
+    table: pa.Table, columns: Columns, name: str, form: TextForm, classes: dict[str, list[str]]
+) -> pa.Table:
     texts = []
-    for column in (columns.source, columns.target):
+    for column, chosen in zip(form.columns, columns.names, strict=True):
+        if chosen is None or (column.optional and chosen not in table.column_names):
+            texts.append(pa.array([""] * table.num_rows, pa.string()))
+            continue
         if columns.parent is not None:
-            values = pc.struct_field(table.column(columns.parent), column)
-        elif column in table.column_names:
-            values = table.column(column)
+            values = pc.struct_field(table.column(columns.parent), chosen)
+        elif chosen in table.column_names:
+            values = table.column(chosen)
         else:
-            raise CorpusError(f"{name}: no column {column!r}; there are {', '.join(map(repr, table.column_names))}")
-        if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            raise CorpusError(f"{name}: column {column!r} holds {values.type}, which is not text")
-        texts.append(pc.fill_null(values, "").cast(pa.string()))
-    return pa.table(texts, schema=SCHEMA)
+            raise CorpusError(f"{name}: no column {chosen!r}; there are {', '.join(map(repr, table.column_names))}")
+        texts.append(pc.fill_null(_as_text(values, column, chosen, name, classes), "").cast(pa.string()))
+    return pa.table(texts, schema=_schema(form))
+
+
+def _as_text(
+    values: pa.ChunkedArray, column: Column, chosen: str, name: str, classes: dict[str, list[str]]
+) -> pa.ChunkedArray | pa.Array:
+    """Text as it is; numbers and classes by their names where a column takes them."""
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return values
+    if column.numbers and chosen in classes:
+        known = pc.if_else(pc.greater_equal(values, 0), values, None)  # -1 is a text without a label.
+        return pa.array(classes[chosen]).take(known.combine_chunks())
+    if column.numbers and (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return values.cast(pa.string())
+    raise CorpusError(f"{name}: column {chosen!r} holds {kind}, which is not text")

@@ -1,4 +1,4 @@
-"""Text pairs in the columns of a TSV, CSV or JSONL file, and in trees."""
+"""Rows of text in the columns of a TSV, CSV, JSONL or CoNLL file, and in trees."""
 
 import csv
 import json
@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from vanilla_transformer.data.columns import BETWEEN_WORDS, PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError, decoded_lines, read_lines
 from vanilla_transformer.data.trees import read_trees
 
-Pair = tuple[str, str]
+Row = tuple[str, ...]
+NumberedRows = Iterator[tuple[int, Row]]
+"""Rows with the number of the line that each begins in."""
+Wanted = tuple[str | None, ...]
+"""Names of the columns of a form as a user gives them, None where it is left to be found."""
 
 # What the two sides are called where they are not named by their languages.
 SOURCE_NAMES, TARGET_NAMES = {"source", "src"}, {"target", "tgt", "trg"}
@@ -21,54 +26,80 @@ csv.field_size_limit(2**27)
 
 @dataclass(frozen=True)
 class Columns:
-    """The two columns of a table that make the pairs; `parent` is the column that holds both, where there is one."""
+    """The columns of a table that a form is read from, None for one that is left out.
 
-    source: str
-    target: str
+    `parent` is the column that holds them all, where there is one.
+    """
+
+    names: tuple[str | None, ...]
     parent: str | None = None
 
 
 @dataclass(frozen=True)
-class PairTable:
-    """The pairs of a file, and the columns they come from where these have names."""
+class RowTable:
+    """The rows of a file, and the columns they come from where these have names."""
 
     columns: Columns | None
-    pairs: Iterator[Pair]
+    rows: NumberedRows
 
 
 def choose_columns(
-    names: Sequence[str],
-    languages: Sequence[str],
-    wanted: tuple[str | None, str | None],
-    where: str,
+    names: Sequence[str], languages: Sequence[str], wanted: Wanted, where: str, form: TextForm = PAIRS
 ) -> Columns:
-    """Decide which of the columns `names` make the pairs.
+    """Decide which of the columns `names` are those of a form.
 
-    `languages` are those of the column ``translation``, in its own order. The `wanted` names select two columns or
-    two languages. Without them the pairs are, in this order of preference: the two languages of ``translation``; the
-    columns ``source`` and ``target``; the only two columns there are.
+    Args:
+        names: All columns of the table.
+        languages: Those of the column ``translation``, in its own order.
+        wanted: Names for the columns of the form. Without them a pair is, in this order of preference: the two
+            languages of ``translation``; the columns ``source`` and ``target``; the only two columns there are. Other
+            forms take the names that they know, and one text the only column there is.
+        where: What the table is called in messages.
+        form: What to look for.
     """
-    source, target = wanted
+    there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
+    if form.parallel:
+        source, target = wanted
+        return _choose_pair(names, languages, source, target, where, there)
+    chosen: list[str | None] = []
+    for column, name in zip(form.columns, wanted, strict=True):
+        if name is not None and name not in names:
+            raise CorpusError(f"{where}: no column {name!r}; {there}")
+        known = [one for alias in column.aliases for one in names if one.strip().lower() == alias]
+        name = name or next((one for one in known if one not in wanted), None)
+        if name is None and len(names) == len(form.columns) == 1:
+            name = names[0]
+        if name is None and not column.optional:
+            raise CorpusError(
+                f"{where}: cannot tell which column is the {column.name}, name it as {column.setting}; {there}"
+            )
+        chosen.append(name)
+    refuse_twins(names, [name for name in chosen if name is not None], where)
+    return Columns(tuple(chosen))
+
+
+def _choose_pair(
+    names: Sequence[str], languages: Sequence[str], source: str | None, target: str | None, where: str, there: str
+) -> Columns:
     if (source is None) != (target is None):
         raise CorpusError(f"{where}: name both the source and the target column, or neither")
-    there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
     if source is not None and target is not None:
         if source in names and target in names:
             refuse_twins(names, (source, target), where)
-            return Columns(source, target)
+            return Columns((source, target))
         if source in languages and target in languages:
-            return Columns(source, target, parent="translation")
+            return Columns((source, target), parent="translation")
         missing = source if source not in (*names, *languages) else target
         raise CorpusError(f"{where}: no column {missing!r}; {there}")
     if len(languages) == 2:
-        return Columns(languages[0], languages[1], parent="translation")
+        return Columns((languages[0], languages[1]), parent="translation")
     if not languages and "source" in names and "target" in names:
         refuse_twins(names, ("source", "target"), where)
-        return Columns("source", "target")
+        return Columns(("source", "target"))
     if not languages and len(set(names)) == len(names) == 2:
         first, second = (name.strip().lower() for name in names)
         if first not in TARGET_NAMES and second not in SOURCE_NAMES:
-            return Columns(names[0], names[1])
+            return Columns((names[0], names[1]))
     raise CorpusError(f"{where}: cannot tell which columns make the pairs, name them; {there}")
 
 
@@ -79,24 +110,26 @@ def refuse_twins(names: Sequence[str], chosen: Sequence[str], where: str) -> Non
             raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")
 
 
-def read_tsv(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
+def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a file of tab-separated columns, where quotes are text like any other.
 
-    With `wanted` names the first line is a header and has to hold them. Without, a first line that has the cells
-    ``source`` and ``target``, in whatever place and case, is a header; otherwise every line is a row, and its two
-    columns are the pair.
+    With `wanted` names the first line is a header and has to hold them; with numbers, counted from 1, there is none.
+    Without, a first line that has the names that the form knows, in whatever place and case, is a header; otherwise
+    every line is a row, whose two columns are the pair or whose only one is the text.
     """
     rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
     first = next(rows, None)
     if first is None:
         raise CorpusError(f"{path} is empty")
     number, cells = first
-    if wanted != (None, None):
-        return _with_header(cells, rows, path, wanted)
     words = [cell.strip().lower() for cell in cells]
+    if not form.parallel:
+        return _open_tsv(path, chain([first], rows), cells, words, wanted, form)
+    if wanted != (None, None):
+        return _with_header(cells, rows, path, wanted, form)
     if {"source", "target"} <= set(words):
-        table = _with_header(words, rows, path, wanted)
-        return PairTable(Columns("source", "target"), table.pairs)
+        table = _with_header(words, rows, path, wanted, form)
+        return RowTable(Columns(("source", "target")), table.rows)
     if len(cells) > 2:
         raise CorpusError(
             f"{path}, line {number}: {len(cells)} columns, and nothing says which two make the pairs: put a line with "
@@ -107,7 +140,48 @@ def read_tsv(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
             f"{path}, line {number}: {' and '.join(map(repr, cells))} may be names of columns or the first pair: name "
             "them as the source and the target column, or put a line with source and target before them"
         )
-    return PairTable(None, _cells(chain([first], rows), path, (0, 1), columns=2))
+    return RowTable(None, _cells(chain([first], rows), path, (0, 1), columns=2))
+
+
+def _open_tsv(
+    path: str,
+    rows: Iterator[tuple[int, list[str]]],
+    cells: list[str],
+    words: list[str],
+    wanted: Wanted,
+    form: TextForm,
+) -> RowTable:
+    """A table of a form that is no pair: with a header, or without one and columns known by their numbers."""
+    numbers = _numbers(wanted, path, len(cells))
+    if numbers is None and (
+        any(wanted) or all(column.optional or {*column.aliases} & {*words} for column in form.columns)
+    ):
+        next(rows)
+        return _with_header(cells, rows, path, wanted, form)
+    if numbers is None and len(cells) == len(form.columns) == 1:
+        numbers = (0,)
+    missing = [
+        column.setting
+        for column, index in zip(form.columns, numbers or wanted, strict=True)
+        if index is None and not column.optional
+    ]
+    if numbers is None or missing:
+        raise CorpusError(
+            f"{path}: no header names its {len(cells)} columns: put a line with their names first, or give their "
+            f"numbers, counted from 1, as {' and '.join(missing)}"
+        )
+    return RowTable(None, _cells(rows, path, numbers, columns=len(cells)))
+
+
+def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] | None:
+    """The places of columns that are wanted by their numbers; None where they are wanted by names, or none is."""
+    given = [name for name in wanted if name is not None]
+    if not given or not all(re.fullmatch("[0-9]+", name) for name in given):
+        return None
+    for name in given:
+        if not 1 <= int(name) <= columns:
+            raise CorpusError(f"{path}: there is no column {name}: it has {columns}, counted from 1")
+    return tuple(None if name is None else int(name) - 1 for name in wanted)
 
 
 def _may_be_header(cells: Sequence[str]) -> bool:
@@ -117,16 +191,16 @@ def _may_be_header(cells: Sequence[str]) -> bool:
     return len(words) == 2 and (codes or set(words) <= SOURCE_NAMES | TARGET_NAMES)
 
 
-def read_csv(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
+def read_csv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a CSV file (RFC 4180): comma-separated, quoted with double quotes, the first row a header."""
     rows = _csv_rows(path)
     first = next(rows, None)
     if first is None:
         raise CorpusError(f"{path} is empty")
-    return _with_header(first[1], rows, path, wanted)
+    return _with_header(first[1], rows, path, wanted, form)
 
 
-def read_jsonl(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
+def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a file with one JSON object a line; a null is an empty text."""
     records = _json_records(path)
     first = next(records, None)
@@ -134,18 +208,68 @@ def read_jsonl(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
         raise CorpusError(f"{path} is empty")
     translation = first[1].get("translation")
     languages = list(translation) if isinstance(translation, dict) else []
-    columns = choose_columns(list(first[1]), languages, wanted, path)
-    return PairTable(columns, _json_pairs(chain([first], records), columns, path))
+    columns = choose_columns(list(first[1]), languages, wanted, path, form)
+    return RowTable(columns, _json_rows(chain([first], records), columns, path, form))
 
 
-def read_mrg(path: str, wanted: tuple[str | None, str | None]) -> PairTable:
+def read_mrg(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Sentences and their trees in one line each (section 6.3), from bracketed trees."""
-    if wanted != (None, None):
+    if not form.parallel:
+        raise CorpusError(f"{path} holds pairs of a sentence and its tree, which are no {form.unit}")
+    if any(wanted):
         raise CorpusError(f"{path} holds trees and has no named columns: leave the names out")
-    return PairTable(None, read_trees(path))
+    return RowTable(None, enumerate(read_trees(path), start=1))
 
 
-TABLE_READERS: dict[str, Callable[[str, tuple[str | None, str | None]], PairTable]] = {
+def read_conll(path: str, wanted: Wanted) -> RowTable:
+    """Open a file with a word a line, its tags in columns beside it, and an empty line after each sentence.
+
+    Columns are separated by tabs or, in a line without one, by white space; `wanted` has their numbers, counted from
+    1. Without them the first column is the word and the last its tag. Comments, which begin with ``# ``, multi-word
+    tokens and empty words of CoNLL-U, and the lines ``-DOCSTART-`` of CoNLL-2003 are passed over.
+    """
+    return RowTable(None, _conll_sentences(path, wanted))
+
+
+def _conll_sentences(path: str, wanted: Wanted) -> NumberedRows:
+    words: list[str] = []
+    tags: list[str] = []
+    begin = columns = 0
+    places: tuple[int, int] = (0, -1)
+    for number, line in enumerate(chain(read_lines(path), [""]), start=1):
+        cells = line.split("\t") if "\t" in line else line.split()
+        if not line.strip():
+            if words:
+                yield begin, (BETWEEN_WORDS.join(words), BETWEEN_WORDS.join(tags))
+            words, tags = [], []
+            continue
+        if cells[0] == "-DOCSTART-" or (line.startswith("# ") and "\t" not in line):
+            continue
+        if not columns:
+            columns = len(cells)
+            given = _numbers(
+                tuple(name or str(default) for name, default in zip(wanted, (1, columns), strict=True)),
+                f"{path}, line {number}",
+                columns,
+            )
+            if given is None:
+                raise CorpusError(f"{path} has columns without names: give their numbers, counted from 1")
+            places = (given[0] or 0, given[1] or 0)
+            if places[0] == places[1]:
+                raise CorpusError(f"{path}, line {number}: no column is left for the tags beside that of the words")
+        if len(cells) != columns:
+            raise CorpusError(f"{path}, line {number}: {len(cells)} columns where {columns} are needed")
+        if places[0] and re.fullmatch(r"\d+[-.]\d+", cells[0]):
+            continue
+        word, tag = (cells[place].strip() for place in places)
+        if not word or not tag:
+            raise CorpusError(f"{path}, line {number}: the {'tag' if word else 'word'} is missing")
+        begin = begin if words else number
+        words.append(word)
+        tags.append(tag)
+
+
+TABLE_READERS: dict[str, Callable[[str, Wanted, TextForm], RowTable]] = {
     ".tsv": read_tsv,
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -154,25 +278,21 @@ TABLE_READERS: dict[str, Callable[[str, tuple[str | None, str | None]], PairTabl
 
 
 def _with_header(
-    header: list[str], rows: Iterator[tuple[int, list[str]]], path: str, wanted: tuple[str | None, str | None]
-) -> PairTable:
-    columns = choose_columns(header, (), wanted, path)
-    indices = header.index(columns.source), header.index(columns.target)
-    return PairTable(columns, _cells(rows, path, indices, columns=len(header)))
+    header: list[str], rows: Iterator[tuple[int, list[str]]], path: str, wanted: Wanted, form: TextForm
+) -> RowTable:
+    columns = choose_columns(header, (), wanted, path, form)
+    indices = [None if name is None else header.index(name) for name in columns.names]
+    return RowTable(columns, _cells(rows, path, indices, columns=len(header)))
 
 
 def _cells(
-    rows: Iterator[tuple[int, list[str]]],
-    path: str,
-    indices: tuple[int, int],
-    columns: int,
-) -> Iterator[Pair]:
-    source, target = indices
+    rows: Iterator[tuple[int, list[str]]], path: str, indices: Sequence[int | None], columns: int
+) -> NumberedRows:
     for number, row in rows:
         # One cell too many is most often a separator inside a text, which would cut that text.
         if len(row) != columns:
             raise CorpusError(f"{path}, line {number}: {len(row)} columns where {columns} are needed")
-        yield row[source], row[target]
+        yield number, tuple("" if index is None else row[index] for index in indices)
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -212,21 +332,31 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _json_pairs(records: Iterator[tuple[int, dict[str, Any]]], columns: Columns, path: str) -> Iterator[Pair]:
+def _json_rows(
+    records: Iterator[tuple[int, dict[str, Any]]], columns: Columns, path: str, form: TextForm
+) -> NumberedRows:
     for number, record in records:
         holder = record if columns.parent is None else record.get(columns.parent)
         if not isinstance(holder, dict):
             raise CorpusError(f"{path}, line {number}: {columns.parent!r} does not hold two languages")
         where = f"{path}, line {number}"
-        yield _json_text(holder, columns.source, where), _json_text(holder, columns.target, where)
+        yield (
+            number,
+            tuple(
+                "" if name is None else _json_text(holder, name, where, column.numbers)
+                for name, column in zip(columns.names, form.columns, strict=True)
+            ),
+        )
 
 
-def _json_text(holder: dict[str, Any], name: str, where: str) -> str:
+def _json_text(holder: dict[str, Any], name: str, where: str, numbers: bool) -> str:
     if name not in holder:
         raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, holder))}")
     text = holder[name]
     if text is None:
         return ""
+    if numbers and isinstance(text, int | float):
+        return json.dumps(text)
     if not isinstance(text, str):
         raise CorpusError(f"{where}: column {name!r} holds {json.dumps(text)[:40]}, which is not text")
     try:

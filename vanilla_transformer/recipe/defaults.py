@@ -8,12 +8,25 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.model.cpu import has_bfloat16_products
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 
 class Architecture(Protocol):
-    """What is asked of a task here: what its model is made of, and what training it costs."""
+    """What is asked of a task here: what its model is made of, and what training it costs.
+
+    Attributes:
+        form: The columns of text that it reads, and what its rows are called.
+        metrics: What `dev` and `test` are scored by where a recipe does not say.
+        size_presets: What suits corpora by their number of rows, the smallest first.
+        least_warmup: Steps over which the learning rate rises at least, where a recipe does not say.
+    """
+
+    form: TextForm
+    metrics: tuple[str, ...]
+    size_presets: "tuple[SizePreset, ...]"
+    least_warmup: int
 
     def config(self, recipe: Recipe) -> Any:
         """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
@@ -30,7 +43,7 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data: rows, which are pairs as a rule, tokens of each column, and the vocabulary's."""
+    """The size of the training data: rows, such as pairs, tokens of each column, and the vocabulary's."""
 
     pairs: int
     tokens: tuple[int, ...]
@@ -50,9 +63,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class SizePreset:
-    """What suits corpora of up to `pairs` pairs; `preset` where there is an accelerator, `cpu_preset` elsewhere."""
+    """What suits corpora of up to `rows` rows; `preset` where there is an accelerator, `cpu_preset` elsewhere."""
 
-    pairs: float
+    rows: float
     vocab_size: int
     preset: str
     cpu_preset: str
@@ -69,7 +82,7 @@ MODEL_FIELDS = (
 
 # The one table to tune. Small corpora follow what is published for Multi30k (4+4 layers of width 128, dropout 0.3),
 # the largest section 5 of the paper.
-SIZE_PRESETS = (
+SIZE_PRESETS: tuple[SizePreset, ...] = (
     SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 100),
     SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 60),
     SizePreset(300_000, 8_000, "small", "small", 0.2, 4_096, 40),
@@ -91,21 +104,21 @@ MEMORY_SHARE_OF_A_BATCH = 0.3
 LEAST_BATCHES = 4
 MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter ones raise the rate to where small post-norm models stop learning; the paper's is the longest.
-WARMUP = (2_000, 4_000)
+LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
 # The field's for recurrent models (Luong et al. 2015 clip to 5), whose rate is their own and not Eq. 3's.
 RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 EVALUATIONS = CHECKPOINTS = 50
 
 
-def choose_vocab_size(recipe: Recipe, pairs: int) -> tuple[int, list[str]]:
+def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[int, list[str]]:
     """Chooses the size of the vocabulary, which everything else is counted in, and explains it in a sentence."""
     if recipe.vocab_size is not None:
         return recipe.vocab_size, []
     if recipe.tokenizer_algorithm == "presplit":
         sentence = f"Vocabulary: every piece that the text is split into, or the {MOST_PIECES:,} most frequent."
         return MOST_PIECES, [sentence]
-    size = _size_preset(pairs).vocab_size
-    return size, [f"Vocabulary: {size:,} entries, for {pairs:,} pairs."]
+    size = _size_preset(task, rows).vocab_size
+    return size, [f"Vocabulary: {size:,} entries, for {rows:,} {task.form.unit}."]
 
 
 def resolve(
@@ -116,7 +129,8 @@ def resolve(
     Raises:
         RecipeError: It names no output.
     """
-    recipe = dataclasses.replace(recipe, vocab_size=corpus.vocab_size)
+    metrics = task.metrics if recipe.metrics is None else recipe.metrics
+    recipe = dataclasses.replace(recipe, vocab_size=corpus.vocab_size, metrics=metrics)
     sentences: list[str] = []
 
     def fill(chosen: dict[str, Any], sentence: str) -> None:
@@ -128,7 +142,7 @@ def resolve(
 
     fill(*_choose_model(recipe, task, corpus, device))
     fill(*_choose_precision(recipe, device))
-    batch_tokens = recipe.batch_tokens or _batch_tokens(corpus)
+    batch_tokens = recipe.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
     steps, warmup_steps, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
     fill({"max_steps": steps, "warmup_steps": warmup_steps}, sentence)
@@ -145,7 +159,9 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
         ValueError: There is no such preset, or the sizes fit to none that could be chosen.
     """
     refusals = []
-    for preset in [recipe.preset] if recipe.preset else sorted({sizes.preset for sizes in SIZE_PRESETS}, reverse=True):
+    for preset in (
+        [recipe.preset] if recipe.preset else sorted({sizes.preset for sizes in task.size_presets}, reverse=True)
+    ):
         try:
             task.config(dataclasses.replace(recipe, preset=preset))
             return
@@ -166,21 +182,21 @@ def device_facts(device: torch.device, processes: int) -> DeviceFacts:
     return DeviceFacts(device.type, torch.get_num_threads(), memory, bfloat16, processes)
 
 
-def _size_preset(pairs: int) -> SizePreset:
-    return next(preset for preset in SIZE_PRESETS if pairs <= preset.pairs)
+def _size_preset(task: Architecture, rows: int) -> SizePreset:
+    return next(preset for preset in task.size_presets if rows <= preset.rows)
 
 
 def _choose_model(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
 ) -> tuple[dict[str, Any], str]:
-    sizes = _size_preset(corpus.pairs)
+    sizes = _size_preset(task, corpus.pairs)
     preset = recipe.preset or (sizes.cpu_preset if device.kind == "cpu" else sizes.preset)
     # The paper's presets state their dropout; our small ones leave it to the size of the data.
     is_papers_choice = recipe.preset not in (None, "tiny", "small")
     dropout = recipe.dropout if recipe.dropout is not None or is_papers_choice else sizes.dropout
     config = task.config(dataclasses.replace(recipe, preset=preset, dropout=dropout))
     chosen = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
-    sentence = f"Model: {preset}, {task.describe(config)}, for {corpus.pairs:,} pairs on {_name(device)}."
+    sentence = f"Model: {preset}, {task.describe(config)}, for {corpus.pairs:,} {task.form.unit} on {_name(device)}."
     return {"preset": preset, **chosen}, sentence
 
 
@@ -191,8 +207,8 @@ def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, An
     return {"precision": precision}, f"Precision: {precision}, {reason}."
 
 
-def _batch_tokens(corpus: CorpusFacts) -> int:
-    return min(_size_preset(corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
+def _batch_tokens(task: Architecture, corpus: CorpusFacts) -> int:
+    return min(_size_preset(task, corpus.pairs).batch_tokens, max(corpus.tokens[-1] // 10, 1))
 
 
 def _choose_batches(
@@ -212,10 +228,10 @@ def _choose_batches(
 def _choose_length(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
 ) -> tuple[int, int, str]:
-    epochs = _size_preset(corpus.pairs).epochs
+    epochs = _size_preset(task, corpus.pairs).epochs
     tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
-    steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} pairs"
+    steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} {task.form.unit}"
     if steps > MOST_STEPS:
         steps, reason = MOST_STEPS, "as many as the paper's base model had"
     seconds_per_step = 0.0
@@ -227,7 +243,7 @@ def _choose_length(
         steps = _rounded(steps)
     else:
         steps, reason = recipe.max_steps, "as asked"
-    warmup = min(max(steps // 10, WARMUP[0]), WARMUP[1])
+    warmup = min(max(steps // 10, task.least_warmup), MOST_WARMUP)
     if recipe.architecture == "recurrent":
         warmup = min(max(steps // 10, 1), RECURRENT_WARMUP)
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""

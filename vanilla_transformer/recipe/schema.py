@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 from tyro.constructors import PrimitiveConstructorSpec
 
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import may_have_columns
 from vanilla_transformer.data.sources import (
@@ -65,8 +66,16 @@ class Recipe:
     """Source column, or language of a `translation` column; by default the first."""
     target_column: str | None = None
     """Target column, or language of a `translation` column; by default the second."""
+    text_column: str | None = None
+    """Column of the text or, in CoNLL files, of the words; its number, from 1, where a file names no columns."""
+    text_pair_column: str | None = None
+    """Column of the second of two texts."""
+    label_column: str | None = None
+    """Column of the label or, in CoNLL files, of the tags."""
+    labels: tuple[str, ...] | None = None
+    """Labels in the order of their ids; by default those of `train`, sorted."""
     max_length: int = 256
-    """Skip pairs with more tokens than this on either side; their number is reported."""
+    """Skip pairs, or other rows, with more tokens than this on either side; their number is reported."""
 
     tokenizer: str | None = None
     """Model directory or Hub id of a tokenizer to use; by default one is trained on `train`."""
@@ -143,9 +152,9 @@ class Recipe:
     """Steps between evaluations of the loss on `dev`."""
     patience: int | None = None
     """Stop after this many evaluations without a lower loss on `dev` (off by default)."""
-    metrics: tuple[str, ...] = ("sacrebleu", "chrf")
-    """Metrics for `dev` and `test`: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (also paper_bleu:fr), wer, per,
-    bracketing (of trees)."""
+    metrics: tuple[str, ...] | None = None
+    """Metrics for `dev` and `test`; by default the task's. Translation: sacrebleu and chrf, or ter, tokenized_bleu,
+    paper_bleu (also paper_bleu:fr), wer, per, bracketing (of trees)."""
     examples: tuple[str, ...] = ()
     """Sentences to translate and print at the end."""
 
@@ -184,10 +193,11 @@ class Recipe:
     def corpora(self, field: str) -> Corpora:
         """The corpora of `train`, `dev` or `test`; columns named for all are those of the tables that name none."""
         tables = any(map(may_have_columns, (*self.train, *self.dev, *self.test)))
+        named = {name: getattr(self, name) for name in COLUMN_SETTINGS}
         return tuple(
             corpus
             if any(corpus.columns) or (tables and not may_have_columns(corpus))
-            else dataclasses.replace(corpus, source_column=self.source_column, target_column=self.target_column)
+            else dataclasses.replace(corpus, **named)
             for corpus in getattr(self, field)
         )
 
@@ -239,6 +249,7 @@ class ResolvedRecipe(Recipe):
     eval_steps: int
     save_steps: int
     precision: Literal["float32", "bfloat16"]
+    metrics: tuple[str, ...]
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> "ResolvedRecipe":

@@ -20,13 +20,14 @@ from vanilla_transformer.data.locations import split_off, table_suffix
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import Summary, describe_weights
+from vanilla_transformer.tasks import Task, get_task
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
-TASK = "translation"
+_TRANSLATION = ("translation", "translate")
 # The pipeline of each other head, by the end of its class's name, and what it is called in the card.
 _PIPELINES = {
     "ForMaskedLM": ("fill-mask", "fill"),
@@ -49,10 +50,11 @@ def write_model_card(
 ) -> None:
     """Writes the card of a finished run; an edited card is kept, and the new one is written as model_card.md."""
     results = [
-        _result(recipe.corpora(part)[0], score, split=part)
+        _result(directory, recipe.corpora(part)[0], score, split=part)
         for part, scores in summary.scores.items()
         for score in scores
     ]
+    task = get_task(recipe.task)
     known = [language for language in languages if language]
     direction = f"{languages[0]} to {languages[1]}" if len(known) == 2 else ""
     text = _fill(
@@ -64,7 +66,7 @@ def write_model_card(
         example=recipe.examples[0] if recipe.examples else None,
         use=_intended_use(recipe, direction),
         data=_data_lines(recipe, summary),
-        training=_training_lines(summary),
+        training=_training_lines(summary, task),
         limits=_limits(recipe),
         recipe=without_local_paths(recipe).to_yaml().strip(),
     )
@@ -89,7 +91,7 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], s
         write_plain_card(directory, directory.resolve().name)
     text = _read(directory / CARD)
     card = _parse(text, directory / CARD)
-    added = [_result(corpus, score, settings=settings) for score in scores]
+    added = [_result(directory, corpus, score, settings=settings) for score in scores]
     identities = {_identity(result) for result in added}
     head = cast(ModelCardData, card.data)
     kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
@@ -216,6 +218,7 @@ def _fill(
 
 
 def _result(
+    directory: Path,
     corpus: CorpusSpec,
     score: "Score",
     *,
@@ -225,7 +228,7 @@ def _result(
     name, parts = _name(corpus), corpus.parts
     hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
     return EvalResult(
-        task_type=TASK,
+        task_type=_pipeline(directory)[0],
         # The Hub accepts only valid dataset ids.
         dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
@@ -293,7 +296,7 @@ def _pipeline(directory: Path) -> tuple[str, str]:
     """The pipeline that the model of a directory works in, and what it is called in the card."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     name = "".join((config.get("architectures") or [""])[:1])
-    return next((found for end, found in _PIPELINES.items() if name.endswith(end)), (TASK, "translate"))
+    return next((found for end, found in _PIPELINES.items() if name.endswith(end)), _TRANSLATION)
 
 
 def _model_lines(directory: Path) -> list[str]:
@@ -317,17 +320,18 @@ def _count_parameters(directory: Path) -> int:
 
 
 def _intended_use(recipe: Recipe, direction: str) -> str:
-    what = f"Translating text from {direction}" if direction else "Text-to-text generation"
+    what = f"Translating text from {direction}" if direction else get_task(recipe.task).use
     return f"{what}, for text like that in {_names_of(recipe, 'train')}."
 
 
 def _limits(recipe: Recipe) -> list[str]:
-    return [f"It was trained on pairs of at most {recipe.max_length} tokens per side."]
+    form = get_task(recipe.task).form
+    return [f"It was trained on {form.unit} of at most {recipe.max_length} tokens{' per side' * form.parallel}."]
 
 
 def _general_limits(scored: bool, tag: str) -> list[str]:
     measured = "Only what is listed under Scores was measured: no other kind of text, and no bias." if scored else ""
-    if tag != TASK:
+    if tag != _TRANSLATION[0]:
         return [measured or _NOT_SCORED]
     return [
         measured or _NOT_SCORED,
@@ -336,22 +340,22 @@ def _general_limits(scored: bool, tag: str) -> list[str]:
 
 
 def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
-    learned = f"{summary.pairs:,} pairs after removing empty and over-long ones"
+    learned = f"{summary.pairs:,} {get_task(recipe.task).form.unit} after removing empty and over-long ones"
     lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
     return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
 
 
-def _training_lines(summary: Summary) -> list[str]:
+def _training_lines(summary: Summary, task: Task) -> list[str]:
     lines = [
-        f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} target tokens.",
+        f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} {task.item}.",
         f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "
-        f"{'; '.join(summary.describe_cost())}.",
+        f"{'; '.join(summary.describe_cost(task.item))}.",
         f"The weights are {describe_weights(summary.averaged_steps)}.",
     ]
     if summary.best_dev_loss is not None:
         lines.append(
-            f"Loss on dev: {summary.last_dev_loss:.4f} nats per target token at the end, {summary.best_dev_loss:.4f} "
-            f"at best (step {summary.best_dev_step:,}), before averaging."
+            f"Loss on dev: {summary.last_dev_loss:.4f} nats per {task.item.removesuffix('s')} at the end, "
+            f"{summary.best_dev_loss:.4f} at best (step {summary.best_dev_step:,}), before averaging."
         )
     return lines
 
@@ -389,7 +393,10 @@ def _name(corpus: CorpusSpec) -> str:
 
 
 def _columns(corpus: CorpusSpec) -> str:
-    return " to ".join(name or "..." for name in corpus.columns) if any(corpus.columns) else ""
+    pair = corpus.source_column, corpus.target_column
+    if any(pair):
+        return " to ".join(name or "..." for name in pair)
+    return " and ".join(name for name in corpus.columns if name is not None)
 
 
 def _weight(corpus: CorpusSpec) -> str:

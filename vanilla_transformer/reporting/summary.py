@@ -45,21 +45,21 @@ class Summary:
     precision: str
     scores: "dict[str, list[Score]]"
 
-    def describe(self) -> str:
-        """The summary as a sentence."""
+    def describe(self, items: str = "target tokens") -> str:
+        """The summary as a sentence, in which the items of the loss are called as given."""
         losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
         if self.best_dev_loss is not None:
             best = f"{self.best_dev_loss:.4f} (step {self.best_dev_step:,})"
             losses.append(f"dev loss {self.last_dev_loss:.4f}, at best {best}")
         return (
             f"Trained {self.parameters:,} parameters for {self.steps:,} steps, {self.epochs:.1f} epochs, on "
-            f"{self.target_tokens:,} target tokens in {self.seconds / 60:.1f} minutes on {self.device}: "
-            f"{'; '.join([*losses, *self.describe_cost()])}."
+            f"{self.target_tokens:,} {items} in {self.seconds / 60:.1f} minutes on {self.device}: "
+            f"{'; '.join([*losses, *self.describe_cost(items)])}."
         )
 
-    def describe_cost(self) -> list[str]:
+    def describe_cost(self, items: str = "target tokens") -> list[str]:
         """Speed, operations and memory, each with its reference."""
-        speed = f"{self.target_tokens_per_second:,.0f} target tokens/s"
+        speed = f"{self.target_tokens_per_second:,.0f} {items}/s"
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
         if self.processes > 1:
             speed += f" ({self.target_tokens_per_second / self.processes:,.0f} per process)"

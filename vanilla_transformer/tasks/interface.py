@@ -1,6 +1,6 @@
 """What a task is: all that training has to know of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +16,7 @@ from vanilla_transformer.recipe.schema import Recipe
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Score
 
 Batch = dict[str, torch.Tensor]
@@ -38,24 +39,38 @@ class RowRandom:
         return np.random.default_rng(sequence)
 
 
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """Whether `<s>` begins a text, whether `</s>` ends it, and whether there is a `<mask>`."""
+
+    begins: bool = False
+    ends: bool = True
+    mask_token: bool = False
+
+
 class Task(Encoder, Architecture, Protocol):
     """What a run trains for. Nothing else in the package asks which task it is.
 
     Attributes:
         name: How a recipe calls it.
-        text_columns: Names of the columns of text that it reads.
+        form: The columns of text that it reads, and what its rows are called.
         columns: Names of the columns of ids that it makes of them, one or two; batches are planned by their lengths.
+        special_tokens: Which of them stand in its texts.
         auto_class: The Auto class of `transformers` that loads its models.
         pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
         metrics: What `dev` and `test` are scored by where a recipe does not say.
+        item: What an item of the loss is, in the plural.
+        use: What its models are for, as a card begins to say it.
 
     Two rules keep a resumed run bit-exact, and a run of several processes the same as one: how many items of the loss
     a row has follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
     """
 
+    special_tokens: SpecialTokens
     auto_class: str
     pipeline: str
-    metrics: tuple[str, ...]
+    item: str
+    use: str
 
     def check(self, recipe: Recipe) -> None:
         """Refuses, before any text is read, what the recipe asks for and the task cannot do.
@@ -63,6 +78,23 @@ class Task(Encoder, Architecture, Protocol):
         Raises:
             ValueError: Names what, and what there is.
         """
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """The recipe with what the text itself decides of it, such as the labels.
+
+        Args:
+            recipe: What it says already stays.
+            corpora: Those of `train`, `dev` and `test`.
+
+        Raises:
+            ValueError: A row cannot be used; the message says where it stands.
+        """
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """How text becomes ids for a recipe that is complete."""
+
+    def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
+        """The columns of text that a vocabulary is learned from."""
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
         """The model that the recipe describes, with random weights and the settings that it is to be saved with.
@@ -90,7 +122,7 @@ class Task(Encoder, Architecture, Protocol):
         *,
         name: str,
     ) -> "list[Score]":
-        """A `Score` for each of the metrics on a corpus of `text_columns`, called `name` in the progress bar."""
+        """A `Score` for each of the metrics on a corpus of its form, called `name` in the progress bar."""
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """What the model makes of each of some examples."""

@@ -1,6 +1,7 @@
 """Tasks by their names."""
 
 from vanilla_transformer.recipe.schema import RecipeError
+from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.translation import Translation
 
@@ -14,7 +15,8 @@ def get_task(name: str) -> Task:
         RecipeError: There is none.
     """
     if name not in _TASKS:
-        raise RecipeError(f"There is no task {name!r}. There are {', '.join(sorted(_TASKS))}.")
+        hint = did_you_mean(name, _TASKS) or "."
+        raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
     return _TASKS[name]
 
 

@@ -1,7 +1,7 @@
 """Text into other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -9,7 +9,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.analysis.cost import recurrent_training_flops, training_flops
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.data.columns import PAIRS
+from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config
@@ -18,15 +19,16 @@ from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
 )
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS
+from vanilla_transformer.recipe.defaults import LEAST_WARMUP, MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.tasks.interface import Batch, RowRandom
+from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens
 from vanilla_transformer.tasks.recurrent import recurrent_config
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Score
 
 
@@ -34,17 +36,42 @@ class Translation:
     """Pairs of text: each token of the target is an item of the loss."""
 
     name = "translation"
-    text_columns: tuple[str, ...] = ("source", "target")
-    columns = text_columns
+    form = PAIRS
+    columns: tuple[str, ...] = ("source", "target")
+    settings: tuple[Any, ...] = ()
+    special_tokens = SpecialTokens()
+    size_presets = SIZE_PRESETS
+    least_warmup = LEAST_WARMUP
     auto_class = "AutoModelForSeq2SeqLM"
     pipeline = "translation"
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
+    item = "target tokens"
+    use = "Text-to-text generation"
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses metrics that there are not."""
+        """Refuses metrics that there are not, and labels."""
         from vanilla_transformer.evaluation.metrics import check_names
 
-        check_names(recipe.metrics)
+        check_names(recipe.metrics or ())
+
+        if recipe.labels is not None:
+            raise RecipeError("A translation has no labels: leave them out.")
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """The recipe as it is."""
+        return recipe
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """The task itself."""
+        return self
+
+    def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
+        """Both sides, or one, as the recipe says."""
+        return self.columns if recipe.tokenizer_sides == "both" else (recipe.tokenizer_sides,)
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        """Those of the vocabulary."""
+        return len(tokenizer)
 
     def config(self, recipe: Recipe) -> VanillaTransformerConfig | RecurrentEncoderDecoderConfig:
         """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""

@@ -15,6 +15,7 @@ from vanilla_transformer.data.preparation import PreparedCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.prefetch import make_plan
 from vanilla_transformer.training.run_directory import AlreadyFinished
 from vanilla_transformer.training.setup import RunContext, start_run
@@ -43,7 +44,7 @@ def _dry_run(given: Recipe) -> None:
         position = broadcast_from_main(accelerator, lambda: _position(context))
         ahead = _steps_from(position, inputs.train, recipe)
         steps = list(islice(ahead, min(STEPS_SHOWN, recipe.max_steps - position.step)))
-        mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator)])
+        mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator, get_task(recipe.task).form.unit)])
         everyone = gather_object([mine])
         if accelerator.is_main_process:
             print(_overview(recipe, context, len(inputs.train), steps, position), *everyone, sep="\n")
@@ -65,18 +66,18 @@ def _steps_from(position: Progress, corpus: PreparedCorpus, recipe: ResolvedReci
 def _overview(
     recipe: ResolvedRecipe, context: RunContext, pairs: int, steps: Sequence[tuple[StepPlan, Step]], position: Progress
 ) -> str:
-    accelerator, run = context.accelerator, context.run
+    accelerator, run, unit = context.accelerator, context.run, get_task(recipe.task).form.unit
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
     tokens = f"{recipe.batch_tokens:,} tokens a side in {recipe.batches_per_step} batches"
     return "\n".join(
         [
-            f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own pairs alone.",
-            f"reads: {run.prepared} ({pairs:,} pairs, by position)",
+            f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own {unit} alone.",
+            f"reads: {run.prepared} ({pairs:,} {unit}, by position)",
             f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
             f"begins: after step {position.step:,} of {recipe.max_steps:,}",
             f"a step: up to {tokens}, on any number of processes",
             *(
-                f"  step {number:,}: {_sizes(plan, step.batches)}"
+                f"  step {number:,}: {_sizes(plan, step.batches, unit)}"
                 for number, (plan, step) in enumerate(steps, start=position.step + 1)
             ),
         ]
@@ -95,14 +96,16 @@ def _name(accelerator: Accelerator) -> str:
     )
 
 
-def _lines(steps: Sequence[tuple[StepPlan, Step]], position: Progress, accelerator: Accelerator) -> list[str]:
+def _lines(
+    steps: Sequence[tuple[StepPlan, Step]], position: Progress, accelerator: Accelerator, unit: str
+) -> list[str]:
     return [
-        f"  step {number:,}: {_sizes(plan, share(step, accelerator.process_index, accelerator.num_processes))}"
+        f"  step {number:,}: {_sizes(plan, share(step, accelerator.process_index, accelerator.num_processes), unit)}"
         for number, (plan, step) in enumerate(steps, start=position.step + 1)
     ]
 
 
-def _sizes(plan: StepPlan, batches: Sequence[Indices]) -> str:
+def _sizes(plan: StepPlan, batches: Sequence[Indices], unit: str) -> str:
     count, pairs = len(batches), sum(map(len, batches))
     tokens = " + ".join(f"{sum(int(lengths[rows].sum()) for rows in batches):,}" for lengths in plan.lengths)
-    return f"{count} {'batch' if count == 1 else 'batches'}, {pairs:,} pairs, {tokens} tokens"
+    return f"{count} {'batch' if count == 1 else 'batches'}, {pairs:,} {unit}, {tokens} tokens"

@@ -52,7 +52,7 @@ def finalize(
     plot_learning_curves(logger.read_metrics(), run.path / "learning_curves.png")
     write_model_card(run.path, recipe, summary, inputs.languages)
     _print_examples(recipe, inputs, model)
-    logger.info(summary.describe())
+    logger.info(summary.describe(get_task(recipe.task).item))
     shutil.rmtree(run.prepared, ignore_errors=True)
     summary.write(run.summary)
 

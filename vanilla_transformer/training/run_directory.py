@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe, in_words, load_recipe
 from vanilla_transformer.reporting.summary import read_summary
 
@@ -25,7 +26,7 @@ _REPORT_FIELDS = ("test", "metrics", "examples", "num_beams", "length_penalty", 
 _FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output", "process_timeout"}
 # These decide the vocabulary.
 _TOKENIZER_FIELDS = (
-    *("train", "source_column", "target_column"),
+    *("train", *COLUMN_SETTINGS),
     *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size"),
 )
 

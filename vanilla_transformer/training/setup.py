@@ -89,7 +89,7 @@ def _prepare(
         inputs = peers.main_process_first(lambda: gather_inputs(to_follow, run, logger.info))
         corpora = {"train": inputs.train, "dev": inputs.dev}
         check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
-        return to_follow, inputs
+        return inputs.recipe, inputs
 
 
 @contextmanager
