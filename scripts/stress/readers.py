@@ -40,7 +40,7 @@ from vanilla_transformer.checkpointing.store import (
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.streams import TextStream, row_tables
-from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe, shipped_recipes
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.translation import load_model
@@ -439,7 +439,7 @@ def _stream() -> TextStream:
 
 
 def _tokens(tokenizer: VanillaTransformerTokenizer, directory: Path) -> StoredCorpus:
-    task = get_task("translation")
+    task = get_task("translation").encoder(Recipe())
     return prepare_corpus(_stream(), tokenizer, task, max_length=20, directory=directory / "tokens", progress=False)
 
 

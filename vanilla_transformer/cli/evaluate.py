@@ -20,6 +20,7 @@ from vanilla_transformer.cli.streams import (
     write_whole,
 )
 from vanilla_transformer.cli.translate import Decoding
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import locate
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
@@ -28,10 +29,10 @@ from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from vanilla_transformer.distributed.peers import Peers
-    from vanilla_transformer.evaluation import Evaluation
+    from vanilla_transformer.tasks import Evaluated, Task
 
 # Seconds without a sign of life until one of several processes is taken for dead.
 LONGEST_SILENCE = 120.0
@@ -45,16 +46,24 @@ class Evaluate:
     """Model directory or Hub id."""
     data: tuple[str, ...]
     """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id, or the built-in corpus
-    cmudict:test, optionally followed by source_column=, target_column= and streaming=true as in `train`."""
+    cmudict:test, optionally followed by source_column=, target_column= and streaming=true as in `train`; for a
+    classifier a table of texts and labels, for a tagger a file of CoNLL columns."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
-    bracketing (default: the metrics of the model's recipe, otherwise sacrebleu and chrf)."""
+    bracketing; of a classifier accuracy, macro_f1; of a tagger token_accuracy, seqeval (default: the metrics of the
+    model's recipe, otherwise of its task)."""
     source_column: OptionalText = None
     """Source column, or language of a `translation` column (default: as given in --data, or the first)."""
     target_column: OptionalText = None
     """Reference column, or language of a `translation` column (default: as given in --data, or the second)."""
+    text_column: OptionalText = None
+    """Column of the text, or of the words (default: as given in --data, or as in `train`)."""
+    text_pair_column: OptionalText = None
+    """Column of the second of two texts (default: as text_column)."""
+    label_column: OptionalText = None
+    """Column of the label, or of the tags (default: as text_column)."""
     output: OptionalPath = None
-    """Write the translations to this file, one line for each pair of the corpus."""
+    """Write the translations, labels or tags to this file, one line for each row of the corpus."""
     card: Flag = False
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
@@ -64,27 +73,31 @@ class Evaluate:
     decoding: Decoding = Decoding(precision="float32")  # Scores are compared across machines.
 
     def run(self) -> None:
-        """Translates the corpus, with the processes that a launcher started together, and prints the scores."""
+        """Predicts the corpus, with the processes that a launcher started together, and prints the scores."""
         from vanilla_transformer.distributed.peers import meet
+        from vanilla_transformer.tasks import get_task
 
         with meet(LONGEST_SILENCE) as processes:
-            metrics = processes.broadcast_from_main(self._check)
-            corpus, model, tokenizer = self._prepare()
+            name, metrics = processes.broadcast_from_main(self._check)
+            task = get_task(name)
+            corpus = self._corpus(task)
+            model, tokenizer = self.decoding.load(self.model, translates=False)
             processes.check_same(
                 self._facts(corpus, model),
                 "{process} sees another {name} than the main process ({theirs}, and there {ours}): give all the same "
                 "command and files.",
             )
             if processes.is_main:
-                self._evaluate(corpus, model, tokenizer, metrics, processes)
+                self._evaluate(task, corpus, model, tokenizer, metrics, processes)
             else:
-                from vanilla_transformer.evaluation.scoring import evaluate_worker
+                task.evaluate_worker(model, tokenizer, corpus, processes, **self.decoding.arguments())
 
-                evaluate_worker(model, tokenizer, corpus, processes, **self.decoding.arguments())
+    def _check(self) -> tuple[str, tuple[str, ...]]:
+        """Finds what is wrong before a model is loaded, on the main process for all.
 
-    def _check(self) -> tuple[str, ...]:
-        """Finds what is wrong before a model is loaded, on the main process for all; the metrics to score by."""
-        from vanilla_transformer.evaluation import check_names
+        Returns the name of the task, and the metrics to score by.
+        """
+        from vanilla_transformer.tasks import task_of_model
 
         if self.card:
             if not Path(self.model).is_dir():
@@ -92,29 +105,29 @@ class Evaluate:
             from vanilla_transformer.reporting.model_card import check_card
 
             check_card(Path(self.model))
-        metrics = self.metrics or _metrics_of(self.model)
-        check_names(metrics)
+        task = task_of_model(self.model)
+        metrics = self.metrics or _metrics_of(self.model, task)
+        task.check(Recipe(task=task.name, metrics=metrics))
         self.decoding.arguments()
-        self._check_paths()
-        return metrics
+        self._check_paths(task)
+        return task.name, metrics
 
     def _evaluate(
         self,
+        task: "Task",
         corpus: "Dataset",
         model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerBase",
+        tokenizer: "PreTrainedTokenizerFast",
         metrics: tuple[str, ...],
         processes: "Peers",
     ) -> None:
         """Does what the main process does: it alone scores, writes and shows anything."""
-        from vanilla_transformer.evaluation import evaluate_model
-
-        if len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+        if task.form.parallel and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
             warn("source and target of the corpus are identical, so the scores only measure copying.")
-        distinct = len(set(corpus["source"]))
+        unit = "sources" if task.form.parallel else task.form.unit
         self.decoding.announce(model)
-        with progress_bar(self.progress, "sources", total=math.ceil(distinct / processes.size)) as bar:
-            evaluation = evaluate_model(
+        with progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size)) as bar:
+            evaluation = task.evaluate(
                 model,
                 tokenizer,
                 corpus,
@@ -131,9 +144,6 @@ class Evaluate:
 
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 
-    def _prepare(self) -> "tuple[Dataset, PreTrainedModel, PreTrainedTokenizerBase]":
-        return self._corpus(), *self.decoding.load(self.model)
-
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
         """What has to be the same in all processes."""
         from vanilla_transformer.fingerprints import fingerprint_lines
@@ -141,14 +151,14 @@ class Evaluate:
 
         return {
             "model": fingerprint(self.model, model),
-            "corpus": fingerprint_lines(corpus["source"]),
+            "corpus": fingerprint_lines(corpus[corpus.column_names[0]]),
             **self.decoding.arguments(),
             "precision": self.decoding.taken(model),
         }
 
-    def _check_paths(self) -> None:
+    def _check_paths(self, task: "Task") -> None:
         """Refuses an output that cannot be written or would overwrite an input, before hours of decoding."""
-        for part in map(Path, locate(self._source()).paths):
+        for part in map(Path, locate(self._source(), task.form).paths):
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
                 raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
@@ -156,10 +166,10 @@ class Evaluate:
         check_standard_output()
         check_output(self.output)
 
-    def _corpus(self) -> "Dataset":
+    def _corpus(self, task: "Task") -> "Dataset":
         from vanilla_transformer.data.corpus import read_corpus
 
-        return read_corpus(self._source())
+        return read_corpus(self._source(), form=task.form)
 
     def _source(self) -> CorpusSpec:
         """The corpus given by --data, with the columns given by the options."""
@@ -168,40 +178,24 @@ class Evaluate:
         except CorpusError as error:
             raise UsageError(f"--data: {error}") from error
         return dataclasses.replace(
-            source,
-            source_column=self.source_column or source.source_column,
-            target_column=self.target_column or source.target_column,
+            source, **{name: getattr(self, name) or getattr(source, name) for name in COLUMN_SETTINGS}
         )
 
-    def _as_json(self, evaluation: "Evaluation", model: "PreTrainedModel") -> dict[str, Any]:
+    def _as_json(self, evaluation: "Evaluated", model: "PreTrainedModel") -> dict[str, Any]:
         return {
             "model": self.model,
             "data": self.data,
             "settings": self.decoding.settings(model),
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
-            "pairs": len(evaluation.sources),
-            "distinct_sources": evaluation.decoded,
-            "truncated_sources": evaluation.truncated,
-            "seconds": evaluation.seconds,
-            "sentences_per_second": evaluation.sentences_per_second,
-            "target_tokens_per_second": evaluation.tokens_per_second,
+            **evaluation.as_json(),
         }
 
 
-def _metrics_of(model: str) -> tuple[str, ...]:
+def _metrics_of(model: str, task: "Task") -> tuple[str, ...]:
     recipe = Path(model) / "recipe.yaml"
-    from vanilla_transformer.tasks import get_task
-
     metrics = load_recipe(recipe).metrics if recipe.is_file() else None
-    return get_task(Recipe().task).metrics if metrics is None else metrics
+    return task.metrics if metrics is None else metrics
 
 
-def _as_text(evaluation: "Evaluation") -> str:
-    lines = [str(score) for score in evaluation.scores]
-    lines.append(
-        f"{evaluation.decoded:,} sources in {evaluation.seconds:.1f} s: "
-        f"{evaluation.sentences_per_second:,.1f} sentences/s, {evaluation.tokens_per_second:,.0f} target tokens/s"
-    )
-    if evaluation.truncated:
-        lines.append(f"{evaluation.truncated:,} sources were too long for the model and were truncated")
-    return "\n".join(lines)
+def _as_text(evaluation: "Evaluated") -> str:
+    return "\n".join([*map(str, evaluation.scores), *evaluation.in_words()])

@@ -39,7 +39,7 @@ from vanilla_transformer.cli.task_options import TaskOptions
 from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from vanilla_transformer.translation import LineTranslator, Translation
     from vanilla_transformer.translation.resuming import ResumableFile
@@ -77,8 +77,12 @@ class Decoding:
     threads: OptionalInt = None
     """Threads on the CPU (default: one for each core, or its share of them for each of several processes)."""
 
-    def load(self, model: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-        """The model and its tokenizer, in the precision and on the device asked for."""
+    def load(self, model: str, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+        """The model and its tokenizer, in the precision and on the device asked for.
+
+        Args:
+            translates: Whether models of the package that do not translate are refused.
+        """
         import torch
         from transformers.utils.logging import disable_progress_bar
 
@@ -99,13 +103,13 @@ class Decoding:
         if device is not None:
             _check_device(device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-        loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+        loaded, tokenizer = load_model(model, device=device, dtype=dtype, translates=translates)
         if self.precision == "auto":
             from vanilla_transformer.model.cpu import fastest_dtype
 
             dtype = fastest_dtype(loaded.config.d_model, loaded.device)
             loaded = cast(Any, loaded).to(dtype)
-        return loaded, tokenizer
+        return loaded, cast(Any, tokenizer)
 
     def announce(self, model: "PreTrainedModel") -> None:
         """Says on standard error which precision was taken, where it is not the one that was asked for by name."""

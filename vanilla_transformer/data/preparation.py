@@ -38,19 +38,23 @@ Rows = Mapping[str, Sequence[Ids]]
 
 
 class Encoder(Protocol):
-    """How text becomes ids: the part of a task that preparation needs.
+    """How text becomes ids: the part of a task that preparation needs."""
 
-    Attributes:
-        name: Of the task.
-        form: The columns of text that it reads.
-        columns: Names of the columns of ids that it makes of them.
-        settings: What else the ids depend on, beside the text and the tokenizer.
-    """
+    @property
+    def name(self) -> str:
+        """Name of the task."""
 
-    name: str
-    form: TextForm
-    columns: tuple[str, ...]
-    settings: tuple[Any, ...]
+    @property
+    def form(self) -> TextForm:
+        """The columns of text that it reads."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of ids that it makes of them."""
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What else the ids depend on, beside the text and the tokenizer."""
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
         """How many ids there may be: all are below that."""

@@ -1,6 +1,6 @@
 """Metrics by name; each score has a signature that says how it was computed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -116,11 +116,11 @@ METRICS = {
 }
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raises MetricError for an unknown metric, before hours of decoding."""
+def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> None:
+    """Raises MetricError for an unknown metric, by default one of text, before hours of decoding."""
     for name in names:
-        if name not in METRICS:
-            raise MetricError(f"There is no metric '{name}': {_hint(name)}")
+        if name not in metrics:
+            raise MetricError(f"There is no metric '{name}': {_hint(name, metrics)}")
 
 
 def metric_path(name: str) -> str:
@@ -138,21 +138,27 @@ def metric_path(name: str) -> str:
     return str(Path(__file__).with_name("loadable") / f"{name}.py")
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, metrics: Mapping[str, Metric]) -> str:
     metric, _, language = name.partition(":")
-    if metric == "paper_bleu" and language:
+    if metric == "paper_bleu" and language and metric in metrics:
         return f"the languages of paper_bleu are {', '.join(LANGUAGES)}."
-    known = [name for name in METRICS if ":" not in name]
+    known = [name for name in metrics if ":" not in name]
     suggestion = closest(metric, known, cutoff=0.6)
-    return f"did you mean '{suggestion}'?" if suggestion else f"there are {', '.join(known)}, paper_bleu:fr and so on."
+    more = ", paper_bleu:fr and so on" if "paper_bleu" in metrics else ""
+    return f"did you mean '{suggestion}'?" if suggestion else f"there are {', '.join(known)}{more}."
 
 
-def score(names: Iterable[str], predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Score]:
+def score(
+    names: Iterable[str],
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Mapping[str, Metric] = METRICS,
+) -> list[Score]:
     """Scores predictions against their references, at least one each, with every metric in `names`."""
     names = list(names)
-    check_names(names)
+    check_names(names, metrics)
     if len(predictions) != len(references):
         raise MetricError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
     if not predictions or not all(references):
         raise MetricError("Scoring needs at least one prediction, and at least one reference for each.")
-    return [Score(name, *METRICS[name].measure(predictions, references)) for name in names]
+    return [Score(name, *metrics[name].measure(predictions, references)) for name in names]

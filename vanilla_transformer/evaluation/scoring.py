@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,6 +15,8 @@ from vanilla_transformer.translation import LineTranslator, Translation
 if TYPE_CHECKING:
     from datasets import Dataset
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 # Chunks for each of several processes, so that they end at about the same time.
 _CHUNKS_EACH = 4
 
@@ -45,6 +47,23 @@ class Evaluation:
     truncated: int
     seconds: float
     tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures beside the scores."""
+        return {
+            "pairs": len(self.sources),
+            "distinct_sources": self.decoded,
+            "truncated_sources": self.truncated,
+            "seconds": self.seconds,
+            "sentences_per_second": self.sentences_per_second,
+            "target_tokens_per_second": self.tokens_per_second,
+        }
+
+    def in_words(self) -> list[str]:
+        """The same in sentences."""
+        speed = f"{self.sentences_per_second:,.1f} sentences/s, {self.tokens_per_second:,.0f} target tokens/s"
+        cut = f"{self.truncated:,} sources were too long for the model and were truncated"
+        return [f"{self.decoded:,} sources in {self.seconds:.1f} s: {speed}", *([cut] if self.truncated else [])]
 
     @property
     def sentences_per_second(self) -> float:
@@ -129,12 +148,29 @@ def translate_distributed(
         lines: The same in all processes.
         progress: Called with the number of lines that this process has done since the last call.
     """
+    return in_shares(translator.translate, lines, translator.chunk_lines, processes, progress)
+
+
+def in_shares(
+    work: Callable[[list[Item], Callable[[int], object]], Sequence[Result]],
+    items: Sequence[Item],
+    length: int,
+    processes: Processes | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[Result]:
+    """What `work` makes of all items on the main process, of which each does every n-th chunk; nothing elsewhere.
+
+    Args:
+        work: Gives a result for each item of a chunk.
+        items: The same in all processes.
+        length: Of a chunk, at most.
+        progress: Called with the number of items that this process has done since the last call.
+    """
     rank, size = (0, 1) if processes is None else (processes.rank, processes.size)
-    length = translator.chunk_lines
     if size > 1:
-        length = max(1, min(length, math.ceil(len(lines) / (_CHUNKS_EACH * size))))
-    starts = range(0, len(lines), length)
-    mine = [translator.translate(list(lines[start : start + length]), progress) for start in starts[rank::size]]
+        length = max(1, min(length, math.ceil(len(items) / (_CHUNKS_EACH * size))))
+    starts = range(0, len(items), length)
+    mine = [work(list(items[start : start + length]), progress) for start in starts[rank::size]]
     everyone = [mine] if processes is None else processes.gather(mine)
     return [one for number in range(len(starts) if everyone else 0) for one in everyone[number % size][number // size]]
 

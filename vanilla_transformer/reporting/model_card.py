@@ -20,10 +20,10 @@ from vanilla_transformer.data.locations import split_off, table_suffix
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import Summary, describe_weights
-from vanilla_transformer.tasks import Task, get_task
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
+    from vanilla_transformer.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
@@ -54,6 +54,8 @@ def write_model_card(
         for part, scores in summary.scores.items()
         for score in scores
     ]
+    from vanilla_transformer.tasks import get_task
+
     task = get_task(recipe.task)
     known = [language for language in languages if language]
     direction = f"{languages[0]} to {languages[1]}" if len(known) == 2 else ""
@@ -64,10 +66,10 @@ def write_model_card(
         codes=[re.split("[_-]", language)[0] for language in known],
         datasets=[name for name in (_dataset_id(part) for corpus in recipe.train for part in corpus.parts) if name],
         example=recipe.examples[0] if recipe.examples else None,
-        use=_intended_use(recipe, direction),
-        data=_data_lines(recipe, summary),
+        use=_intended_use(recipe, direction, task),
+        data=_data_lines(recipe, summary, task),
         training=_training_lines(summary, task),
-        limits=_limits(recipe),
+        limits=_limits(recipe, task),
         recipe=without_local_paths(recipe).to_yaml().strip(),
     )
     file = directory / CARD
@@ -319,13 +321,13 @@ def _count_parameters(directory: Path) -> int:
     return total
 
 
-def _intended_use(recipe: Recipe, direction: str) -> str:
-    what = f"Translating text from {direction}" if direction else get_task(recipe.task).use
+def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
+    what = f"Translating text from {direction}" if direction else task.use
     return f"{what}, for text like that in {_names_of(recipe, 'train')}."
 
 
-def _limits(recipe: Recipe) -> list[str]:
-    form = get_task(recipe.task).form
+def _limits(recipe: Recipe, task: "Task") -> list[str]:
+    form = task.form
     return [f"It was trained on {form.unit} of at most {recipe.max_length} tokens{' per side' * form.parallel}."]
 
 
@@ -339,13 +341,13 @@ def _general_limits(scored: bool, tag: str) -> list[str]:
     ]
 
 
-def _data_lines(recipe: Recipe, summary: Summary) -> list[str]:
-    learned = f"{summary.pairs:,} {get_task(recipe.task).form.unit} after removing empty and over-long ones"
+def _data_lines(recipe: Recipe, summary: Summary, task: "Task") -> list[str]:
+    learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"
     lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
     return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
 
 
-def _training_lines(summary: Summary, task: Task) -> list[str]:
+def _training_lines(summary: Summary, task: "Task") -> list[str]:
     lines = [
         f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} {task.item}.",
         f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "

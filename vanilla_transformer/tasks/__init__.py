@@ -1,6 +1,17 @@
 """What a run trains for: one file a task, each behind the same interface, found by its name."""
 
-from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens, Task
-from vanilla_transformer.tasks.registry import get_task, register_task
+from vanilla_transformer.tasks.interface import Batch, Evaluated, Prediction, Predictor, RowRandom, SpecialTokens, Task
+from vanilla_transformer.tasks.registry import get_task, register_task, task_of_model
 
-__all__ = ["Batch", "RowRandom", "SpecialTokens", "Task", "get_task", "register_task"]
+__all__ = [
+    "Batch",
+    "Evaluated",
+    "Prediction",
+    "Predictor",
+    "RowRandom",
+    "SpecialTokens",
+    "Task",
+    "get_task",
+    "register_task",
+    "task_of_model",
+]

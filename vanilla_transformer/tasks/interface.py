@@ -1,8 +1,8 @@
 """What a task is: all that training has to know of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Score
+    from vanilla_transformer.evaluation.scoring import Processes
 
 Batch = dict[str, torch.Tensor]
 
@@ -48,7 +49,58 @@ class SpecialTokens:
     mask_token: bool = False
 
 
-class Task(Encoder, Architecture, Protocol):
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model says of a row of text.
+
+    Attributes:
+        label: What is compared with a reference.
+        line: The same for people, with its score, in one line.
+        values: The same for machines.
+        truncated: Whether the row was too long for the model, and was cut.
+    """
+
+    label: str
+    line: str
+    values: dict[str, Any]
+    truncated: bool = False
+
+
+class Predictor(Protocol):
+    """A model with its settings that predicts; what predicts is as `Task.predictor` makes it.
+
+    Attributes:
+        chunk_lines: Rows that are best predicted together.
+    """
+
+    chunk_lines: int
+
+    def read(self, line: str) -> tuple[str, ...]:
+        """A row of text from a line of it, without what is to be predicted."""
+
+    def predict(self, rows: Sequence[tuple[str, ...]], progress: Callable[[int], object]) -> Sequence[Prediction]:
+        """A prediction for each row, in order; `progress` is told how many rows are done since it was told last."""
+
+
+class Evaluated(Protocol):
+    """What a model came to on a corpus: its scores, and a prediction for each row."""
+
+    @property
+    def scores(self) -> "list[Score]":
+        """Of each metric."""
+
+    @property
+    def predictions(self) -> list[str]:
+        """A line for each row."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures beside the scores."""
+
+    def in_words(self) -> list[str]:
+        """The same in sentences."""
+
+
+class Task(Architecture, Protocol):
     """What a run trains for. Nothing else in the package asks which task it is.
 
     Attributes:
@@ -66,6 +118,8 @@ class Task(Encoder, Architecture, Protocol):
     a row has follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
     """
 
+    name: str
+    columns: tuple[str, ...]
     special_tokens: SpecialTokens
     auto_class: str
     pipeline: str
@@ -113,6 +167,9 @@ class Task(Encoder, Architecture, Protocol):
         same motions as the others.
         """
 
+    def examples(self, corpus: "Dataset") -> int:
+        """How many texts `evaluate` asks the model about."""
+
     def evaluate(
         self,
         model: PreTrainedModel,
@@ -120,9 +177,35 @@ class Task(Encoder, Architecture, Protocol):
         corpus: "Dataset",
         metrics: Sequence[str],
         *,
-        name: str,
-    ) -> "list[Score]":
-        """A `Score` for each of the metrics on a corpus of its form, called `name` in the progress bar."""
+        progress: Callable[[int], object],
+        processes: "Processes | None" = None,
+        **settings: Any,
+    ) -> Evaluated:
+        """A `Score` for each of the metrics on a corpus of its form; `settings` are for how it predicts.
+
+        Args:
+            progress: Called with the number of texts done since the last call.
+            processes: This one, the main process, and those that call `evaluate_worker`.
+        """
+
+    def evaluate_worker(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        corpus: "Dataset",
+        processes: "Processes",
+        **settings: Any,
+    ) -> None:
+        """Predicts a part of the corpus for the main process, which calls `evaluate` with the same arguments."""
+
+    def predictor(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> Predictor:
+        """The model, ready to predict.
+
+        Raises:
+            ValueError: It is for another command; the message says for which.
+        """
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """What the model makes of each of some examples."""

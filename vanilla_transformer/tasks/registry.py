@@ -1,11 +1,17 @@
 """Tasks by their names."""
 
-from vanilla_transformer.recipe.schema import RecipeError
+from pathlib import Path
+
+from vanilla_transformer.recipe.schema import RecipeError, load_recipe
+from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
+from vanilla_transformer.tasks.text_classification import TextClassification
+from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
+from vanilla_transformer.translation.loading import saved_architectures
 
-_TASKS: dict[str, Task] = {task.name: task for task in (Translation(),)}
+_TASKS: dict[str, Task] = {task.name: task for task in (Translation(), TextClassification(), TokenClassification())}
 
 
 def get_task(name: str) -> Task:
@@ -18,6 +24,26 @@ def get_task(name: str) -> Task:
         hint = did_you_mean(name, _TASKS) or "."
         raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
     return _TASKS[name]
+
+
+def task_of_model(path: str | Path) -> Task:
+    """The task of a model in a directory or on the Hub: that of its recipe, or else of the head it was saved with.
+
+    Raises:
+        OSError, ValueError: There is no such model, or it has a head of no task, or none.
+    """
+    recipe = Path(path) / "recipe.yaml"
+    if recipe.is_file():
+        return get_task(load_recipe(recipe).task)
+    architectures = saved_architectures(path)
+    for models in FAMILIES.values():
+        for auto_class, model in models.items():
+            if model.__name__ in architectures:
+                tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
+                if not tasks:
+                    raise ValueError(f"{path} is a {model.__name__}, which no task is for.")
+                return tasks[0]
+    return _TASKS["translation"]
 
 
 def register_task(task: Task) -> None:

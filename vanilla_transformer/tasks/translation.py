@@ -1,7 +1,7 @@
 """Text into other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,
 )
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from vanilla_transformer.data.streams import TextStream
-    from vanilla_transformer.evaluation.metrics import Score
+    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
 
 class Translation:
@@ -147,6 +146,10 @@ class Translation:
         labels, _ = pad(rows["target"], LABEL_PADDING)
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
+    def examples(self, corpus: "Dataset") -> int:
+        """Each source once."""
+        return len(set(corpus["source"]))
+
     def evaluate(
         self,
         model: PreTrainedModel,
@@ -154,14 +157,32 @@ class Translation:
         corpus: "Dataset",
         metrics: Sequence[str],
         *,
-        name: str,
-    ) -> "list[Score]":
+        progress: Callable[[int], object] = lambda count: None,
+        **settings: Any,
+    ) -> "Evaluation":
         """Translates the sources and scores the translations against the targets."""
         from vanilla_transformer.evaluation.scoring import evaluate_model
 
-        total = len(set(corpus["source"]))
-        with progress_bar(True, f"sentences of {name}", total=total, quiet=True) as bar:
-            return evaluate_model(model, tokenizer, corpus, metrics, progress=bar.update).scores
+        return evaluate_model(model, tokenizer, corpus, metrics, progress=progress, **settings)
+
+    def evaluate_worker(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        corpus: "Dataset",
+        processes: "Processes",
+        **settings: Any,
+    ) -> None:
+        """Translates a part of the sources."""
+        from vanilla_transformer.evaluation.scoring import evaluate_worker
+
+        evaluate_worker(model, tokenizer, corpus, processes, **settings)
+
+    def predictor(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> NoReturn:
+        """There is none: `translate` is its command."""
+        raise ValueError("The model translates: give it to `translate` in place of `predict`")
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """The translation of each text."""

@@ -17,6 +17,7 @@ from vanilla_transformer.checkpointing.store import (
     remove_partial_files,
 )
 from vanilla_transformer.evaluation.metrics import Score
+from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.curves import plot_learning_curves
 from vanilla_transformer.reporting.model_card import write_model_card
@@ -101,7 +102,9 @@ def _score(
     model: PreTrainedModel,
     logger: RunLogger,
 ) -> list[Score]:
-    scores = get_task(recipe.task).evaluate(model, inputs.tokenizer, corpus, recipe.metrics, name=name)
+    task = get_task(recipe.task)
+    with progress_bar(True, f"sentences of {name}", total=task.examples(corpus), quiet=True) as bar:
+        scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update).scores
     for score in scores:
         logger.info(f"{name}: {score}")
     return scores

@@ -121,7 +121,9 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
     ours = isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig)
     one_stack = isinstance(config, VanillaTransformerBaseConfig) and not config.is_encoder_decoder
     if translates and one_stack:
-        raise ValueError(f"{path} is a model of the type {config.model_type}, which does not translate.")
+        raise ValueError(
+            f"{path} is a model of the type {config.model_type}, which does not translate: give it to `predict`."
+        )
     loader = model_class(config) if one_stack else AutoModelForSeq2SeqLM
     with _not_found(path, "config.json"):
         if isinstance(config, VanillaTransformerBaseConfig):
@@ -270,6 +272,12 @@ def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
         tokenizer = VanillaTransformerTokenizer.from_pretrained(path)
         tokenizer("a")
         return tokenizer
+
+
+def saved_architectures(path: str | Path) -> list[str]:
+    """Names of the classes that a model was saved from, in a directory or on the Hub."""
+    with _not_found(path, "config.json", blame="config.json"):
+        return AutoConfig.from_pretrained(path, trust_remote_code=False).architectures or []
 
 
 def fingerprint(path: str | Path, model: PreTrainedModel) -> str:

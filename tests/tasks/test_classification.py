@@ -1,0 +1,196 @@
+"""Classifiers of texts and of words are trained, resumed, scored and used by the same commands as translation."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForSequenceClassification, pipeline
+
+from vanilla_transformer.cli import main
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.evaluation import MetricError
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.tasks import get_task, task_of_model
+from vanilla_transformer.training import loop
+from vanilla_transformer.training.loop import train
+
+KINDS = ("labelled", "tagged")
+
+
+@pytest.fixture(scope="module")
+def trained(labelled, tagged, tmp_path_factory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("models")
+    recipes = {"labelled": labelled, "tagged": tagged}
+    return {name: train(dataclasses.replace(recipe, output=str(directory / name))) for name, recipe in recipes.items()}
+
+
+def recipe_of(kind, request) -> Recipe:
+    return request.getfixturevalue(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag", "scores"),
+    [
+        ("labelled", "text-classification", ["accuracy", "macro_f1"]),
+        ("tagged", "token-classification", ["seqeval", "token_accuracy"]),
+    ],
+)
+def test_a_run_learns_and_its_card_says_what_it_is(trained, request, kind, tag, scores, capsys):
+    directory = trained[kind]
+    summary = json.loads((directory / "summary.json").read_text())
+    found = {score["name"]: score["value"] for score in summary["scores"]["dev"]}
+    assert list(found) == scores and min(found.values()) > 90
+    head = ModelCard.load(directory / "README.md").data
+    assert head.pipeline_tag == tag and head.metrics == sorted(scores)
+    assert {result.task_type for result in head.eval_results} == {tag}
+    signatures = [result.metric_args["signature"] for result in head.eval_results]
+    assert all("count:" in one and "|items:20|" in one for one in signatures)
+    text = (directory / "README.md").read_text()
+    assert f"for text like that in {'train.tsv' if kind == 'labelled' else 'train.conll'}" in text
+    assert "pairs" not in text.partition("## Recipe")[0] and (directory / "learning_curves.png").is_file()
+    assert task_of_model(directory).name == tag
+    assert main(["evaluate", str(directory), "--data", *recipe_of(kind, request).dev[0].parts, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    again = {score["name"]: score["value"] for score in result["scores"]}
+    assert again == pytest.approx(found)
+
+
+def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_them(trained):
+    config = json.loads((trained["labelled"] / "config.json").read_text())
+    assert config["id2label"] == {"0": "animal", "1": "plant"} and config["label2id"] == {"animal": 0, "plant": 1}
+    assert config["problem_type"] == "single_label_classification"
+    assert load_recipe(trained["labelled"] / "recipe.yaml").labels == ("animal", "plant")
+    [found] = pipeline("text-classification", model=str(trained["labelled"]))("the fig is the oak")
+    assert found["label"] == "plant"
+    tagger = pipeline("token-classification", model=str(trained["tagged"]))
+    first_pieces = [one for one in tagger("the cow sees the hen") if one["word"].startswith("Ġ")]
+    assert [(one["entity"], one["end"] > 8) for one in first_pieces] == [("B-ANI", False), ("B-ANI", True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_goes_on_to_the_same_weights(trained, request, kind, tmp_path, monkeypatch):
+    mine = dataclasses.replace(recipe_of(kind, request), output=str(tmp_path / "model"))
+    with monkeypatch.context() as patch:
+        update, steps = loop.TrainingLoop._update, []
+
+        def failing(self, step):
+            steps.append(step)
+            if len(steps) == 30:
+                raise RuntimeError("lost")
+            return update(self, step)
+
+        patch.setattr(loop.TrainingLoop, "_update", failing)
+        with pytest.raises(RuntimeError, match="lost"):
+            train(mine)
+    train(mine)
+    ours, theirs = ((path / "model.safetensors").read_bytes() for path in (tmp_path / "model", trained[kind]))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoints_of_a_run_are_averaged_by_the_command(trained, kind, tmp_path):
+    assert main(["average", str(trained[kind]), "--last", "2", "--output", str(tmp_path / "mean")]) == 0
+    ours, theirs = (json.loads((path / "config.json").read_text()) for path in (tmp_path / "mean", trained[kind]))
+    assert ours["id2label"] == theirs["id2label"] and ours["architectures"] == theirs["architectures"]
+    assert (tmp_path / "mean/model.safetensors").read_bytes() == (trained[kind] / "model.safetensors").read_bytes()
+
+
+def test_numbers_are_sorted_as_numbers_and_two_texts_stand_together(labelled, tmp_path):
+    rows = [(str(number % 12), f"first {number}", f"second {number}") for number in range(60)]
+    (tmp_path / "train.csv").write_text("label,text,text_pair\n" + "".join(f"{','.join(row)}\n" for row in rows))
+    recipe = dataclasses.replace(
+        labelled, train=(str(tmp_path / "train.csv"),), dev=(), max_steps=2, output=str(tmp_path / "model")
+    )
+    train(recipe)
+    assert load_recipe(tmp_path / "model" / "recipe.yaml").labels == tuple(map(str, range(12)))
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
+    predictor = get_task("text-classification").predictor(model, tokenizer)
+    [alone, both] = predictor.predict([("first 1", ""), ("first 1", "second 1")], lambda count: None)
+    inputs = tokenizer("first 1", "second 1", return_tensors="pt")
+    with torch.no_grad():
+        expected = model.eval()(**inputs).logits.softmax(-1)[0]
+    assert both.values["scores"]["3"] == pytest.approx(float(expected[3]), abs=1e-5)
+    assert alone.values["scores"] != both.values["scores"]
+
+
+def test_tags_stand_on_first_pieces_alone():
+    task = get_task("token-classification")
+    tokenizer = VanillaTransformerTokenizer.train(["unbelievable words"], 262, begins=True)
+    encoder = task.encoder(Recipe(task=task.name, labels=("A", "B")))
+    rows = encoder.encode({"words": ["unbelievable\twords", "a"], "tags": ["B\tA", "B"]}, tokenizer)
+    lengths = [np.array(list(map(len, rows[name]))) for name in task.columns]
+    assert task.items(*lengths).tolist() == [2, 1]
+    batch = task.collate({name: [np.array(row) for row in rows[name]] for name in rows}, None, task.config(Recipe()))
+    labelled = batch["labels"] != -100
+    assert labelled.sum(1).tolist() == [2, 1] and batch["labels"][labelled].tolist() == [1, 0, 1]
+    expected = tokenizer("unbelievable words")["input_ids"]
+    assert batch["input_ids"][0].tolist() == expected
+    begins = [expected.index(tokenizer(word, add_special_tokens=False)["input_ids"][1]) for word in ("words",)]
+    assert labelled[0].nonzero().flatten().tolist()[0] == 1 and begins[0] > 2
+
+
+@pytest.mark.parametrize("name", ["text-classification", "token-classification"])
+def test_a_batch_without_rows_has_nothing_to_learn(name):
+    task = get_task(name)
+    config = task.config(Recipe(task=name, preset="tiny", vocab_size=300))
+    model = task.build(Recipe(task=name, preset="tiny", vocab_size=300))
+    batch = task.collate({column: [] for column in task.columns}, None, config)
+    assert float(model(**batch, num_items_in_batch=3, skip_logits=True).loss.detach()) == 0
+
+
+@pytest.mark.parametrize("name", ["text-classification", "token-classification"])
+def test_counted_operations_are_those_of_the_real_model(name):
+    recipe = Recipe(task=name, preset="tiny", vocab_size=300, labels=("A", "B", "C"))
+    task = get_task(name)
+    model = task.build(recipe).eval()
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.randint(3, 99, (2, 7)))
+    expected = task.training_flops(task.config(recipe), np.array([1, 1]), np.array([7, 7])) / 3
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("labelled", {"metrics": ("sacrebleu",)}, "no metric 'sacrebleu': there are accuracy, macro_f1"),
+        ("tagged", {"metrics": ("seqevl",)}, "no metric 'seqevl': did you mean 'seqeval'"),
+        ("labelled", {"decoder_layers": 2}, "decoder_layers is not for text-classification, whose model is an enc"),
+        ("labelled", {"num_beams": 1}, "num_beams is not for text-classification"),
+        ("tagged", {"architecture": "recurrent"}, "architecture is not for token-classification"),
+        ("labelled", {"source_column": "text"}, "texts have no source_column, but text_column"),
+        ("labelled", {"task": "text-clasification"}, "did you mean 'text-classification'?"),
+        ("labelled", {"labels": ("animal",)}, "labels must be two or more, each once, not animal"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(request, kind, changes, said, tmp_path):
+    with pytest.raises((RecipeError, MetricError, CorpusError), match=said):
+        train(dataclasses.replace(recipe_of(kind, request), output=str(tmp_path / "model"), **changes))
+
+
+@pytest.mark.parametrize("field", ["dev", "test"])
+def test_a_label_that_was_never_seen_is_named_with_its_place(labelled, tagged, tmp_path, field):
+    (tmp_path / "b.tsv").write_text("text\tlabel\nx\tanimal\ny\tplants\n")
+    (tmp_path / "b.conll").write_text("the\tO\ncat\tB-ANI\n\nthe\tO\nrock\tB-MIN\n")
+    for recipe, file, said in (
+        (labelled, "b.tsv", "b.tsv, line 3: the label 'plants' of .* was never seen in train, did you mean 'plant'"),
+        (tagged, "b.conll", "b.conll, line 4: the label 'B-MIN' of .* was never seen in train"),
+    ):
+        changes = {field: (str(tmp_path / file),), "output": str(tmp_path / file / "model")}
+        with pytest.raises((CorpusError, OSError), match=said):
+            train(dataclasses.replace(recipe, **{**changes, "output": str(tmp_path / f"{file}-model")}))
+
+
+def test_a_tokenizer_of_translation_is_refused_for_a_classifier(labelled, tmp_path):
+    VanillaTransformerTokenizer.train(["a b c"], 262).save_pretrained(tmp_path / "tokenizer")
+    recipe = dataclasses.replace(
+        labelled, tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, output=str(tmp_path / "model")
+    )
+    with pytest.raises(RecipeError, match="the start must begin each text and the end must end each sentence. Leave"):
+        train(recipe)

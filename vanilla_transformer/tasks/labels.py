@@ -1,0 +1,75 @@
+"""The labels of a corpus: found in its text, in an order that does not depend on that of the rows."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.streams import TextStream
+
+
+def with_labels(
+    recipe: Recipe,
+    corpora: "Mapping[str, Sequence[TextStream]]",
+    column: str,
+    of_text: Callable[[str], Iterable[str]],
+) -> Recipe:
+    """The recipe with the labels of `train`, unless it names them, once `dev` and `test` are seen to have no others.
+
+    Args:
+        of_text: The labels in a text of the column.
+
+    Raises:
+        CorpusError: There are fewer than two, or `dev` or `test` has one that `train` has not; it says where.
+    """
+    labels = recipe.labels
+    if labels is None:
+        found = {label for stream in corpora["train"] for text in _texts(stream, column) for label in of_text(text)}
+        labels = tuple(sorted(found, key=lambda label: (int(label), label) if _is_number(label) else (0, label)))
+        if not all(map(_is_number, found)):
+            labels = tuple(sorted(found))
+    if len(labels) < 2:
+        where = " + ".join(stream.name for stream in corpora["train"])
+        raise CorpusError(f"{where}: there is nothing to tell apart, as its only label is {''.join(labels)!r}")
+    for name in ("dev", "test"):
+        for stream in corpora[name]:
+            for row, text in enumerate(_texts(stream, column)):
+                for label in of_text(text):
+                    if label not in labels:
+                        raise CorpusError(
+                            f"{stream.where(row)}: the label {label!r} of {name} was never seen in train"
+                            f"{did_you_mean(label, labels) or '.'} There are {', '.join(labels[:20])}"
+                            f"{' ...' if len(labels) > 20 else ''}"
+                        )
+    return replace(recipe, labels=labels)
+
+
+def number_of(label: str, numbers: Mapping[str, int]) -> int:
+    """The id of a label.
+
+    Raises:
+        CorpusError: It is none of those that there are.
+    """
+    if label not in numbers:
+        raise CorpusError(f"{label!r} is none of the labels {', '.join(list(numbers)[:20])}")
+    return numbers[label]
+
+
+def label_maps(recipe: Recipe) -> dict[str, dict]:
+    """What a configuration says of the labels; before they are known, that there are two."""
+    if recipe.labels is None:
+        return {}
+    return {"id2label": dict(enumerate(recipe.labels)), "label2id": {one: n for n, one in enumerate(recipe.labels)}}
+
+
+def _texts(stream: "TextStream", column: str) -> Iterable[str]:
+    for table in stream.tables():
+        yield from table.column(column).to_pylist()
+
+
+def _is_number(label: str) -> bool:
+    return label.removeprefix("-").isdecimal()

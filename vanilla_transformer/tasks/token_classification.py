@@ -1,0 +1,171 @@
+"""A tag for each word of a sentence, by an encoder-only model that reads it off the word's first piece."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
+from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES, TextForm
+from vanilla_transformer.data.preparation import Encoder, Rows
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForTokenClassification,
+)
+from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
+from vanilla_transformer.tasks.labels import label_maps, number_of, with_labels
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.evaluation.metrics import Metric
+
+
+def pieces_of_words(
+    sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerFast
+) -> list[tuple[list[int], list[int]]]:
+    """The ids of each sentence, and the places in them where its words begin."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    found = []
+    for encoding in backend.encode_batch(list(sentences), is_pretokenized=True):
+        words = encoding.word_ids
+        begins = [
+            place for place, word in enumerate(words) if word is not None and (place == 0 or word != words[place - 1])
+        ]
+        found.append((encoding.ids, begins))
+    return found
+
+
+@dataclass(frozen=True)
+class _TagEncoder:
+    """Words in pieces, and the number of the tag of each word.
+
+    In the column of the words an id is doubled, and one more where a word begins: so the number of tags of a row is
+    the length of their column.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    form: TextForm = TAGGED_SENTENCES
+    columns: tuple[str, ...] = ("tags", "words")
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        return (self.labels,)
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        return max(2 * len(tokenizer), len(self.labels))
+
+    def encode(
+        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, list[list[int]]]:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        marked = []
+        for ids, begins in pieces_of_words([row.split(BETWEEN_WORDS) for row in texts["words"]], tokenizer):
+            doubled = [2 * one for one in ids]
+            for place in begins:
+                doubled[place] += 1
+            marked.append(doubled)
+        tags = [[number_of(tag, numbers) for tag in row.split(BETWEEN_WORDS)] for row in texts["tags"]]
+        return {"words": marked, "tags": tags}
+
+
+class Tagger(EncoderPredictor):
+    """Gives each word its likeliest tag, with its probability."""
+
+    def read(self, line: str) -> Row:
+        """The words of a line, which stand between white space."""
+        return (BETWEEN_WORDS.join(line.split()),)
+
+    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
+        """Tags for each sentence with a word; a word beyond the tokens that the model reads has none: `_`."""
+        predictions = [Prediction("", "", {"words": [], "tags": [], "scores": []})] * len(rows)
+        full = [place for place, (sentence,) in enumerate(rows) if sentence]
+        words = [rows[place][0].split(BETWEEN_WORDS) for place in full]
+        pieces = pieces_of_words(words, self.tokenizer)
+        progress(len(rows) - len(full))
+        for place, shares in self.probabilities([self.cut(ids) for ids, _ in pieces], progress):
+            begins = [begin for begin in pieces[place][1] if begin < len(shares) - 1]
+            left_out = len(words[place]) - len(begins)
+            best = shares[begins].argmax(-1)
+            tags = [*(self.labels[number] for number in best), *["_"] * left_out]
+            scores = [round(float(share), 6) for share in shares[begins].max(-1)]
+            predictions[full[place]] = Prediction(
+                " ".join(tags),
+                " ".join(tags),
+                {"words": words[place], "tags": tags, "scores": [*scores, *[None] * left_out]},
+                truncated=left_out > 0,
+            )
+        return predictions
+
+
+class TokenClassification(EncoderTask):
+    """Each word is an item of the loss, whose tag is one of those that `train` has."""
+
+    name = "token-classification"
+    form = TAGGED_SENTENCES
+    columns: tuple[str, ...] = ("tags", "words")
+    auto_class = "AutoModelForTokenClassification"
+    pipeline = "token-classification"
+    model_class = VanillaTransformerEncoderForTokenClassification
+    metrics: tuple[str, ...] = ("token_accuracy",)
+    item = "words"
+    use = "Tagging the words of sentences"
+    least_warmup = LEAST_WARMUP
+    size_presets: tuple[SizePreset, ...] = (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
+        SizePreset(float("inf"), 16_000, "small", "small", 0.1, 8_192, 10),
+    )
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """The recipe with the labels of `train`, and for tags of spans with their metric."""
+        recipe = with_labels(recipe, corpora, "tags", lambda text: text.split(BETWEEN_WORDS))
+        spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe.labels or ())
+        return replace(recipe, metrics=("seqeval", "token_accuracy")) if spans and recipe.metrics is None else recipe
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """With the numbers of the labels."""
+        return _TagEncoder(self.name, recipe.labels or ())
+
+    def known_metrics(self) -> "Mapping[str, Metric]":
+        """Those of tags."""
+        from vanilla_transformer.evaluation.labels import TAG_METRICS
+
+        return TAG_METRICS
+
+    def head(self, recipe: Recipe) -> dict[str, Any]:
+        """The labels."""
+        return label_maps(recipe)
+
+    def items(self, *lengths: Lengths) -> Lengths:
+        """Each word is one."""
+        return lengths[0]
+
+    def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
+        """Pads sentences to `input_ids`, `attention_mask` and `labels`, which are -100 but where a word begins."""
+        if not rows["words"]:
+            nothing = torch.full((1, 1), config.pad_token_id)
+            labels = torch.full_like(nothing, LABEL_PADDING)
+            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": labels}
+        marked, attention_mask = pad(rows["words"], 2 * config.pad_token_id)
+        labels = torch.full_like(marked, LABEL_PADDING)
+        labels[marked % 2 == 1] = torch.from_numpy(np.concatenate(rows["tags"]).astype(np.int64))
+        return {"input_ids": marked // 2, "attention_mask": attention_mask, "labels": labels}
+
+    def reference(self, row: Mapping[str, str]) -> str:
+        """The tags, with spaces between them."""
+        return row["tags"].replace(BETWEEN_WORDS, " ")
+
+    def predictor(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> Tagger:
+        """Gives each word its likeliest tag."""
+        return Tagger(model, tokenizer, batch_tokens)
