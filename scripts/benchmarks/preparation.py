@@ -90,6 +90,7 @@ def _in_new_process(directory: Path, step: str) -> dict:
 def _measured(directory: Path, first: bool) -> dict:
     """What `train` does before its first step, with what it cost."""
     from vanilla_transformer.data.batching import StepPlan
+    from vanilla_transformer.data.preparation import PreparedCorpus
     from vanilla_transformer.data.sources import parse_corpora
     from vanilla_transformer.recipe.schema import Recipe
     from vanilla_transformer.training.inputs import gather_inputs
@@ -107,6 +108,7 @@ def _measured(directory: Path, first: bool) -> dict:
     inputs = gather_inputs(recipe, run, say)
     end, after = time.time(), _transferred()
     corpus = inputs.train
+    assert isinstance(corpus, PreparedCorpus)
     figures = {
         "pairs": corpus.report.read,
         "tokens": sum(int(lengths.sum(dtype=np.int64)) for lengths in corpus.lengths.values()),

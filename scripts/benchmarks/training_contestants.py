@@ -291,7 +291,8 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
     model = TorchTransformer(turns.config, _longest(corpus)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
     collate = partial(get_task(job.recipe.task).collate, config=turns.config)
-    for step in local_steps(make_plan(corpus, job.recipe), corpus, collate, DataPosition(0, 0), pin=False):
+    planned = partial(make_plan, recipe=job.recipe)
+    for step in local_steps(planned, corpus, collate, DataPosition(0, 0), pin=False):
         turns.before_step()
         for batch in step.batches:
             turns.batch(batch["attention_mask"], batch["labels"])

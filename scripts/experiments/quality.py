@@ -26,11 +26,11 @@ class PlanAtRandom(StepPlan):
     So an epoch has as many steps as ours, and a step learns from as many tokens, padding not counted.
     """
 
-    def epoch(self, epoch: int) -> list[Step]:
-        """The steps of an epoch, every pair in one of them."""
-        ours = sum(len(step.batches) for step in super().epoch(epoch))
+    def epoch(self, epoch: int, part: int = 0) -> list[Step]:
+        """The steps of an epoch or of a part of one, every pair in one of them."""
+        ours = sum(len(step.batches) for step in super().epoch(epoch, part))
         sources, targets = self.lengths
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(sources))
+        order = np.random.default_rng([self.seed, epoch, part][: 3 if part else 2]).permutation(len(sources))
         longer = np.maximum(sources[order], targets[order]).astype(np.int64)
         numbers = (longer.cumsum() - longer) * ours // longer.sum()
         batches = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)

@@ -155,15 +155,17 @@ def _check(options: Stability) -> None:
 
 def _corpus(options: Stability, directory: Path) -> tuple[Path, list[int]]:
     """The directory of the tokenizer that all runs share, and how often each target token comes."""
+    from vanilla_transformer.data.preparation import PreparedCorpus
     from vanilla_transformer.training.inputs import gather_inputs
     from vanilla_transformer.training.run_directory import RunDirectory
 
     shared = RunDirectory(directory / "corpus")
     shared.path.mkdir(parents=True, exist_ok=True)
     inputs = gather_inputs(_recipe(options), shared, say)
-    counts = np.zeros(len(inputs.tokenizer), dtype=np.int64)
-    for start in range(0, len(inputs.train), ROWS_AT_A_TIME):
-        rows = inputs.train.rows(np.arange(start, min(start + ROWS_AT_A_TIME, len(inputs.train))))
+    counts, corpus = np.zeros(len(inputs.tokenizer), dtype=np.int64), inputs.train
+    assert isinstance(corpus, PreparedCorpus)
+    for start in range(0, len(corpus), ROWS_AT_A_TIME):
+        rows = corpus.rows(np.arange(start, min(start + ROWS_AT_A_TIME, len(corpus))))
         counts += np.bincount(np.concatenate(rows["target"]), minlength=len(counts))
     return shared.path, counts.tolist()
 

@@ -133,6 +133,17 @@ def test_progress_of_another_version_is_told_and_not_gone_on_from(tmp_path, said
     assert said == ["Skipped checkpoint step-00000012: progress.json is from another version of this package."]
 
 
+def test_progress_of_an_earlier_version_is_that_of_one_part(tmp_path, said):
+    write(tmp_path, 3)
+    path = tmp_path / "step-00000003"
+    values = json.loads((path / "progress.json").read_text())
+    del values["part"], values["step_in_part"], values["best_dev_loss"]
+    (path / "progress.json").write_text(json.dumps({**values, "epoch": 2, "step_in_epoch": 7, "best_dev_nll": 1.5}))
+    (checkpoint,) = list_checkpoints(tmp_path, said.append)
+    progress = checkpoint.progress()
+    assert (progress.epoch, progress.part, progress.step_in_part, progress.best_dev_loss) == (2, 0, 7, 1.5)
+
+
 def test_what_is_no_checkpoint_stays_where_it_is(tmp_path, said):
     write(tmp_path, 3)
     (tmp_path / "step-by-step").mkdir()

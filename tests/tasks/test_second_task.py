@@ -12,7 +12,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
 from vanilla_transformer.data.columns import TEXTS
-from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.data.preparation import PreparedCorpus, token_ids
 from vanilla_transformer.recipe.defaults import SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 from vanilla_transformer.tasks import SpecialTokens, register_task, registry
@@ -154,11 +154,8 @@ def test_every_token_but_the_first_of_a_row_counts_once_in_an_epoch(recipe, tmp_
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_random_numbers_in_batches_are_those_of_the_rows_on_any_number_of_processes(processes):
-    class Corpus:
+    class Corpus(PreparedCorpus):
         lengths = {"text": np.random.default_rng(0).integers(2, 9, 40).astype(np.int32)}
-
-        def of_epoch(self, epoch):
-            return self
 
         def rows(self, indices):
             return {"text": [np.full(self.lengths["text"][index], index + 3) for index in indices.tolist()]}
@@ -169,7 +166,7 @@ def test_random_numbers_in_batches_are_those_of_the_rows_on_any_number_of_proces
         collate = partial(Bigrams().collate, config=BigramConfig(pad_token_id=0))
         found = {}
         for rank in range(processes):
-            steps = local_steps(plan, Corpus(), collate, DataPosition(1, 0, rank, processes), pin=False)
+            steps = local_steps(lambda rows: plan, Corpus(), collate, DataPosition(1, 0, rank, processes), pin=False)
             for step, planned in zip(steps, plan.epoch(1), strict=False):
                 for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
                     for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):

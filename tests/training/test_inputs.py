@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words, load_recipe
-from vanilla_transformer.training import inputs
+from vanilla_transformer.training import inputs, vocabulary
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
@@ -189,10 +189,10 @@ def test_a_tokenizer_for_which_there_is_no_room_is_said_in_one_sentence(files, g
 
 def test_the_order_of_sentences_for_the_vocabulary_is_sources_then_targets():
     pairs = [(str(number), f"-{number}") for number in range(1500)]
-    sentences = list(inputs._sentences(pairs, Recipe()))
+    sentences = list(vocabulary._sentences(pairs, Recipe()))
     assert sentences[:2] == ["0", "1"] and sentences[1000] == "-0" and sentences[2000] == "1000"
     assert len(sentences) == 3000
-    assert list(inputs._sentences(pairs, Recipe(tokenizer_sides="target"))) == [target for _, target in pairs]
+    assert list(vocabulary._sentences(pairs, Recipe(tokenizer_sides="target"))) == [target for _, target in pairs]
 
 
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):

@@ -43,6 +43,10 @@ def plan(corpus):
     return StepPlan(*corpus.lengths.values(), batch_tokens=60, batches_per_step=3, seed=1)
 
 
+def steps_from(corpus, plan, position):
+    return local_steps(lambda rows: plan, corpus, COLLATE, position, pin=False)
+
+
 def assert_same(fed, batches):
     for found, expected in zip(fed.batches, batches, strict=True):
         assert found.keys() == expected.keys()
@@ -52,10 +56,11 @@ def assert_same(fed, batches):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, rank):
     steps = [(epoch, step) for epoch in range(2) for step in plan.epoch(epoch)]
-    found = list(islice(local_steps(plan, corpus, COLLATE, DataPosition(0, 0, rank, 2), pin=False), len(steps)))
-    for fed, (epoch, step) in zip(found, steps, strict=True):
-        assert (fed.epoch, fed.items) == (epoch, step.items)
-        assert fed.steps_in_epoch == len(plan.epoch(epoch))
+    found = list(islice(steps_from(corpus, plan, DataPosition(0, 0, rank, 2)), len(steps)))
+    for number, (fed, (epoch, step)) in enumerate(zip(found, steps, strict=True)):
+        first = len(plan.epoch(0)) if epoch else 0
+        assert (fed.epoch, fed.part, fed.items) == (epoch, 0, step.items)
+        assert fed.epoch_done == (number - first + 1) / len(plan.epoch(epoch))
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in share(step, rank, 2)])
 
 
@@ -64,7 +69,7 @@ def test_it_begins_at_any_place(corpus, plan, done):
     steps = plan.epoch(1)
     done = len(steps) if done == "all" else done
     expected = [*steps[done:], plan.epoch(2)[0]]
-    found = list(islice(local_steps(plan, corpus, COLLATE, DataPosition(1, done), pin=False), len(expected)))
+    found = list(islice(steps_from(corpus, plan, DataPosition(1, done)), len(expected)))
     assert [fed.epoch for fed in found] == [1] * (len(steps) - done) + [2]
     for fed, step in zip(found, expected, strict=True):
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in step.batches])
@@ -72,7 +77,7 @@ def test_it_begins_at_any_place(corpus, plan, done):
 
 def test_it_counts_the_tokens_with_and_without_padding(corpus, plan):
     for fed, step in zip(
-        local_steps(plan, corpus, COLLATE, DataPosition(0, 0), pin=False), plan.epoch(0), strict=False
+        local_steps(lambda rows: plan, corpus, COLLATE, DataPosition(0, 0), pin=False), plan.epoch(0), strict=False
     ):
         sides = [lengths[rows] for rows in step.batches for lengths in corpus.lengths.values()]
         assert (fed.real_tokens, fed.all_tokens) == (
@@ -103,16 +108,13 @@ def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
         def real_and_all_tokens(self, batch):
             return len(batch), len(batch)
 
-        def over(self, *lengths):
-            return self
-
-        def epoch(self, epoch):
+        def epoch(self, epoch, part):
             at_planning.append(set(alive))
             order = np.arange(40).view(Order)
             order.owner = Owner(epoch)
             return [Step((order[:20], order[20:]), 1)] * 2
 
-    kept = list(islice(local_steps(Plan(), corpus, COLLATE, DataPosition(0, 0), pin=False), 7))
+    kept = list(islice(local_steps(lambda rows: Plan(), corpus, COLLATE, DataPosition(0, 0), pin=False), 7))
     assert len(kept) == 7
     assert at_planning == [set()] * 4
 

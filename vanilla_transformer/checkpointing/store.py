@@ -29,7 +29,8 @@ class Progress:
     dev: str = ""
     step: int = 0
     epoch: int = 0
-    step_in_epoch: int = 0
+    part: int = 0
+    step_in_part: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
     window_loss: float = 0.0
@@ -73,6 +74,8 @@ class Checkpoint:
         values = json.loads((self.path / PROGRESS).read_text())
         if "best_dev_nll" in values:  # As earlier versions called it.
             values["best_dev_loss"] = values.pop("best_dev_nll")
+        if "step_in_epoch" in values:  # They planned each epoch as one part.
+            values["step_in_part"] = values.pop("step_in_epoch")
         return Progress(**values)
 
 

@@ -23,6 +23,7 @@ from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.join import Join
+from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
@@ -39,6 +40,7 @@ DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text t
 --version prints the version; --debug, anywhere, shows the traceback of an error."""
 COMMANDS = {
     "train": Train,
+    "prepare": Prepare,
     "translate": Translate,
     "join": Join,
     "evaluate": Evaluate,
@@ -99,21 +101,23 @@ def _run(words: list[str]) -> None:
 
 def _parse(words: list[str]) -> Any:
     """The command with its options."""
-    train = Train.from_words(words[1:]) if words[:1] == ["train"] else Train()
+    by_recipe: dict[str, Any] = {"train": Train, "prepare": Prepare}
+    defaults = {name: kind.from_words(words[1:] if words[:1] == [name] else []) for name, kind in by_recipe.items()}
     tokenizer: Any = Annotated[
         _choice(TOKENIZER_COMMANDS, words[1:2]),
         subcommand("tokenizer", description="Train a sub-word tokenizer, or apply one to text."),
     ]
     with _help_in_full():
         command = tyro.cli(
-            _choice(COMMANDS, words[:1], defaults={"train": train}) | tokenizer,
+            _choice(COMMANDS, words[:1], defaults=defaults) | tokenizer,
             prog=PROGRAM,
             description=DESCRIPTION,
             args=words,
             config=(OmitArgPrefixes, OmitSubcommandPrefixes),
         )
-    if isinstance(command, Train) and command.name != train.name:
-        raise UsageError(f"The recipe must come before all options: `train {command.name} --option value ...`.")
+    for name, kind in by_recipe.items():
+        if isinstance(command, kind) and command.name != defaults[name].name:
+            raise UsageError(f"The recipe must come before all options: `{name} {command.name} --option value ...`.")
     return command
 
 

@@ -32,7 +32,9 @@ class TaskOptions:
     """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
     workers: OptionalInt = None
     """Tasks at a time (default: one for each accelerator if that is what they need, or else one)."""
-    engine: Literal["local", "slurm", "ray"] | None = None
+    engine: Annotated[
+        Literal["local", "slurm", "ray"] | None, arg(metavar="{local,slurm,ray}", help_behavior_hint="")
+    ] = None
     """Have an executor of datatrove do the tasks: here, as a Slurm array, or on a Ray cluster (default: processes of
     our own here, each started again when it dies)."""
     engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
@@ -58,8 +60,8 @@ class TaskOptions:
         with progress_bar(show_progress, "tasks", total=self.tasks) as bar:
             Workers(words, list(map(as_line, commands)), lambda answer: bar.update(1)).run(range(self.tasks))
 
-    def run_on_engine(self, command: TaskCommand, output: str, unfinished: Callable[[], Sequence[int]]) -> bool:
-        """Has the engine do what is left, and tells whether all is done, which a queue leaves open."""
+    def run_on_engine(self, command: TaskCommand, output: str, unfinished: Callable[[], Sequence[int]]) -> None:
+        """Has the engine do what is left, or put it into its queue."""
         from vanilla_transformer.numbered_tasks.engines import run_on_engine
         from vanilla_transformer.numbered_tasks.folder import TaskError
 
@@ -70,10 +72,8 @@ class TaskOptions:
             run_on_engine(self.engine, do, numbers, output, self.workers or 1, self.engine_options)
         if self.engine == "slurm":
             print(f"{len(numbers):,} of {self.tasks:,} tasks are in the queue.", file=sys.stderr)
-            return not numbers
-        if missing := unfinished():
+        elif missing := unfinished():
             raise TaskError(f"{len(missing):,} tasks in {output} are not done: give the same command again.")
-        return True
 
 
 @dataclass(frozen=True)

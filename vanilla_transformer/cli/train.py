@@ -17,7 +17,8 @@ from vanilla_transformer.data.locations import may_have_columns
 from vanilla_transformer.recipe.schema import Recipe, load_recipe, shipped_recipes
 
 
-def _recipe_help() -> str:
+def recipe_help() -> str:
+    """What to say of the argument that names a recipe."""
     names = ", ".join(sorted(shipped_recipes()))
     return f"A built-in recipe ({names}) or a YAML file; must come before all options."
 
@@ -44,8 +45,8 @@ _METAVARS = {
 }
 
 
-def _option_groups() -> dict[str, type]:
-    """A dataclass for each group of options of the command line, with the fields of the recipe, help and defaults."""
+def recipe_options() -> dict[str, tuple[str, Any, Any]]:
+    """The fields of the recipe as options of the command line, each with its type, help and default."""
     [body] = ast.parse(inspect.getsource(Recipe)).body
     assert isinstance(body, ast.ClassDef)
     help_of = {
@@ -56,16 +57,24 @@ def _option_groups() -> dict[str, type]:
         and isinstance(doc.value, ast.Constant)
         and isinstance(doc.value.value, str)
     }
-    group_of = {field: group for group, fields in _GROUPS.items() for field in fields}
-    fields: dict[str, list[Any]] = {group: [] for group in _GROUPS}
-    group = next(iter(_GROUPS))
+    options = {}
     for field in dataclasses.fields(Recipe):
-        group = group_of.get(field.name, group)
         settings = arg(
             help=help_of[field.name], metavar=_metavar(field.name, field.type), help_behavior_hint=_default_in_words
         )
         option: Any = Annotated[field.type, settings]
-        fields[group].append((field.name, option, dataclasses.field(default=field.default)))
+        options[field.name] = field.name, option, dataclasses.field(default=field.default)
+    return options
+
+
+def _option_groups() -> dict[str, type]:
+    """A dataclass for each group of options of the command line."""
+    group_of = {field: group for group, fields in _GROUPS.items() for field in fields}
+    fields: dict[str, list[Any]] = {group: [] for group in _GROUPS}
+    group = next(iter(_GROUPS))
+    for name, option in recipe_options().items():
+        group = group_of.get(name, group)
+        fields[group].append(option)
     return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items()}
 
 
@@ -99,7 +108,7 @@ class Train:
     `accelerate launch -m vanilla_transformer train ...`.
     """
 
-    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=_recipe_help(), help_behavior_hint="")] = None
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
     dry_run: Flag = False
     """Start all processes, prepare the data, print what each would do in its next steps, and exit."""
     options: Annotated[_Options, arg(name="")] = _Options()

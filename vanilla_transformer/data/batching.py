@@ -1,6 +1,5 @@
 """Section 5.1: batches of rows of about equal length, with a budget of tokens."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,15 +72,10 @@ class StepPlan:
         self.batch_budget = batch_tokens // batches_per_step
         self.seed = seed
 
-    def over(self, *lengths: Lengths) -> "StepPlan":
-        """Return the same plan for rows of other lengths."""
-        plan = copy.copy(self)
-        plan.lengths = lengths
-        return plan
-
-    def epoch(self, epoch: int) -> list[Step]:
-        """Return the steps of an epoch, every row in one of them."""
-        random = np.random.default_rng([self.seed, epoch])
+    def epoch(self, epoch: int, part: int = 0) -> list[Step]:
+        """Return the steps of an epoch, or of the part of one that these rows are: every row is in one of them."""
+        sequence = np.random.SeedSequence([self.seed, epoch], spawn_key=(0, part) if part else ())
+        random = np.random.default_rng(sequence)
         order, runs = _sorted_by_length(self.lengths, self.items, random)
         bounds, items = _cut(runs, self.batch_budget)
         batches = [order[start:end] for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
@@ -172,7 +166,9 @@ def _sorted_by_length(lengths: Sequence[Lengths], items: Items, random: np.rando
     firsts = order[starts]
     counts = np.diff(np.append(starts, count))
     sources, targets = source_lengths[firsts].tolist(), target_lengths[firsts].tolist()
-    return order, _Runs(counts.tolist(), sources, targets, items(*(side[firsts] for side in lengths)).tolist())
+    return order, _Runs(
+        counts.tolist(), sources, targets, items(*(side[firsts].astype(np.int64) for side in lengths)).tolist()
+    )
 
 
 def _run_starts(keys: NDArray[np.uint64], free_bits: int) -> NDArray[np.int64]:

@@ -37,6 +37,8 @@ class CorpusLocation:
 
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Tell what the words for a corpus mean that a form is to be read from."""
+    if corpus.prepared is not None:
+        raise CorpusError(f"{corpus} is in tokens, which can be learned from and nothing else: give its text")
     location = replace(_locate(corpus, form), form=form, wanted=corpus.wanted(form))
     if location.kind in ("lines", "built-in") and any(location.wanted):
         raise CorpusError(f"{location} has no named columns: leave the names out")
@@ -73,7 +75,8 @@ def _locate_conll(path: str) -> CorpusLocation:
 def may_have_columns(corpus: CorpusSpec) -> bool:
     """Tell whether a corpus is a table or a dataset by the words for it, without looking whether it is there."""
     name = corpus.parts[0]
-    return len(corpus.parts) == 1 and (name.partition(":")[0] != BUILT_IN or os.path.exists(name))
+    is_built_in = name.partition(":")[0] == BUILT_IN and not os.path.exists(name)
+    return len(corpus.parts) == 1 and not is_built_in and corpus.prepared is None
 
 
 def _locate_one(source: str, form: TextForm) -> CorpusLocation:

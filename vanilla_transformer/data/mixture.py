@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.preparation import Ids, PreparationReport, PreparedCorpus
+from vanilla_transformer.data.preparation import PreparationReport, PreparedCorpus, Rows, rows_of_several
 from vanilla_transformer.fingerprints import fingerprint_settings
 
 # An epoch is planned in memory: about 30 bytes a pair, and 16 more where a share is drawn anew in each.
@@ -61,17 +61,12 @@ class MixedCorpus(PreparedCorpus):
             return self
         return MixedCorpus(self.parts, self._weights, seed=self._seed, epoch=epoch)
 
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Return the ids of the rows at `indices`, by column."""
         pairs = self._pairs[np.asarray(indices, dtype=np.int64)]
-        owners = np.searchsorted(self._starts, pairs, side="right") - 1
-        found: dict[str, list[Ids]] = {name: [None] * len(pairs) for name in self.lengths}  # type: ignore[list-item]
-        for number in np.unique(owners).tolist():
-            places = np.flatnonzero(owners == number)
-            for name, column in self.parts[number].rows(pairs[places] - self._starts[number]).items():
-                for place, ids in zip(places.tolist(), column, strict=True):
-                    found[name][place] = ids
-        return found
+        if not len(pairs):
+            return {name: [] for name in self.lengths}
+        return rows_of_several(self.parts, self._starts[:-1], pairs)
 
 
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:

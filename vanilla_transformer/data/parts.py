@@ -1,10 +1,10 @@
-"""Inputs of a translation cut into parts that can be read by themselves, each from its size and its number alone."""
+"""Files cut into parts that can be read by themselves, each from its size and its number alone."""
 
 import hashlib
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, read_lines
@@ -36,26 +36,52 @@ def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
     Raises:
         PartsError: A part would have to begin and end within what has to be read as a whole.
     """
-    wholes = [whole for path in inputs for whole in _wholes(path)]
-    starts = list(itertools.accumulate((size for _, size in wholes), initial=0))
+    wholes = [whole for path in inputs for whole in wholes_of(path)]
+    pieces, sizes = [piece for piece, _ in wholes], [size for _, size in wholes]
+    divisible = [piece.kind == "plain" for piece in pieces]
+    parts = divide(sizes, divisible, tasks, lambda index: cannot_be_cut(pieces[index], tasks))
+    return [
+        [
+            replace(pieces[index], start=start, end=end) if divisible[index] else pieces[index]
+            for index, start, end in part
+        ]
+        for part in parts
+    ]
+
+
+def divide(
+    sizes: Sequence[int], divisible: Sequence[bool], tasks: int, refusal: Callable[[int], str]
+) -> list[list[tuple[int, int, int]]]:
+    """Which of several wholes, and from where to where, make each of `tasks` parts of about equal size.
+
+    Args:
+        sizes: Of the wholes.
+        divisible: Which of them may be cut.
+        refusal: What to say where another one, by its number, would have to be.
+
+    Raises:
+        PartsError: One that may not be cut would have to be.
+    """
+    starts = list(itertools.accumulate(sizes, initial=0))
     borders = [starts[-1] * number // tasks for number in range(tasks + 1)]
-    parts: list[list[Piece]] = [[] for _ in range(tasks)]
-    for (piece, size), first in zip(wholes, starts, strict=False):
-        if piece.kind != "plain":
-            parts[min(bisect_right(borders, first + size / 2), tasks) - 1].append(piece)
+    parts: list[list[tuple[int, int, int]]] = [[] for _ in range(tasks)]
+    for index, (size, first) in enumerate(zip(sizes, starts, strict=False)):
+        if not divisible[index]:
+            parts[min(bisect_right(borders, first + size / 2), tasks) - 1].append((index, 0, size))
             continue
         for number in range(bisect_right(borders, first) - 1, bisect_left(borders, first + size)):
             start, end = max(borders[number], first), min(borders[number + 1], first + size)
             if start < end:
-                parts[number].append(Piece(piece.path, start - first, end - first, "plain"))
+                parts[number].append((index, start - first, end - first))
     for number, part in enumerate(parts):
         around = bisect_right(starts, borders[number]) - 1
-        if not part and around < len(wholes) and wholes[around][0].kind != "plain":
-            raise PartsError(_cannot_be_cut(wholes[around][0], tasks))
+        if not part and around < len(sizes) and not divisible[around]:
+            raise PartsError(refusal(around))
     return parts
 
 
-def _cannot_be_cut(piece: Piece, tasks: int) -> str:
+def cannot_be_cut(piece: Piece, tasks: int) -> str:
+    """Why a piece cannot be cut for so many tasks, and what to do."""
     if piece.kind == "gzip":
         return (
             f"For {tasks} tasks {piece.path} would have to be cut, and a .gz file can be read from its start alone: "
@@ -67,14 +93,14 @@ def _cannot_be_cut(piece: Piece, tasks: int) -> str:
     )
 
 
-def _wholes(path: str) -> Iterator[tuple[Piece, int]]:
+def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
     """What an input is made of, with the size of each in bytes."""
     filesystem, name = filesystem_of(path)
     if not filesystem.isfile(name):
         raise CorpusError(f"{path} does not exist, or is no file")
     size = int(filesystem.size(name))
     if path.endswith(".parquet"):
-        metadata = _parquet(path).metadata
+        metadata = open_parquet(path).metadata
         for number in range(metadata.num_row_groups):
             yield Piece(path, number, number + 1, "parquet"), metadata.row_group(number).total_byte_size
     elif path.endswith(".gz"):
@@ -138,13 +164,14 @@ def _first_line(file: BinaryIO, start: int) -> int:
 
 
 def _column(piece: Piece, column: str | None) -> Iterator[str]:
-    parquet = _parquet(piece.path)
+    parquet = open_parquet(piece.path)
     column = _text_column(piece.path, parquet.schema_arrow, column)
     for value in parquet.read_row_group(piece.start, columns=[column]).column(column).to_pylist():
         yield value or ""
 
 
-def _parquet(path: str) -> Any:
+def open_parquet(path: str) -> Any:
+    """A Parquet file, wherever it lies."""
     import pyarrow
     import pyarrow.parquet
 

@@ -5,7 +5,7 @@ import json
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -92,23 +92,69 @@ class PreparationReport:
         )
 
 
-class PreparedCorpus(ABC):
-    """Rows of token ids in named columns, by position.
+@dataclass(frozen=True)
+class EpochPart:
+    """Rows of an epoch that are planned together.
 
     Attributes:
-        lengths: Ids of each row, by column and in the order of the columns; those that end a sentence count.
+        number: Its place among the parts of the epoch.
+        corpus: The rows.
+        before: Share of the epoch's rows that are in the parts before it; `share` is its own.
+    """
+
+    number: int
+    corpus: "PreparedCorpus"
+    before: float = 0.0
+    share: float = 1.0
+
+
+class TrainingCorpus(ABC):
+    """Rows of token ids to learn from, which each epoch brings in one part or several.
+
+    Attributes:
         report: What was kept and what was dropped.
         tokens: A hash of all ids in their order: another one whenever a model would learn from anything else.
         texts: A hash of the text that they are of, for each corpus of a mixture.
     """
 
-    lengths: dict[str, NDArray[np.int32]]
     report: PreparationReport
     tokens: str
     texts: tuple[str, ...]
 
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows in an epoch."""
+
+    @property
+    @abstractmethod
+    def token_counts(self) -> tuple[int, ...]:
+        """The ids in an epoch, for each column."""
+
+    @abstractmethod
+    def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
+        """Yield the parts of an epoch in their order, from the `first` on."""
+
+    @abstractmethod
+    def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
+        """Yield the lengths of all rows by column, of some rows at a time."""
+
+
+class PreparedCorpus(TrainingCorpus):
+    """Rows of token ids in named columns, by position.
+
+    Attributes:
+        lengths: Ids of each row, by column and in the order of the columns; those that end a sentence count.
+    """
+
+    lengths: Mapping[str, Lengths]
+
     def __len__(self) -> int:
         return len(next(iter(self.lengths.values())))
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """The ids of all rows, for each column."""
+        return tuple(int(lengths.sum(dtype=np.int64)) for lengths in self.lengths.values())
 
     @abstractmethod
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
@@ -117,6 +163,19 @@ class PreparedCorpus(ABC):
     def of_epoch(self, epoch: int) -> "PreparedCorpus":
         """Return the rows of an epoch: these, in each epoch, but for a mixture that draws some of them."""
         return self
+
+    def row_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers by which rows at `indices` are known, whatever part of a corpus they are read from."""
+        return indices
+
+    def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
+        """Yield all rows as one part."""
+        if first == 0:
+            yield EpochPart(0, self.of_epoch(epoch))
+
+    def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
+        """Yield the lengths of all rows at once."""
+        yield tuple(self.lengths.values())
 
 
 class StoredCorpus(PreparedCorpus):
@@ -133,25 +192,31 @@ class StoredCorpus(PreparedCorpus):
             raise CorpusError(f"{directory} holds no corpus in tokens that this version can read: prepare it again")
         self.report = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
         self.tokens, self.texts = report["tokens"], (report["text"],)
-        reader = pa.ipc.open_file(pa.memory_map(str(directory / TOKENS_FILE)))
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        self._columns = {
-            name: [_Column.from_arrow(batch.column(name)) for batch in batches] for name in reader.schema.names
-        }
-        self._ends = np.cumsum([batch.num_rows for batch in batches])
-        self.lengths = {name: _lengths(parts) for name, parts in self._columns.items()}
+        self._file = TokenFile(directory / TOKENS_FILE)
+        self.lengths = self._file.lengths()
 
     def __reduce__(self) -> tuple[type["StoredCorpus"], tuple[Path]]:
         # Another process maps the file again, instead of getting a copy of it.
         return StoredCorpus, (self.directory,)
 
-    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Return the ids of the rows at `indices`, by column, as views of the file."""
-        positions = np.asarray(indices, dtype=np.int64)
-        batches = np.searchsorted(self._ends, positions, side="right")
-        offsets = positions - np.concatenate(([0], self._ends))[batches]
-        places = list(zip(batches.tolist(), offsets.tolist(), strict=True))
-        return {name: [parts[batch].row(offset) for batch, offset in places] for name, parts in self._columns.items()}
+        return self._file.rows(indices)
+
+
+def rows_of_several(
+    parts: Sequence["PreparedCorpus | TokenFile"], starts: NDArray[np.int64], positions: NDArray[np.int64]
+) -> Rows:
+    """Return rows of several corpora by their positions in all, where each begins at the one of its `starts`."""
+    owners = np.searchsorted(starts, positions, side="right") - 1
+    found: dict[str, list[Ids]] = {}
+    for number in np.unique(owners).tolist():
+        places = np.flatnonzero(owners == number)
+        for name, column in parts[number].rows(positions[places] - starts[number]).items():
+            all_rows = found.setdefault(name, [None] * len(positions))  # type: ignore[list-item]
+            for place, ids in zip(places.tolist(), column, strict=True):
+                all_rows[place] = ids
+    return found
 
 
 def prepare_corpus(
@@ -181,7 +246,7 @@ def prepare_corpus(
     """
     directory = Path(directory)
     stream = corpus if isinstance(corpus, TextStream) else stream_of(corpus, form=task.form)
-    settings = _settings(tokenizer, task, max_length)
+    settings = settings_fingerprint(tokenizer, task, max_length)
     there = _what_is_there(directory)
     if there is None or there["settings"] != settings or not is_same_text(stream, there["stamp"], there["text"]):
         made = _write_tokens(stream, tokenizer, task, max_length, directory, progress)
@@ -205,8 +270,36 @@ class _Column(NamedTuple):
         return self.ids[self.bounds[offset] : self.bounds[offset + 1]]
 
 
-def _lengths(parts: Sequence[_Column]) -> NDArray[np.int32]:
-    return np.concatenate([np.diff(part.bounds) for part in parts])
+class TokenFile:
+    """Rows of ids in named columns, in an Arrow file that is memory-mapped."""
+
+    def __init__(self, path: Path) -> None:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        self._columns = {
+            name: [_Column.from_arrow(batch.column(name)) for batch in batches] for name in reader.schema.names
+        }
+        self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
+        self.id = (reader.schema.metadata or {}).get(b"id", b"").decode()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def lengths(self) -> dict[str, NDArray[np.int32]]:
+        """Return how many ids each row has, by column."""
+        empty = np.zeros(0, dtype=np.int32)
+        return {
+            name: np.concatenate([empty, *(np.diff(part.bounds) for part in parts)])
+            for name, parts in self._columns.items()
+        }
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
+        """Return the ids of the rows at `indices`, by column, as views of the file."""
+        positions = np.asarray(indices, dtype=np.int64)
+        batches = np.searchsorted(self._ends, positions, side="right")
+        offsets = positions - np.concatenate(([0], self._ends))[batches]
+        places = list(zip(batches.tolist(), offsets.tolist(), strict=True))
+        return {name: [parts[batch].row(offset) for batch, offset in places] for name, parts in self._columns.items()}
 
 
 def _what_is_there(directory: Path) -> dict[str, Any] | None:
@@ -214,12 +307,9 @@ def _what_is_there(directory: Path) -> dict[str, Any] | None:
     try:
         report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
         counts = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
-        with pa.memory_map(str(directory / TOKENS_FILE)) as file:
-            reader = pa.ipc.open_file(file)
-            metadata = reader.schema.metadata or {}
-            rows = sum(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
-        is_its_own = report["id"] == metadata.get(b"id", b"").decode() and counts.kept == rows
-        is_sound = counts.is_sound and {"settings", "text", "tokens", "stamp"} <= report.keys() and rows > 0
+        tokens = TokenFile(directory / TOKENS_FILE)
+        is_its_own = report["id"] == tokens.id and counts.kept == len(tokens) > 0
+        is_sound = counts.is_sound and {"settings", "text", "tokens", "stamp"} <= report.keys()
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return report if is_its_own and is_sound else None
@@ -230,7 +320,7 @@ def _write_report(directory: Path, report: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def _settings(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int) -> str:
+def settings_fingerprint(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int) -> str:
     """Hash all but the text that the tokens depend on."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
@@ -302,13 +392,7 @@ def _write_tokens(
     progress: bool,
 ) -> dict[str, Any]:
     """Write the ids of the rows that are neither empty nor too long; return what the report says of the text."""
-    # Half or a quarter of what 64 bits would take.
-    kind = pa.list_(pa.uint16() if task.ids(tokenizer) <= 1 << 16 else pa.uint32())
     name = secrets.token_hex(8)
-    schema = pa.schema([(column, kind) for column in task.columns], metadata={"id": name})
-    text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
-    longest = _longest_text(tokenizer, max_length)
-    required = [number for number, column in enumerate(task.form.columns) if not column.optional]
     directory.mkdir(parents=True, exist_ok=True)
     with (
         atomic_write(directory / TOKENS_FILE) as temporary,
@@ -320,29 +404,62 @@ def _write_tokens(
             disable=None if progress else True,
         ) as bar,
     ):
-        with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            for table in stream.tables():
-                text.update(table)
-                texts = zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True)
-                full = [row for row in texts if all(row[number].strip() for number in required)]
-                fitting = [row for row in full if max(map(len, row)) <= longest]
-                short = _short_enough(_encoded(fitting, tokenizer, task), max_length)
-                if short:
-                    columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
-                    writer.write_batch(pa.record_batch(columns, schema))
-                    written = map(_Column.from_arrow, columns)
-                    tokens.add((column.ids.data, np.diff(column.bounds).astype(np.int64)) for column in written)
-                read += table.num_rows
-                kept += len(short)
-                empty += table.num_rows - len(full)
-                bar.update(table.num_rows)
-        report = PreparationReport(read, kept, empty, read - empty - kept)
-        if not kept:
-            raise CorpusError(
-                f"none of {read:,} {task.form.unit} is left: {empty:,} {task.form.empty} and "
-                f"{report.dropped_too_long:,} of more than {max_length} tokens"
-            )
-    return {"id": name, "text": text.hexdigest(), "tokens": tokens.hexdigest(), **asdict(report)}
+        made = write_token_file(stream.tables(), temporary, name, tokenizer, task, max_length, bar.update)
+        counts = {field: made[field] for field in PreparationReport.__dataclass_fields__}
+        refuse_nothing(PreparationReport(**counts), task.form, max_length)
+    return {"id": name, **made}
+
+
+def write_token_file(
+    tables: Iterable[pa.Table],
+    path: Path,
+    name: str,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Encoder,
+    max_length: int,
+    progress: Callable[[int], object] = lambda rows: None,
+) -> dict[str, Any]:
+    """Write the ids of the rows that are neither empty nor too long; return hashes of text and ids, and the counts.
+
+    Args:
+        tables: The text.
+        path: Where to write.
+        name: What the file holds as its id.
+        progress: Called with the rows of each table.
+    """
+    # Half or a quarter of what 64 bits would take.
+    kind = pa.list_(pa.uint16() if task.ids(tokenizer) <= 1 << 16 else pa.uint32())
+    schema = pa.schema([(column, kind) for column in task.columns], metadata={"id": name})
+    text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
+    longest = _longest_text(tokenizer, max_length)
+    required = [number for number, column in enumerate(task.form.columns) if not column.optional]
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for table in tables:
+            text.update(table)
+            texts = zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True)
+            full = [row for row in texts if all(row[number].strip() for number in required)]
+            fitting = [row for row in full if max(map(len, row)) <= longest]
+            short = _short_enough(_encoded(fitting, tokenizer, task), max_length)
+            if short:
+                columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
+                writer.write_batch(pa.record_batch(columns, schema))
+                written = map(_Column.from_arrow, columns)
+                tokens.add((column.ids.data, np.diff(column.bounds).astype(np.int64)) for column in written)
+            read += table.num_rows
+            kept += len(short)
+            empty += table.num_rows - len(full)
+            progress(table.num_rows)
+    report = PreparationReport(read, kept, empty, read - empty - kept)
+    return {"text": text.hexdigest(), "tokens": tokens.hexdigest(), **asdict(report)}
+
+
+def refuse_nothing(report: PreparationReport, form: TextForm, max_length: int) -> None:
+    """Raise CorpusError where no row is left."""
+    if not report.kept:
+        raise CorpusError(
+            f"none of {report.read:,} {form.unit} is left: {report.dropped_empty:,} {form.empty} and "
+            f"{report.dropped_too_long:,} of more than {max_length} tokens"
+        )
 
 
 def _longest_text(tokenizer: PreTrainedTokenizerFast, max_length: int) -> float:

@@ -11,6 +11,7 @@ from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
+PREPARED = "prepared:"
 SETTINGS = ("weight", *COLUMN_SETTINGS, "streaming")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -44,6 +45,13 @@ class CorpusSpec:
             if setting not in known and getattr(self, setting) is not None:
                 raise CorpusError(f"{self}: {form.unit} have no {setting}, but {' and '.join(known)}")
         return tuple(getattr(self, setting) for setting in known)
+
+    @property
+    def prepared(self) -> str | None:
+        """The directory or URL of a corpus that is in tokens already, None for others; a file of the name wins."""
+        first = self.parts[0]
+        is_prepared = len(self.parts) == 1 and first.startswith(PREPARED) and not os.path.exists(first)
+        return first.removeprefix(PREPARED) if is_prepared else None
 
     def to_words(self) -> list[str]:
         """The words on a command line that mean this corpus."""

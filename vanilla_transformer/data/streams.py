@@ -1,9 +1,10 @@
 """Text in tables, one after the other: a corpus is gone through, and never held whole."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,10 +55,14 @@ def column_tables(
     dataset: Dataset | IterableDataset, columns: Columns, name: str, form: TextForm = PAIRS
 ) -> Iterator[pa.Table]:
     """Yield `columns` of a dataset under the names of the form, an empty text for a null."""
-    features = dataset.features or {}
-    classes = {column: one.names for column, one in features.items() if isinstance(one, ClassLabel)}
+    classes = class_names(dataset.features or {})
     for table in dataset.with_format("arrow").iter(ROWS_PER_TABLE):
-        yield _text_columns(table, columns, name, form, classes)
+        yield text_columns(table, columns, name, form, classes)
+
+
+def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that has some."""
+    return {column: one.names for column, one in features.items() if isinstance(one, ClassLabel)}
 
 
 def find_columns(
@@ -65,10 +70,15 @@ def find_columns(
 ) -> tuple[Columns, Features]:
     """Decide which columns of a dataset are those of a form, and return all with their types; see `choose_columns`."""
     features = dataset.features or _features_of_first_row(dataset, name, form)
+    return columns_of(features, wanted, name, form), features
+
+
+def columns_of(features: Features, wanted: Wanted, name: str, form: TextForm) -> Columns:
+    """Decide which columns of those types are those of a form; see `choose_columns`."""
     translation = features.get("translation")
     languages = translation.languages if isinstance(translation, Translation) else translation
     names = list(languages) if isinstance(languages, list | tuple | dict) else []
-    return choose_columns(list(features), names, wanted, name, form), features
+    return choose_columns(list(features), names, wanted, name, form)
 
 
 def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table]:
@@ -116,9 +126,10 @@ def _features_of_first_row(dataset: IterableDataset, name: str, form: TextForm) 
     return Features.from_arrow_schema(table.schema)
 
 
-def _text_columns(
+def text_columns(
     table: pa.Table, columns: Columns, name: str, form: TextForm, classes: dict[str, list[str]]
 ) -> pa.Table:
+    """Return `columns` of a table under the names of the form, an empty text for a null."""
     texts = []
     for column, chosen in zip(form.columns, columns.names, strict=True):
         if chosen is None or (column.optional and chosen not in table.column_names):

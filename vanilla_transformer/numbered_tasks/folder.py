@@ -33,10 +33,9 @@ class TaskFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What a file of JSON says, None where there is none."""
+        content = self.read_bytes(name)
         try:
-            return json.loads(self._filesystem.cat_file(self._at(name)))
-        except FileNotFoundError:
-            return None
+            return None if content is None else json.loads(content)
         except ValueError as error:
             raise TaskError(f"{self.url}/{name} is damaged: delete it, and give the same command again.") from error
 
@@ -61,6 +60,39 @@ class TaskFolder:
             os.replace(beside, self._at(name))
         finally:
             Path(beside).unlink(missing_ok=True)
+
+    def put_first(self, file: Path, name: str) -> None:
+        """Copies a file into the folder unless there is one of that name: the first to be there stays."""
+        if self.size(name) is not None:
+            return
+        if not isinstance(self._filesystem, LocalFileSystem):
+            self.put(file, name)
+            return
+        beside = f"{secrets.token_hex(4)}.tmp"
+        self.put(file, beside)
+        try:
+            os.link(self._at(beside), self._at(name))
+        except FileExistsError:
+            pass
+        except OSError:  # A file system without links.
+            os.replace(self._at(beside), self._at(name))
+        finally:
+            Path(self._at(beside)).unlink(missing_ok=True)
+
+    def get(self, name: str, file: Path) -> None:
+        """Copies a file of the folder to this disk."""
+        self._filesystem.get_file(self._at(name), str(file))
+
+    def local(self, name: str) -> Path | None:
+        """Where a file of the folder lies on this disk, None where the folder lies elsewhere."""
+        return Path(self._at(name)) if isinstance(self._filesystem, LocalFileSystem) else None
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """What a file holds, None where there is none."""
+        try:
+            return self._filesystem.cat_file(self._at(name))
+        except FileNotFoundError:
+            return None
 
     def open(self, name: str) -> Any:
         """A file of the folder to read bytes from."""

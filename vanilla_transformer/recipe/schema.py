@@ -54,10 +54,10 @@ class Recipe:
     task: str = "translation"
     """Task to train for."""
     train: CorporaOption = ()
-    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or
-    `cmudict:train`. Separate several corpora by `+`; `weight=0.7` after a corpus sets its share of an epoch,
-    oversampling small ones. Each may be followed by `source_column=en target_column=de`, and by `streaming=true`,
-    which keeps no copy of the text."""
+    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id,
+    `cmudict:train`, or `prepared:DIR` made by `prepare`. Separate several corpora by `+`; `weight=0.7` after a corpus
+    sets its share of an epoch, oversampling small ones. Each may be followed by `source_column=en target_column=de`,
+    and by `streaming=true`, which keeps no copy of the text."""
     dev: CorporaOption = ()
     """Held-out data for the loss during training, in any form accepted by `train`."""
     test: CorporaOption = ()
@@ -74,6 +74,8 @@ class Recipe:
     """Column of the label or, in CoNLL files, of the tags."""
     labels: tuple[str, ...] | None = None
     """Labels in the order of their ids; by default those of `train`, sorted."""
+    part_pairs: int = 40_000_000
+    """Most pairs planned together where a prepared corpus comes in several shards: bounds the memory of planning."""
     max_length: int = 256
     """Skip pairs, or other rows, with more tokens than this on either side; their number is reported."""
 
@@ -216,7 +218,7 @@ class Recipe:
 
 _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"), (1, math.inf)),
-    **dict.fromkeys(("max_length", "batch_tokens", "batches_per_step", "warmup_steps"), (1, math.inf)),
+    **dict.fromkeys(("max_length", "part_pairs", "batch_tokens", "batches_per_step", "warmup_steps"), (1, math.inf)),
     "max_steps": (1, 10**15),  # Python counts no further than a machine's word, and no run so far.
     **dict.fromkeys(("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps"), (1, math.inf)),
     "attention_window": (1, math.inf),

@@ -11,7 +11,7 @@ from vanilla_transformer.analysis.devices import describe_device
 from vanilla_transformer.checkpointing.sharded import is_sharded
 from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
 from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
-from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.data.preparation import TrainingCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
@@ -55,12 +55,16 @@ def _position(context: RunContext) -> Progress:
     return checkpoint.progress() if checkpoint is not None else Progress()
 
 
-def _steps_from(position: Progress, corpus: PreparedCorpus, recipe: ResolvedRecipe) -> Iterator[tuple[StepPlan, Step]]:
-    """The steps that come, each with the plan of its epoch."""
+def _steps_from(position: Progress, corpus: TrainingCorpus, recipe: ResolvedRecipe) -> Iterator[tuple[StepPlan, Step]]:
+    """The steps that come, each with the plan of its part of an epoch."""
+    first, done = position.part, position.step_in_part
     for epoch in count(position.epoch):
-        plan = make_plan(corpus.of_epoch(epoch), recipe)
-        for step in plan.epoch(epoch)[position.step_in_epoch if epoch == position.epoch else 0 :]:
-            yield plan, step
+        for part in corpus.epoch_parts(epoch, first):
+            plan = make_plan(part.corpus, recipe)
+            for step in plan.epoch(epoch, part.number)[done:]:
+                yield plan, step
+            done = 0
+        first = 0
 
 
 def _overview(

@@ -119,9 +119,13 @@ def _summarise(
     averaged: list[int],
     scores: dict[str, list[Score]],
 ) -> Summary:
-    corpus, task, lengths = inputs.train, get_task(recipe.task), inputs.train.lengths.values()
-    epochs = progress.target_tokens / int(task.items(*lengths).sum(dtype=np.int64))
-    flops = epochs * task.training_flops(model.config, *lengths)
+    corpus, task = inputs.train, get_task(recipe.task)
+    items, flops_of_epoch = 0, 0.0
+    for lengths in corpus.all_lengths():
+        items += int(task.items(*lengths).sum(dtype=np.int64))
+        flops_of_epoch += task.training_flops(model.config, *lengths)
+    epochs = progress.target_tokens / items
+    flops = epochs * flops_of_epoch
     memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
     peak = device_peak(model.device, recipe.precision)
     peak_of_all = peak.flops_per_second * progress.processes

@@ -1,8 +1,10 @@
 """What a run starts from: the corpora, the tokenizer and the corpora in tokens."""
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,40 +13,40 @@ import pyarrow as pa
 
 from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints, remove_partial_files
-from vanilla_transformer.data.columns import BETWEEN_WORDS, TextForm
+from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus, row_place
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import (
     PreparedCorpus,
     TextHash,
+    TrainingCorpus,
     has_equal_sides,
     is_same_text,
     prepare_corpus,
+    settings_fingerprint,
     text_hash,
 )
+from vanilla_transformer.data.shards import Manifest, ShardedCorpus
 from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.streams import TextStream, sample_rows, stream_of
-from vanilla_transformer.data.tables import Row
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
-    count_long_words,
-    describe_long_words,
 )
-from vanilla_transformer.recipe.defaults import choose_vocab_size
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
-from vanilla_transformer.tasks import SpecialTokens, get_task
+from vanilla_transformer.numbered_tasks.folder import TaskFolder
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.vocabulary import (
+    MOST_ROWS_FOR_THE_VOCABULARY,
+    check_tokenizer,
+    learn_tokenizer,
+    load_shared_tokenizer,
+)
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-# Sub-words are counts: more sentences than this change hardly any of them.
-MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
-# How to get a tokenizer with these special tokens.
-_ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that does."}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Inputs:
 
     recipe: Recipe
     tokenizer: VanillaTransformerTokenizer
-    train: PreparedCorpus
+    train: TrainingCorpus
     dev: PreparedCorpus | None
     dev_text: "Dataset | None"
     test_text: "Dataset | None"
@@ -69,13 +71,24 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     if not recipe.train:
         raise RecipeError(f"There is nothing to learn from: give the {task.form.unit} as --train.")
     corpora, cache = recipe.corpora("train"), run.prepared / "text"
-    train = [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
+    url = prepared_place(corpora)
+    train = [] if url else [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
     held_out = {field: _read_held_out(recipe.corpora(field), task.form, cache) for field in ("dev", "test")}
     dev, test = ((None if one is None else one[0]) for one in held_out.values())
     streams = {field: [] if one is None else [one[1]] for field, one in held_out.items()}
-    recipe = task.complete(recipe, {"train": train, **streams})
-    tokenizer, train = _tokenizer(recipe, run, train, say)
-    prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
+    prepared: TrainingCorpus
+    if url:
+        sharded = _open_shards(url, recipe, run)
+        recipe = replace(recipe, labels=recipe.labels or sharded.manifest.labels)
+        recipe = task.complete(recipe, {"train": [], **streams})
+        tokenizer, prepared = _tokenizer_of_shards(url, sharded.manifest, recipe, run), sharded
+        languages = sharded.manifest.languages
+        say(f"train: {sharded.report.describe(task.form)}, prepared in {url}")
+    else:
+        recipe = task.complete(recipe, {"train": train, **streams})
+        tokenizer, train = _tokenizer(recipe, run, train, say)
+        prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
+        languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
     prepared_dev = None if dev is None else _prepare("dev", "dev", streams["dev"][0], tokenizer, recipe, run, say)
     texts = {
         "train": prepared.texts,
@@ -91,8 +104,61 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         dev=prepared_dev,
         dev_text=dev,
         test_text=test,
-        languages=corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None),
+        languages=languages,
     )
+
+
+def prepared_place(corpora: Corpora) -> str | None:
+    """Where the corpus lies that is in tokens already; None where there is text.
+
+    Raises:
+        RecipeError: It is one of several.
+    """
+    urls = [corpus.prepared for corpus in corpora if corpus.prepared is not None]
+    if urls and (len(corpora) > 1 or corpora[0].weight is not None):
+        raise RecipeError(
+            "A prepared corpus is learned from alone and without a weight: give all texts to one `prepare`."
+        )
+    return urls[0] if urls else None
+
+
+def _open_shards(url: str, recipe: Recipe, run: RunDirectory) -> ShardedCorpus:
+    """The corpus that is in tokens already; of one that does not lie here, copies are made for this run alone."""
+    place = fingerprint_settings(f"{os.path.abspath(run.path)} {url}")[:16]
+    copies = Path(tempfile.gettempdir(), f"vanilla-transformer-{place}")
+    return ShardedCorpus(url, seed=recipe.seed, part_pairs=recipe.part_pairs, copies=copies)
+
+
+def _tokenizer_of_shards(
+    url: str, manifest: Manifest, recipe: Recipe, run: RunDirectory
+) -> VanillaTransformerTokenizer:
+    """The tokenizer of a corpus that is in tokens already, which becomes the run's.
+
+    Raises:
+        RecipeError: The corpus was prepared otherwise than the recipe says.
+    """
+    tokenizer = load_shared_tokenizer(TaskFolder(url))
+    for name, prepared, asked in (
+        ("task", manifest.task, recipe.task),
+        ("max_length", manifest.max_length, recipe.max_length),
+        ("vocab_size", len(tokenizer), recipe.vocab_size or len(tokenizer)),
+    ):
+        if prepared != asked:
+            raise RecipeError(
+                f"{url} was prepared with {name} {prepared}, and the recipe has {asked}: give --"
+                f"{name.replace('_', '-')} {prepared}, or prepare it anew."
+            )
+    encoder = get_task(recipe.task).encoder(recipe)
+    own = load_own_tokenizer(recipe.tokenizer) if recipe.tokenizer is not None else tokenizer
+    if settings_fingerprint(own, encoder, recipe.max_length) != manifest.settings:
+        raise RecipeError(
+            f"{url} was prepared with another tokenizer{f' than {recipe.tokenizer}' if recipe.tokenizer else ''}, "
+            "with other labels or by another version: leave --tokenizer and --labels out, or prepare it anew."
+        )
+    there = load_own_tokenizer(run.path) if run.tokenizer_config.exists() else None
+    if there is None or settings_fingerprint(there, encoder, recipe.max_length) != manifest.settings:
+        _save_tokenizer(tokenizer, run)
+    return tokenizer
 
 
 def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
@@ -171,7 +237,7 @@ def _tokenizer(
         tokenizer = load_own_tokenizer(run.path)
     elif recipe.tokenizer is not None:
         tokenizer = load_own_tokenizer(recipe.tokenizer)
-        _check_tokenizer(tokenizer, recipe.tokenizer, get_task(recipe.task).special_tokens)
+        check_tokenizer(tokenizer, recipe.tokenizer, get_task(recipe.task).special_tokens)
         _save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
@@ -180,7 +246,7 @@ def _tokenizer(
         counts, sample = sample_rows(read, MOST_ROWS_FOR_THE_VOCABULARY)
         origin = [[stream.stamp, text.hexdigest()] for stream, text in zip(streams, hashes, strict=True)]
         streams = [replace(stream, rows=count) for stream, count in zip(streams, counts, strict=True)]
-        tokenizer = _learn_tokenizer(recipe, sum(counts), sample, say)
+        tokenizer = learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
         atomic_write_text(run.vocabulary, json.dumps(origin))
         _save_tokenizer(tokenizer, run)
@@ -213,72 +279,6 @@ def _hashed(stream: TextStream, text: TextHash) -> TextStream:
             yield table
 
     return replace(stream, tables=tables)
-
-
-def _check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: SpecialTokens) -> None:
-    """Refuses a tokenizer that does not begin and end texts as the model will, of which some could never stop.
-
-    Raises:
-        RecipeError: The ids of padding, start and end are others, or these stand elsewhere than they are to.
-    """
-    model = VanillaTransformerConfig()
-    wanted = [model.pad_token_id, model.bos_token_id, model.eos_token_id]
-    found = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
-    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    expected = [*wanted[1:2] * special.begins, *inner, *wanted[2:] * special.ends]
-    stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
-    if found != wanted or not stands_right:
-        places = [
-            *(["the start must begin each text"] * special.begins),
-            f"the end must {'' if special.ends else 'not '}end each sentence",
-        ]
-        raise RecipeError(
-            f"The tokenizer of {name} cannot be trained with: padding, start and end must have the ids "
-            f"{', '.join(map(str, wanted))}, here {', '.join(map(str, found))}, and {' and '.join(places)}. "
-            f"{_ADVICE.get(special, 'Leave --tokenizer out, and one that does is trained.')}"
-        )
-    if special.mask_token and "<mask>" not in tokenizer.get_vocab():
-        raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
-
-
-def _learn_tokenizer(
-    recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
-) -> VanillaTransformerTokenizer:
-    task = get_task(recipe.task)
-    if not sample:
-        raise CorpusError(f"{in_words(recipe.train)}: there are no {task.form.unit} in it")
-    vocab_size, sentences = choose_vocab_size(recipe, task, rows)
-    for sentence in sentences:
-        say(sentence)
-    if len(sample) < rows:
-        unit = task.form.unit
-        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, taken from all along them.")
-    if recipe.tokenizer_algorithm not in ("character", "presplit"):
-        long_words = count_long_words(_sentences(sample, recipe))
-        if long_words:
-            say(describe_long_words(long_words))
-    try:
-        return _learn(recipe, sample, vocab_size)
-    except ValueError as error:
-        available = getattr(error, "available", None)
-        if available is None or recipe.vocab_size is not None:
-            raise
-    say(f"The text gives no more than {available:,} entries, so the vocabulary has that size.")
-    return _learn(recipe, sample, available)
-
-
-def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
-    special, algorithm = asdict(get_task(recipe.task).special_tokens), recipe.tokenizer_algorithm
-    return VanillaTransformerTokenizer.train(_sentences(sample, recipe), vocab_size, algorithm=algorithm, **special)
-
-
-def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
-    task = get_task(recipe.task)
-    columns = [task.form.names.index(name) for name in task.vocabulary_columns(recipe)]
-    for start in range(0, len(sample), 1000):
-        for column in columns:
-            for row in sample[start : start + 1000]:
-                yield row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
 
 
 def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:

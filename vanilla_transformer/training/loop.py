@@ -27,7 +27,7 @@ from vanilla_transformer.checkpointing.store import (
 )
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
 from vanilla_transformer.data.batching import share
-from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.data.preparation import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
@@ -104,7 +104,7 @@ class TrainingLoop:
         self,
         recipe: ResolvedRecipe,
         accelerator: Accelerator,
-        corpus: PreparedCorpus,
+        corpus: TrainingCorpus,
         dev: PreparedCorpus | None,
         checkpoints: Path,
         logger: RunLogger,
@@ -118,7 +118,7 @@ class TrainingLoop:
         self.max_steps, self.save_steps = recipe.max_steps, recipe.save_steps
         self.eval_steps, self.log_steps = recipe.eval_steps, recipe.log_steps
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
-        self.plan, self.steps_in_epoch = make_plan(corpus, recipe), 0
+        self.epoch_done = 0.0
 
         keep_freed_memory()
         set_seed(recipe.seed)
@@ -173,9 +173,10 @@ class TrainingLoop:
         begun, processes = self.progress, self.progress.processes
         self.progress = checkpoint.progress()
         if self.progress.data != begun.data:
-            if self.progress.data != length_fingerprint(self.corpus):
+            corpus = self.corpus
+            if not isinstance(corpus, PreparedCorpus) or self.progress.data != length_fingerprint(corpus):
                 raise self._other_text("train")
-            if self.corpus.of_epoch(1) is not self.corpus:
+            if corpus.of_epoch(1) is not corpus:
                 raise OutputError(
                     f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the same "
                     "pairs in each epoch: end it with that version, or name another output directory."
@@ -231,18 +232,18 @@ class TrainingLoop:
     def _remaining_steps(self) -> Generator[LocalStep]:
         """Epoch after epoch, from the place where the run stands."""
         progress, device = self.progress, self.accelerator.device
-        position = DataPosition(
-            progress.epoch, progress.step_in_epoch, self.accelerator.process_index, self.accelerator.num_processes
-        )
-        steps = local_steps(self.plan, self.corpus, self.collate, position, pin=device.type == "cuda")
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        position = DataPosition(progress.epoch, progress.step_in_part, rank, processes, progress.part)
+        planned = partial(make_plan, recipe=self.recipe)
+        steps = local_steps(planned, self.corpus, self.collate, position, pin=device.type == "cuda")
         with closing(prefetch(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
             while not self.is_over:
                 asked = time.perf_counter()
                 step = next(ready)
                 self._waited += time.perf_counter() - asked
-                if step.epoch != progress.epoch:
-                    progress.epoch, progress.step_in_epoch = step.epoch, 0
-                self.steps_in_epoch = step.steps_in_epoch
+                if (step.epoch, step.part) != (progress.epoch, progress.part):
+                    progress.epoch, progress.part, progress.step_in_part = step.epoch, step.part, 0
+                self.epoch_done = step.epoch_done
                 yield step
 
     def _is_due(self, *intervals: int) -> bool:
@@ -275,7 +276,7 @@ class TrainingLoop:
 
     def _count(self, step: LocalStep) -> None:
         self.progress.step += 1
-        self.progress.step_in_epoch += 1
+        self.progress.step_in_part += 1
         self.progress.target_tokens += step.items
         self.progress.window_tokens += step.items
         self._real_tokens += step.real_tokens
@@ -371,7 +372,7 @@ class TrainingLoop:
         """Writes figures of this step to metrics.jsonl, the log and the trackers."""
         self._pass_time()
         progress = self.progress
-        epoch = progress.epoch + progress.step_in_epoch / self.steps_in_epoch
+        epoch = progress.epoch + self.epoch_done
         place = {"step": progress.step, "epoch": round(epoch, 4)}
         totals = {"target_tokens": progress.target_tokens, "seconds": round(progress.seconds, 3)}
         self.logger.log_metrics(

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.data.preparation import PreparedCorpus, Rows
+from vanilla_transformer.data.preparation import PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, get_task
 
@@ -21,12 +22,15 @@ class LocalStep:
     """One process's batches of a step.
 
     Attributes:
+        part: The part of the epoch that it is a step of.
+        epoch_done: Share of the epoch that is over after it.
         items: What the loss of the step is the mean over, in the batches of all processes.
         real_tokens: Tokens of this process's batches, without padding; `all_tokens` are those with it.
     """
 
     epoch: int
-    steps_in_epoch: int
+    part: int
+    epoch_done: float
     batches: list[Batch]
     items: int
     real_tokens: int
@@ -35,48 +39,52 @@ class LocalStep:
 
 @dataclass(frozen=True, slots=True)
 class DataPosition:
-    """Where in the data to begin, and as which of how many processes."""
+    """Where in the data to begin: after so many steps of a part of an epoch, as which of how many processes."""
 
     epoch: int
-    step_in_epoch: int
+    step_in_part: int
     rank: int = 0
     processes: int = 1
+    part: int = 0
 
 
 def local_steps(
-    plan: StepPlan,
-    corpus: PreparedCorpus,
+    make_plan: Callable[[PreparedCorpus], StepPlan],
+    corpus: TrainingCorpus,
     collate: Callable[[Rows, RowRandom], Batch],
     position: DataPosition,
     pin: bool,
 ) -> Iterator[LocalStep]:
-    """Gives the steps from a position on, epoch after epoch, without end.
+    """Gives the steps from a position on, part after part and epoch after epoch, without end.
 
     Args:
-        plan: The steps of each epoch.
-        corpus: The rows that the plan counts.
+        make_plan: Divides the rows of a part into steps.
+        corpus: The rows of all epochs.
         collate: Makes a batch of rows.
         position: Where to begin.
         pin: Puts the batches where an accelerator fetches them by itself, while the processor goes on.
     """
-    epoch, done = position.epoch, position.step_in_epoch
-    while True:
-        corpus_of_epoch = corpus.of_epoch(epoch)
-        plan_of_epoch = plan.over(*corpus_of_epoch.lengths.values())
-        steps = plan_of_epoch.epoch(epoch)
-        for index in range(done, len(steps)):
-            # The batches of an epoch are views of one array: a name for one of them here would keep all.
-            batches, tokens = [], []
-            for rows in share(steps[index], position.rank, position.processes):
-                batch = collate(corpus_of_epoch.rows(rows), RowRandom(plan.seed, epoch, rows))
-                batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
-                tokens.append(plan_of_epoch.real_and_all_tokens(rows))
-                del rows
-            real, padded = map(sum, zip(*tokens, strict=True))
-            yield LocalStep(epoch, len(steps), batches, steps[index].items, real, padded)
-        # Of a large corpus two epochs are too much to hold.
-        del corpus_of_epoch, plan_of_epoch, steps
-        epoch, done = epoch + 1, 0
+    first, done = position.part, position.step_in_part
+    for epoch in count(position.epoch):
+        for part in corpus.epoch_parts(epoch, first):
+            plan = make_plan(part.corpus)
+            steps = plan.epoch(epoch, part.number)
+            for index in range(done, len(steps)):
+                # The batches of an epoch are views of one array: a name for one of them here would keep all.
+                batches, tokens = [], []
+                for rows in share(steps[index], position.rank, position.processes):
+                    random = RowRandom(plan.seed, epoch, part.corpus.row_numbers(rows))
+                    batch = collate(part.corpus.rows(rows), random)
+                    batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
+                    tokens.append(plan.real_and_all_tokens(rows))
+                    del rows, random
+                real, padded = map(sum, zip(*tokens, strict=True))
+                over = part.before + part.share * ((index + 1) / len(steps))
+                yield LocalStep(epoch, part.number, over, batches, steps[index].items, real, padded)
+            # Of a large corpus two parts are too much to hold.
+            del part, plan, steps
+            done = 0
+        first = 0
 
 
 def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import numpy as np
 from accelerate import Accelerator
 
 from vanilla_transformer.data.preparation import PreparedCorpus
@@ -115,7 +114,7 @@ def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: R
     """Chooses what is still open, and says so."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
-        tokens=tuple(int(lengths.sum(dtype=np.int64)) for lengths in inputs.train.lengths.values()),
+        tokens=inputs.train.token_counts,
         vocab_size=len(inputs.tokenizer),
     )
     device = device_facts(accelerator.device, accelerator.num_processes)

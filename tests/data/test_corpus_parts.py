@@ -1,0 +1,109 @@
+"""Corpora in parts: each pair is in one of them, in order, whatever the corpus lies in."""
+
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vanilla_transformer.data import corpus_parts
+from vanilla_transformer.data.corpus_parts import CorpusPiece, align, corpus_identity, cut_corpora, read_pieces
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.parts import PartsError
+from vanilla_transformer.data.sources import CorpusSpec, parse_corpora
+
+
+def pairs_of(corpora, tasks, cache):
+    """The pairs of each part."""
+    return [
+        [(row["source"], row["target"]) for table in read_pieces(corpora, part, cache) for row in table.to_pylist()]
+        for part in cut_corpora(corpora, tasks, cache)
+    ]
+
+
+def lines_of(data):
+    """What a file holds, as a reader of lines sees it."""
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30),
+    ends=st.tuples(st.booleans(), st.booleans()),
+    tasks=st.integers(1, 9),
+    block=st.integers(1, 40),
+)
+def test_each_pair_of_aligned_files_is_in_one_part_in_order(tmp_path_factory, lengths, ends, tasks, block):
+    directory = tmp_path_factory.mktemp("text")
+    sides = []
+    for side, ended in enumerate(ends):
+        lines = [f"{number}{'ä' * counts[side]}" for number, counts in enumerate(lengths)]
+        (directory / str(side)).write_text("\n".join(lines) + "\n" * (ended and bool(lines)))
+        sides.append(lines)
+    corpora = [CorpusSpec((str(directory / "0"), str(directory / "1")))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_parts, "_BLOCK", block)
+        parts = pairs_of(corpora, tasks, directory)
+    assert [pair for part in parts for pair in part] == list(zip(*sides, strict=True))
+
+
+def test_parts_are_of_about_equal_size_and_know_how_many_they_hold(tmp_path):
+    for side in "ab":
+        (tmp_path / side).write_text("".join(f"{side}{number:07}\n" for number in range(1000)))
+    corpora = [CorpusSpec((str(tmp_path / "a"), str(tmp_path / "b")))]
+    parts = cut_corpora(corpora, 8, tmp_path)
+    assert [piece.rows for (piece,) in parts] == [125] * 8
+    kept = json.loads(json.dumps([vars(piece) for (piece,) in parts]))
+    assert [CorpusPiece.from_json(values) for values in kept] == [piece for (piece,) in parts]
+
+
+def test_files_that_are_not_aligned_are_refused_with_their_numbers_of_lines(tmp_path):
+    (tmp_path / "a").write_text("1\n2\n3")
+    (tmp_path / "b").write_text("1\n2\n")
+    with pytest.raises(CorpusError, match="a has 3 lines and .*b has 2: line-aligned files need a line for each line"):
+        align([str(tmp_path / "a"), str(tmp_path / "b")], [0, 2])
+
+
+def test_a_text_that_has_changed_since_it_was_cut_is_refused(tmp_path):
+    for side in "ab":
+        (tmp_path / side).write_text("1\n2\n3\n4\n")
+    corpora = [CorpusSpec((str(tmp_path / "a"), str(tmp_path / "b")))]
+    before = corpus_identity(corpora[0])
+    parts = cut_corpora(corpora, 2, tmp_path)
+    for side in "ab":
+        (tmp_path / side).write_text("1234\n5\n6\n")
+    with pytest.raises(CorpusError, match="has changed since it was cut into parts: bring it back"):
+        list(read_pieces(corpora, parts[0], tmp_path))
+    assert corpus_identity(corpora[0]) != before
+
+
+def test_several_corpora_of_all_kinds_follow_each_other(tmp_path):
+    pairs = [(f"s{number}", f"t{number}") for number in range(24)]
+    for side in (0, 1):
+        (tmp_path / f"lines{side}").write_text("".join(f"{pair[side]}\n" for pair in pairs[:8]))
+    sources, targets = zip(*pairs[8:16], strict=True)
+    table = pyarrow.table({"number": range(8), "en": sources, "de": targets})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=2)
+    with gzip.open(tmp_path / "t.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"source": source, "target": target}) + "\n" for source, target in pairs[16:])
+    words = [*(str(tmp_path / f"lines{side}") for side in (0, 1)), "+", str(tmp_path / "t.parquet")]
+    corpora = parse_corpora([*words, "source_column=en", "target_column=de", "+", str(tmp_path / "t.jsonl.gz")])
+    for tasks in (1, 3):
+        parts = pairs_of(corpora, tasks, tmp_path)
+        assert [pair for part in parts for pair in part] == pairs and len(parts) == tasks
+    with pytest.raises(PartsError, match=r"For 40 tasks .* would have to be cut"):
+        cut_corpora(corpora, 40, tmp_path)
+    with pytest.raises(PartsError, match=r"For 2 tasks .*jsonl\.gz would have to be cut, which is read"):
+        cut_corpora(corpora[2:], 2, tmp_path)
+
+
+def test_a_dataset_is_cut_by_rows(tmp_path):
+    corpora = parse_corpora(["cmudict:dev"])
+    whole, parts = pairs_of(corpora, 1, tmp_path), pairs_of(corpora, 7, tmp_path)
+    assert [pair for part in parts for pair in part] == whole[0]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert corpus_identity(corpora[0]) == ["cmudict:dev", "a dataset"]

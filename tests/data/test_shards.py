@@ -1,0 +1,223 @@
+"""A corpus in shards: epochs in parts that hold every row once, files that are fetched in time, and damage."""
+
+import itertools
+import json
+import shutil
+import threading
+from functools import partial
+from itertools import islice
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vanilla_transformer.data import shards
+from vanilla_transformer.data.batching import StepPlan
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.shards import ShardedCorpus, cut_epoch
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.sharding import ShardPreparation
+
+SIZES = [5, 0, 9, 4, 7, 8, 3]
+_STORES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A directory with a shard of each size; each pair says its shard and row."""
+    directory = tmp_path_factory.mktemp("corpus")
+    words = []
+    for shard, size in enumerate(SIZES):
+        for side in "st":
+            lines = [f"{side} {shard} {'x' * (row % 4)} {row}" if size else "" for row in range(max(size, 1))]
+            (directory / f"{side}{shard}").write_text("".join(f"{line}\n" for line in lines))
+        words += ["+", str(directory / f"s{shard}"), str(directory / f"t{shard}")]
+    recipe = Recipe(train=tuple(words[1:]), vocab_size=270)
+    preparation = ShardPreparation(recipe, str(directory / "shards"), 1, print)
+    # A piece for each corpus, and so a shard.
+    pieces = json.loads((directory / "shards" / "pieces.json").read_text())["places"]
+    preparation.tasks, preparation._places_of_task = len(SIZES), 1
+    preparation._pieces = [
+        [piece for place in preparation._pieces for piece in place if piece.corpus == shard]
+        for shard in range(len(SIZES))
+    ]
+    assert pieces
+    for number in range(len(SIZES)):
+        preparation.run_task(number)
+    assert [shard.rows for shard in preparation.finish().shards] == SIZES
+    return directory / "shards"
+
+
+def rows_of(corpus):
+    """All rows of a part, as pairs of tuples."""
+    rows = corpus.rows(np.arange(len(corpus)))
+    return [
+        tuple(map(tuple, pair))
+        for pair in zip(*(map(np.ndarray.tolist, column) for column in rows.values()), strict=True)
+    ]
+
+
+def opened(url, tmp_path, part_pairs=12, seed=1):
+    return ShardedCorpus(str(url), seed=seed, part_pairs=part_pairs, copies=tmp_path / "copies")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 50), min_size=1, max_size=40).filter(any),
+    most=st.integers(50, 400),
+    seed=st.integers(0, 5),
+    epoch=st.integers(0, 5),
+)
+def test_every_shard_is_in_one_part_of_an_epoch_and_no_part_is_too_large(rows, most, seed, epoch):
+    parts = cut_epoch(rows, most, seed, epoch)
+    assert sorted(itertools.chain.from_iterable(parts)) == [shard for shard, count in enumerate(rows) if count]
+    assert all(0 < sum(rows[shard] for shard in part) <= most for part in parts)
+    assert parts == cut_epoch(rows, most, seed, epoch)
+    if sum(rows) <= most:
+        assert len(parts) == 1 and parts[0] == sorted(parts[0])
+
+
+def test_the_order_of_shards_is_another_in_each_epoch_and_for_each_seed():
+    assert len({str(cut_epoch([10] * 20, 50, seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_a_shard_larger_than_a_part_is_refused(prepared, tmp_path):
+    with pytest.raises(CorpusError, match="shard 2 has 9 rows, and a part of an epoch at most 8: give a"):
+        opened(prepared, tmp_path, part_pairs=8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(part_pairs=st.integers(9, 60), epoch=st.integers(0, 3), seed=st.integers(0, 3))
+def test_every_row_comes_once_in_the_steps_of_an_epoch(prepared, tmp_path_factory, part_pairs, epoch, seed):
+    corpus = opened(prepared, tmp_path_factory.mktemp("none"), part_pairs, seed)
+    numbers, found, shares = [], [], []
+    for part in corpus.epoch_parts(epoch):
+        plan = StepPlan(*part.corpus.lengths.values(), batch_tokens=60, batches_per_step=2, seed=seed)
+        assert part.before == pytest.approx(sum(shares))
+        shares.append(part.share)
+        for step in plan.epoch(epoch, part.number):
+            for rows in step.batches:
+                numbers += part.corpus.row_numbers(rows).tolist()
+                sides = list(part.corpus.rows(rows).values())
+                assert all(len(ids) == plan.lengths[0][row] for ids, row in zip(sides[0], rows, strict=True))
+                found += [ids.tobytes() for ids in sides[0]]
+    assert sorted(numbers) == list(range(sum(SIZES))) and sum(shares) == pytest.approx(1)
+    by_number = dict(zip(numbers, found, strict=True))
+    everything = next(iter(opened(prepared, tmp_path_factory.mktemp("none"), 100).epoch_parts(0))).corpus
+    whole = [ids.tobytes() for ids in everything.rows(np.arange(len(everything)))["source"]]
+    assert [by_number[number] for number in range(len(whole))] == whole
+
+
+def test_a_corpus_that_fits_into_one_part_is_one_in_order(prepared, tmp_path):
+    corpus = opened(prepared, tmp_path, part_pairs=sum(SIZES))
+    (part,) = corpus.epoch_parts(5)
+    assert (part.number, part.before, part.share) == (0, 0.0, 1.0)
+    assert part.corpus.row_numbers(np.arange(36)).tolist() == list(range(36)) and len(corpus) == 36
+    assert corpus.token_counts == tuple(int(lengths.sum()) for lengths in part.corpus.lengths.values())
+    assert sum(len(lengths) for lengths, _ in corpus.all_lengths()) == 36
+
+
+@pytest.fixture
+def elsewhere(prepared):
+    """The same corpus in a store that is not this disk."""
+    url = f"memory://shards-{next(_STORES)}"
+    filesystem, path = fsspec.url_to_fs(url)
+    filesystem.put(str(prepared), path, recursive=True)
+    return url
+
+
+def test_shards_elsewhere_are_here_for_a_part_and_the_next_one_alone(prepared, elsewhere, tmp_path):
+    local, remote = opened(prepared, tmp_path), opened(elsewhere, tmp_path)
+    assert local.tokens == remote.tokens
+    counts = []
+    for epoch in range(3):
+        for one, other in zip(local.epoch_parts(epoch), remote.epoch_parts(epoch), strict=True):
+            assert rows_of(one.corpus) == rows_of(other.corpus)
+            remote._next[1].result()
+            counts.append(len(list((tmp_path / "copies").glob("*.arrow"))))
+    there = {len(part) for epoch in range(4) for part in local._shards_of_parts(epoch)}
+    assert 0 < max(counts) <= 2 * max(there) < len(SIZES)
+
+
+def test_the_next_part_is_fetched_while_one_is_in_use(elsewhere, tmp_path, monkeypatch):
+    corpus, threads = opened(elsewhere, tmp_path), []
+    original = corpus._files._copy
+    monkeypatch.setattr(
+        corpus._files, "_copy", lambda *file: (threads.append(threading.current_thread().name), original(*file))
+    )
+    for _ in islice(corpus.epoch_parts(0), 2):
+        corpus._next[1].result()
+    here = threading.current_thread().name
+    first = 2 * len(corpus._shards_of_parts(0)[0])
+    assert threads[:first] == [here] * first and set(threads[first:]) == {"shards"}
+
+
+def test_what_cannot_be_fetched_is_said_in_one_sentence_when_its_part_is_due(elsewhere, tmp_path):
+    corpus = opened(elsewhere, tmp_path)
+    second = corpus._shards_of_parts(0)[1][0]
+    filesystem, path = fsspec.url_to_fs(elsewhere)
+    filesystem.rm(f"{path}/{shards.tokens_name(second)}")
+    parts = corpus.epoch_parts(0)
+    next(parts)
+    with pytest.raises(CorpusError, match=rf"tokens-0000{second}\.arrow cannot be fetched .*give the same command"):
+        next(parts)
+
+
+def test_a_part_is_let_go_when_the_next_one_is_asked_for(prepared, tmp_path):
+    import gc
+    import weakref
+
+    parts = opened(prepared, tmp_path).epoch_parts(0)
+    first = weakref.ref(next(parts).corpus)
+    gc.collect()
+    assert first() is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda place: (place / "manifest.json").unlink(), r"has no manifest\.json, which is written when all tasks"),
+        (lambda place: (place / "manifest.json").write_text("{"), r"manifest\.json is damaged or of another version"),
+        (lambda place: (place / "manifest.json").write_text('{"layout": 0}'), "is damaged or of another version"),
+        (
+            lambda place: (place / "tokens-00002.arrow").write_bytes(b"x"),
+            r"tokens-00002\.arrow has 1 bytes",
+        ),
+        (
+            lambda place: (place / "lengths-00003.npy").unlink(),
+            "shard 3 of .* cannot be read .*: do task 3 of",
+        ),
+        (
+            lambda place: swap(place, "tokens-00002.arrow"),
+            r"tokens-00002\.arrow is not the one that",
+        ),
+    ],
+)
+def test_damage_is_named_in_one_sentence(prepared, tmp_path, damage, message):
+    place = tmp_path / "shards"
+    shutil.copytree(prepared, place)
+    damage(place)
+    with pytest.raises(CorpusError, match=message):
+        list(opened(place, tmp_path, 100).epoch_parts(0))
+
+
+def swap(place, name):
+    """Another shard's file of the same size."""
+    content = (place / name).read_bytes()
+    identity = json.loads((place / "manifest.json").read_text())["shards"][2]["id"].encode()
+    (place / name).write_bytes(content.replace(identity, identity[::-1]))
+
+
+def test_a_row_of_any_length_is_kept(tmp_path, prepared):
+    for side in "st":
+        (tmp_path / side).write_text(f"{'x ' * 70_000}\n")
+    recipe = Recipe(train=(str(tmp_path / "s"), str(tmp_path / "t")), max_length=200_000, tokenizer=str(prepared))
+    preparation = ShardPreparation(recipe, str(tmp_path / "out"), 1, print)
+    preparation.run_task(0)
+    assert preparation.finish().report.kept == 1
+    (part,) = opened(tmp_path / "out", tmp_path).epoch_parts(0)
+    ids = part.corpus.rows([0])["source"][0]
+    assert part.corpus.lengths["source"].tolist() == [len(ids)] and len(ids) > 1 << 16
+    assert partial(np.load, tmp_path / "out" / "lengths-00000.npy")().dtype == np.uint32

@@ -1,0 +1,372 @@
+"""Corpora prepared in numbered tasks: the same tokens whoever makes them, and training from them."""
+
+import dataclasses
+import itertools
+import json
+import os
+import random
+import threading
+
+import fsspec
+import numpy as np
+import pytest
+import yaml
+
+from vanilla_transformer.cli import main
+from vanilla_transformer.data.corpus import open_corpus
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.parts import PartsError
+from vanilla_transformer.data.preparation import StoredCorpus, TokenFile, prepare_corpus
+from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training import sharding, vocabulary
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.sharding import ShardPreparation
+from vanilla_transformer.training.vocabulary import load_shared_tokenizer
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+SHAPE = {"preset": "tiny", "d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+STEPS = {"batch_tokens": 120, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 1, "average_checkpoints": 1}
+_STORES = itertools.count()
+
+
+def write_text(directory, pairs=70):
+    """Numbers and the same in the other order, with pairs that are dropped among them."""
+    draw = random.Random(0)
+    sentences = [[draw.choice(WORDS) for _ in range(draw.randint(0, 6))] for _ in range(pairs)]
+    for name, turn in (("en", 1), ("de", -1)):
+        (directory / f"text.{name}").write_text("".join(" ".join(line[::turn]) + "\n" for line in sentences))
+    return str(directory / "text.en"), str(directory / "text.de")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def recipe(text):
+    return Recipe(train=text, vocab_size=270, max_length=22)
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, tmp_path_factory):
+    """Prepared in one shard."""
+    return prepared(recipe, tmp_path_factory.mktemp("whole") / "shards", 1)
+
+
+@pytest.fixture(scope="module")
+def in_four(recipe, tmp_path_factory):
+    """Prepared in four shards."""
+    return prepared(recipe, tmp_path_factory.mktemp("four") / "shards", 4)
+
+
+def begun(recipe, directory, tasks, said=None):
+    return ShardPreparation(recipe, str(directory), tasks, (lambda words: None) if said is None else said.append)
+
+
+def prepared(recipe, directory, tasks):
+    preparation = begun(recipe, directory, tasks)
+    for number in range(tasks):
+        assert preparation.run_task(number)
+    assert preparation.finish() is not None
+    return directory
+
+
+def files(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def rows(*paths):
+    found = []
+    for path in paths:
+        tokens = TokenFile(path)
+        columns = tokens.rows(range(len(tokens)))
+        found += [tuple(ids.tolist() for ids in row) for row in zip(*columns.values(), strict=True)]
+    return found
+
+
+def test_two_machines_make_the_same_shards_as_one(recipe, in_four, tmp_path, monkeypatch):
+    for name in ("first", "second", "shared"):
+        (tmp_path / name).mkdir()
+    for machine, numbers in (("first", (1, 3)), ("second", (0, 2))):
+        monkeypatch.chdir(tmp_path / machine)
+        preparation = begun(recipe, os.path.join("..", "shared"), 4)
+        for number in numbers:
+            assert preparation.run_task(number)
+        assert (preparation.finish() is None) == (machine == "first")
+    assert files(tmp_path / "shared") == files(in_four)
+
+
+def test_any_number_of_tasks_makes_the_same_tokens_as_a_run_of_its_own(recipe, whole, in_four, tmp_path):
+    stored = prepare_corpus(
+        open_corpus(recipe.train[0]),
+        load_shared_tokenizer(TaskFolder(str(whole))),
+        get_task("translation"),
+        max_length=recipe.max_length,
+        directory=tmp_path / "stored",
+        progress=False,
+    )
+    expected = rows(tmp_path / "stored" / "tokens.arrow")
+    assert rows(whole / "tokens-00000.arrow") == expected and 0 < len(expected) < 70
+    assert rows(*sorted(in_four.glob("tokens-*.arrow"))) == expected
+    manifests = [json.loads((place / "manifest.json").read_text()) for place in (whole, in_four)]
+    for manifest in manifests:
+        read, kept = (sum(shard["report"][name] for shard in manifest["shards"]) for name in ("read", "kept"))
+        assert (read, kept) == (70, len(expected)) == (stored.report.read, stored.report.kept)
+    assert manifests[0]["shards"][0]["tokens"] == stored.tokens
+    lengths = np.load(whole / "lengths-00000.npy", mmap_mode="r")
+    assert lengths.dtype == np.uint16 and lengths.tolist() == [side.tolist() for side in stored.lengths.values()]
+    assert isinstance(stored, StoredCorpus)
+
+
+def test_the_tokenizer_is_that_of_a_run_from_the_same_text(recipe, whole, in_four, tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    gather_inputs(recipe, run, lambda words: None)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (run.path / name).read_bytes() == (whole / name).read_bytes() == (in_four / name).read_bytes()
+
+
+def test_of_a_large_corpus_the_vocabulary_is_learned_from_a_bounded_sample(recipe, tmp_path, monkeypatch):
+    read = []
+    original = sharding.read_pieces
+
+    def counted(*arguments):
+        for table in original(*arguments):
+            read.append(table.num_rows)
+            yield table
+
+    monkeypatch.setattr(sharding, "read_pieces", counted)
+    monkeypatch.setattr(sharding, "MOST_ROWS_FOR_THE_VOCABULARY", 20)
+    said = []
+    first = begun(recipe, tmp_path / "first", 2, said)
+    assert 20 <= sum(read) <= 25
+    assert any("is learned from 2" in words and "of the 70 pairs" in words for words in said)
+    second = begun(recipe, tmp_path / "second", 2)
+    other = begun(dataclasses.replace(recipe, seed=2), tmp_path / "other", 2)
+    backends = [one.tokenizer.backend_tokenizer.to_str() for one in (first, second, other)]
+    assert backends[0] == backends[1] != backends[2]
+
+
+def test_a_task_done_twice_at_once_leaves_one_whole_result(recipe, in_four, tmp_path):
+    barrier, errors = threading.Barrier(2), []
+    place = tmp_path / "shards"
+
+    def work():
+        try:
+            preparation = begun(recipe, place, 4)
+            for number in range(4):
+                barrier.wait(30)
+                preparation.run_task(number)
+            barrier.wait(30)
+            assert preparation.finish() is not None
+        except BaseException as error:
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert files(place) == files(in_four)
+
+
+def test_what_is_done_stays_and_what_is_missing_or_cut_short_is_done_again(recipe, tmp_path, monkeypatch):
+    place = prepared(recipe, tmp_path / "shards", 3)
+    before = files(place)
+    (place / "report-00001.json").unlink()
+    (place / "tokens-00002.arrow").write_bytes(b"short")
+    again = begun(recipe, place, 3)
+    assert again.unfinished() == [1]
+    with pytest.raises(TaskError, match=r"1 of 3 tasks in .* are missing: 1\. The same command goes on"):
+        again.refuse_unfinished()
+    monkeypatch.setattr(vocabulary, "learn_tokenizer", lambda *_: pytest.fail("learned again"))
+    assert [again.run_task(number) for number in range(3)] == [False, True, True]
+    assert files(place) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks", "message"),
+    [
+        ({"max_length": 30}, 4, r"holds the tasks of another max_length \(22, and now 30\)"),
+        ({"vocab_size": 280}, 4, r"another vocab_size \(270, and now 280\)"),
+        ({}, 5, r"another number of --tasks \(4, and now 5\)"),
+        ({"train": ("cmudict:dev",)}, 4, "another text"),
+    ],
+)
+def test_another_job_in_the_directory_is_refused_by_name(recipe, in_four, changes, tasks, message):
+    before = files(in_four)
+    with pytest.raises(TaskError, match=message):
+        begun(dataclasses.replace(recipe, **changes), in_four, tasks)
+    assert files(in_four) == before
+
+
+def test_another_text_under_a_done_task_is_refused(recipe, tmp_path, monkeypatch):
+    words = write_text(tmp_path)
+    mine = dataclasses.replace(recipe, train=words)
+    place = prepared(mine, tmp_path / "shards", 2)
+    job = json.loads((place / "job.json").read_text())
+    changed = (tmp_path / "text.en").read_text().replace("one", "eno")
+    (tmp_path / "text.en").write_text(changed)
+    # As if the change were in the middle of a large file, of which the job knows the two ends.
+    monkeypatch.setattr(ShardPreparation, "_described", lambda self, recipe: job)
+    with pytest.raises(TaskError, match="Task 0 of .* is done, and was made from another text"):
+        begun(mine, place, 2).run_task(0)
+
+
+def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
+    place = prepared(recipe, tmp_path / "shards", 2)
+    record = json.loads((place / "report-00001.json").read_text())
+    (place / "report-00001.json").write_text(json.dumps({**record, "settings": "other"}))
+    again = begun(recipe, place, 2)
+    with pytest.raises(TaskError, match="Shard 1 in .* belongs to another job or tokenizer: delete report-00001.json"):
+        again.finish()
+    assert again.run_task(1) and again.finish() is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks", "kind", "message"),
+    [
+        ({"train": ()}, 1, RecipeError, "There is no text to prepare: give it as --train"),
+        ({"train": ("cmudict:dev", "weight=2")}, 1, RecipeError, "holds each text once: leave the weights out"),
+        ({"train": ("prepared:somewhere",)}, 1, CorpusError, "prepared:somewhere is in tokens, which can be learned"),
+        ({"max_length": 1}, 1, CorpusError, "none of 70 pairs is left"),
+        ({"train": ("s3x://bucket/a", "s3x://bucket/b")}, 1, OSError, r"s3x://bucket/a cannot be reached"),
+    ],
+)
+def test_what_cannot_be_prepared_is_said_in_one_sentence(recipe, tmp_path, changes, tasks, kind, message):
+    with pytest.raises(kind, match=message):
+        prepared(dataclasses.replace(recipe, **changes), tmp_path / "out", tasks)
+
+
+def test_more_tasks_than_a_packed_text_has_files_are_refused(recipe, tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"source": "a", "target": "b"}\n')
+    with pytest.raises(PartsError, match=r"For 2 tasks .*t\.jsonl would have to be cut"):
+        begun(dataclasses.replace(recipe, train=(str(tmp_path / "t.jsonl"),)), tmp_path / "out", 2)
+
+
+def model(directory):
+    return (directory / "model.safetensors").read_bytes()
+
+
+def trained(recipe, output, limits=(4,), **changes):
+    for limit in limits:
+        mine = dataclasses.replace(
+            recipe, max_steps=limit, output=str(output), metrics=(), **changes, **SHAPE, **STEPS
+        )
+        train(mine)
+    return output
+
+
+def test_one_shard_trains_to_the_weights_of_the_raw_text_bit_for_bit(recipe, whole, tmp_path):
+    from_text = trained(recipe, tmp_path / "text", tokenizer=str(whole))
+    from_shards = trained(recipe, tmp_path / "shards", train=(f"prepared:{whole}",))
+    assert model(from_text) == model(from_shards)
+    summaries = [json.loads((place / "summary.json").read_text()) for place in (from_text, from_shards)]
+    for name in ("flops", "epochs", "pairs", "target_tokens"):
+        assert summaries[0][name] == summaries[1][name]
+
+
+def test_several_shards_that_fit_into_one_part_train_as_one(recipe, whole, in_four, tmp_path):
+    one = trained(recipe, tmp_path / "one", train=(f"prepared:{whole}",), vocab_size=None)
+    four = trained(recipe, tmp_path / "four", train=(f"prepared:{in_four}",), vocab_size=None)
+    assert model(one) == model(four)
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_a_run_over_parts_ends_as_if_it_had_never_stopped(recipe, in_four, tmp_path, kind):
+    url = str(in_four)
+    if kind == "memory":
+        url = f"memory://prepared-{next(_STORES)}"
+        filesystem, path = fsspec.url_to_fs(url)
+        filesystem.put(str(in_four), path, recursive=True)
+    corpus = {"train": (f"prepared:{url}",), "part_pairs": 30}
+    once = trained(recipe, tmp_path / "once", (12,), **corpus)
+    stops, places = {"disk": (2, 5, 10), "memory": (4, 10)}[kind], []
+    for limit in stops:
+        often = trained(recipe, tmp_path / "often", (limit,), **corpus)
+        progress = json.loads((often / "checkpoints" / f"step-{limit:08d}" / "progress.json").read_text())
+        places.append((progress["epoch"], progress["part"]))
+    assert len(set(places)) > 1 and any(part for _, part in places) and places[-1][0] > 0
+    assert model(trained(recipe, tmp_path / "often", (12,), **corpus)) == model(once)
+    records = [json.loads(line) for line in (once / "metrics.jsonl").read_text().splitlines()]
+    assert 1 < records[-1]["epoch"] < 12 and records[-1]["step"] == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_length": 30}, "was prepared with max_length 22, and the recipe has 30: give --max-length 22"),
+        ({"vocab_size": 280}, "was prepared with vocab_size 270, and the recipe has 280"),
+        ({"tokenizer": "other"}, "was prepared with another tokenizer than .*other, with other labels or by"),
+        ({"weight": 2}, "learned from alone and without a weight"),
+        ({"beside": True}, "learned from alone and without a weight"),
+    ],
+)
+def test_a_corpus_prepared_otherwise_than_the_recipe_says_is_refused(recipe, whole, text, tmp_path, changes, message):
+    words = [f"prepared:{whole}"]
+    words += [f"weight={changes.pop('weight')}"] if "weight" in changes else []
+    words += ["+", *text] if changes.pop("beside", False) else []
+    if "tokenizer" in changes:
+        other = begun(dataclasses.replace(recipe, vocab_size=271), tmp_path / "other", 1)
+        changes = {"tokenizer": other.folder.url, "vocab_size": None}
+    with pytest.raises(RecipeError, match=message):
+        gather_inputs(
+            dataclasses.replace(recipe, train=tuple(words), **changes), RunDirectory(tmp_path / "run"), print
+        )
+
+
+def test_another_prepared_corpus_under_a_run_is_refused(recipe, whole, in_four, tmp_path):
+    mine = dataclasses.replace(recipe, vocab_size=None)
+    place = tmp_path / "link"
+    place.symlink_to(whole)
+    trained(mine, tmp_path / "run", (2,), train=(f"prepared:{place}",))
+    place.unlink()
+    place.symlink_to(in_four)
+    with pytest.raises(OutputError, match="The text of train is not what it was"):
+        trained(mine, tmp_path / "run", (3,), train=(f"prepared:{place}",))
+
+
+def test_tokens_are_nothing_to_measure_on(recipe, whole, tmp_path):
+    mine = dataclasses.replace(recipe, dev=(f"prepared:{whole}",))
+    with pytest.raises(CorpusError, match="is in tokens, which can be learned from and nothing else: give its text"):
+        gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
+
+
+def test_the_command_does_one_task_or_all_and_says_what_it_has_made(recipe, text, in_four, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"vocab_size": 270, "max_length": 22, "train": list(text)}))
+    words = ["prepare", str(tmp_path / "mine.yaml"), "--output", str(tmp_path / "out"), "--tasks", "4"]
+    assert main([*words, "--task", "2"]) == 0
+    assert not (tmp_path / "out" / "manifest.json").exists() and capsys.readouterr().out == ""
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'out'}\n" and "of 70 pairs" in said.err and "in 4 shards" in said.err
+    assert files(tmp_path / "out") == files(in_four)
+    assert main([*words, "--task", "4"]) == 2
+    assert "--task counts from 0 to 3" in capsys.readouterr().err
+    assert main(["prepare", "--output", "x", "mine.yaml"]) == 2
+    assert "The recipe must come before all options: `prepare mine.yaml" in capsys.readouterr().err
+
+
+def test_a_command_for_a_worker_says_all_of_it():
+    from vanilla_transformer.cli.prepare import Prepare
+    from vanilla_transformer.cli.task_options import TaskOptions, as_line, from_line
+
+    command = dataclasses.replace(Prepare.from_words(["cmudict"]), output="o", numbered=TaskOptions(3))
+    assert from_line(as_line(command)) == command
+
+
+def test_shards_go_to_a_store_and_come_from_there(recipe, in_four, tmp_path):
+    url = f"memory://made-{next(_STORES)}"
+    preparation = begun(recipe, url, 4)
+    assert [preparation.run_task(number) for number in range(4)] == [True] * 4
+    assert preparation.finish() is not None and not preparation.run_task(2)
+    filesystem, path = fsspec.url_to_fs(url)
+    assert {name.rsplit("/", 1)[-1]: filesystem.cat_file(name) for name in filesystem.ls(path, detail=False)} == files(
+        in_four
+    )

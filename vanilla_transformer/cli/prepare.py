@@ -1,0 +1,104 @@
+"""`vanilla-transformer prepare`: text into tokens once, in shards, on as many machines as there are."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import Flag
+from vanilla_transformer.cli.task_options import TaskOptions
+from vanilla_transformer.cli.train import recipe_help, recipe_options
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.progress import progress_bar
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from vanilla_transformer.training.sharding import ShardPreparation
+
+# The fields of a recipe that decide its tokens. --task is the number of one of --tasks here, as everywhere.
+_TASK = "train_task"
+_FIELDS = (
+    *("train", *COLUMN_SETTINGS, "labels", "max_length"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size", "seed"),
+)
+_Data: Any = dataclasses.make_dataclass(
+    "_Data",
+    [(_TASK, *recipe_options()["task"][1:]), *(recipe_options()[name] for name in _FIELDS)],
+    namespace={"__module__": __name__},
+    frozen=True,
+)
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Turn text into tokens in shards, once for all training: `train --train prepared:DIR` learns from them.
+
+    The tokenizer comes first, trained on a sample of the text, then each task writes a shard, and the last one to be
+    done a manifest. If interrupted, run the same command again to continue. Several machines do tasks of their own by
+    --task: let one do task 0 first, which also makes the tokenizer for all.
+    """
+
+    output: str
+    """Directory for the shards, or any that fsspec knows, such as s3://bucket/directory."""
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    data: Annotated[_Data, arg(name="")] = _Data()
+    numbered: TaskOptions = TaskOptions(tasks=1)
+
+    @classmethod
+    def from_words(cls, words: list[str]) -> "Prepare":
+        """The command with its defaults taken from the recipe, if the first word names one."""
+        if not words or words[0].startswith("-"):
+            return cls(output=tyro.MISSING)
+        recipe = load_recipe(words[0])
+        fields = {name: getattr(recipe, name) for name in _FIELDS}
+        return cls(tyro.MISSING, words[0], data=_Data(**fields, **{_TASK: recipe.task}))
+
+    def run(self) -> None:
+        """Does all tasks, or one, or has an engine do them; with the last of them, says what has been prepared."""
+        numbered, tasks, workers = self.numbered, self.numbered.tasks or 1, self.numbered.workers or 1
+        numbered.check(self.output)
+        preparation = self._preparation()
+        if numbered.task_number is not None:
+            preparation.run_task(numbered.task_number)
+        elif numbered.engine is not None:
+            numbered.run_on_engine(self, self.output, preparation.unfinished)
+        elif workers > 1:
+            numbered.run_on_workers([self] * workers, self.progress)
+        else:
+            with progress_bar(self.progress, "tasks", total=tasks) as bar:
+                for number in range(tasks):
+                    preparation.run_task(number)
+                    bar.update(1)
+        manifest = preparation.finish()
+        if manifest is not None:
+            from vanilla_transformer.training.sharding import in_words
+
+            print(in_words(manifest), file=sys.stderr)
+            print(self.output)
+
+    def task_runner(self) -> "Callable[[int], dict[str, Any]]":
+        """Loads the tokenizer, and gives what does a task by its number and says what it came to."""
+        preparation = self._preparation()
+
+        def run(number: int) -> dict[str, Any]:
+            did = preparation.run_task(number)
+            preparation.finish()
+            return {"did": did}
+
+        return run
+
+    def _preparation(self) -> "ShardPreparation":
+        from vanilla_transformer.training.sharding import ShardPreparation
+
+        def say(sentence: str) -> None:
+            print(sentence, file=sys.stderr)
+
+        fields = {name: getattr(self.data, name) for name in _FIELDS}
+        recipe = Recipe(**fields, task=getattr(self.data, _TASK))
+        return ShardPreparation(recipe, self.output, self.numbered.tasks or 1, say)

@@ -1,0 +1,367 @@
+"""A corpus in tokens that lies in shards, on this disk or elsewhere, and comes in parts that are planned one by one.
+
+Beside the files of the tokenizer a directory holds for each shard `tokens-00017.arrow`, `lengths-00017.npy` and
+`report-00017.json`, and `manifest.json`, which is written last.
+"""
+
+import atexit
+import json
+import math
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from vanilla_transformer.atomic_files import atomic_write, has_no_room
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import (
+    EpochPart,
+    Lengths,
+    PreparationReport,
+    PreparedCorpus,
+    Rows,
+    TokenFile,
+    TrainingCorpus,
+    rows_of_several,
+)
+from vanilla_transformer.fingerprints import fingerprint_settings
+from vanilla_transformer.numbered_tasks.folder import TaskFolder
+
+MANIFEST = "manifest.json"
+# Another number says that this version cannot read what another has written.
+LAYOUT = 1
+_LISTS = ("columns", "languages", "labels")
+
+
+def tokens_name(number: int) -> str:
+    """The file of a shard's ids."""
+    return f"tokens-{number:05d}.arrow"
+
+
+def lengths_name(number: int) -> str:
+    """The file of a shard's lengths, a row a column."""
+    return f"lengths-{number:05d}.npy"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the manifest says of a shard.
+
+    Attributes:
+        tokens: A hash of its ids, and `text` one of the text that they are of.
+        token_counts: Ids of each column.
+        sizes: Bytes of its two files.
+    """
+
+    number: int
+    id: str
+    report: PreparationReport
+    tokens: str
+    text: str
+    token_counts: tuple[int, ...]
+    sizes: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.report.kept
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Shard":
+        """The shard that JSON has kept."""
+        known = {name: values[name] for name in ("number", "id", "tokens", "text")}
+        counts, sizes = tuple(values["token_counts"]), (values["sizes"][0], values["sizes"][1])
+        return cls(**known, report=PreparationReport(**values["report"]), token_counts=counts, sizes=sizes)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a corpus in shards is.
+
+    Attributes:
+        settings: A hash of all but the text that the tokens depend on: see `settings_fingerprint`.
+        languages: The two languages of the text, where they are known.
+        labels: Those of the text in the order of their ids, where it has labels.
+    """
+
+    task: str
+    columns: tuple[str, ...]
+    max_length: int
+    settings: str
+    languages: tuple[str | None, str | None]
+    labels: tuple[str, ...] | None
+    shards: tuple[Shard, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON has it."""
+        return {"layout": LAYOUT, **asdict(self)}
+
+    @property
+    def report(self) -> PreparationReport:
+        """What was kept and dropped in all shards."""
+        reports = [shard.report for shard in self.shards]
+        names = PreparationReport.__dataclass_fields__
+        return PreparationReport(*(sum(getattr(report, name) for report in reports) for name in names))
+
+
+def read_manifest(folder: TaskFolder) -> tuple[Manifest, str]:
+    """The manifest of a prepared corpus, and its hash.
+
+    Raises:
+        CorpusError: There is none, or this version cannot read it.
+    """
+    content = folder.read_bytes(MANIFEST)
+    if content is None:
+        raise CorpusError(
+            f"{folder.url} has no {MANIFEST}, which is written when all tasks of `prepare` are done: give that "
+            "command (again), or name another directory"
+        )
+    try:
+        values = json.loads(content)
+        if values.pop("layout") != LAYOUT:
+            raise ValueError
+        shards = tuple(map(Shard.from_json, values.pop("shards")))
+        lists = {name: None if values[name] is None else tuple(values[name]) for name in _LISTS}
+        manifest = Manifest(**{**values, **lists}, shards=shards)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise CorpusError(
+            f"{folder.url}/{MANIFEST} is damaged or of another version: prepare the corpus again"
+        ) from None
+    return manifest, fingerprint_settings(manifest.to_json())
+
+
+def cut_epoch(rows: Sequence[int], most: int, seed: int, epoch: int) -> list[list[int]]:
+    """The shards of each part of an epoch, by their numbers: in random order and parts of about equal size.
+
+    What fits into one part stays in order.
+
+    Args:
+        rows: Of each shard.
+        most: Rows of a part.
+
+    Raises:
+        CorpusError: A shard has more.
+    """
+    there = [number for number, count in enumerate(rows) if count]
+    total, largest = sum(rows), max(rows)
+    if total <= most:
+        return [there]
+    if largest > most:
+        raise CorpusError(
+            f"shard {rows.index(largest)} has {largest:,} rows, and a part of an epoch at most {most:,}: give a "
+            "larger --part-pairs, or prepare the corpus with more --tasks"
+        )
+    # Not the random numbers that plans are made with.
+    order = np.random.default_rng(np.random.SeedSequence([seed, epoch], spawn_key=(1, 0))).permutation(there)
+    counts = np.array(rows)[order]
+    middles = np.cumsum(counts) - counts / 2
+    for number in range(math.ceil(total / most), total + 1):
+        owners = (middles * number / total).astype(np.int64)
+        parts = np.split(order, np.flatnonzero(np.diff(owners)) + 1)
+        if max(sum(rows[shard] for shard in part) for part in parts) <= most:
+            break
+    return [sorted(part.tolist()) for part in parts]
+
+
+class ShardedCorpus(TrainingCorpus):
+    """The corpus that `prepare` has put into a directory, or into any that fsspec knows.
+
+    Args:
+        url: The directory.
+        seed: Another one gives another order of the shards, where they do not fit into one part.
+        part_pairs: Most rows that are planned together.
+        copies: Where shards of a directory elsewhere are copied to, those of a part and of the next one at a time.
+
+    Raises:
+        CorpusError: There is no such corpus, or a shard is larger than a part may be.
+    """
+
+    def __init__(self, url: str, *, seed: int, part_pairs: int, copies: Path) -> None:
+        self._folder = TaskFolder(url)
+        self.manifest, self.tokens = read_manifest(self._folder)
+        self._seed, self._part_pairs = seed, part_pairs
+        self.report = self.manifest.report
+        self.texts = tuple(shard.text for shard in self.manifest.shards)
+        self._rows = [shard.rows for shard in self.manifest.shards]
+        self._starts = np.cumsum([0, *self._rows])
+        self._files = ShardFiles(self._folder, self.manifest.shards, copies)
+        self._next: tuple[tuple[int, ...], _Background] | None = None
+        self._shards_of_parts(0)  # Says at once that a shard is too large.
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """The ids of all shards, for each column."""
+        return tuple(map(sum, zip(*(shard.token_counts for shard in self.manifest.shards), strict=True)))
+
+    def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
+        """Yield the parts of an epoch; the shards of the next one are fetched meanwhile."""
+        parts = self._shards_of_parts(epoch)
+        sizes = [sum(self._rows[shard] for shard in part) for part in parts]
+        for number in range(first, len(parts)):
+            following = parts[number + 1] if number + 1 < len(parts) else self._shards_of_parts(epoch + 1)[0]
+            before, share = sum(sizes[:number]) / len(self), sizes[number] / len(self)
+            # Without a name for it here, a part goes with whoever has asked for it.
+            yield EpochPart(number, self._opened(parts[number], following), before, share)
+
+    def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
+        """Yield the lengths of one shard after the other."""
+        for shard in self.manifest.shards:
+            if shard.rows:
+                with self._folder.open(lengths_name(shard.number)) as file:
+                    yield tuple(np.load(file))
+
+    def _shards_of_parts(self, epoch: int) -> list[list[int]]:
+        return cut_epoch(self._rows, self._part_pairs, self._seed, epoch)
+
+    def _opened(self, shards: Sequence[int], following: Sequence[int]) -> "_ShardedPart":
+        """Opens a part, which may have been fetched already, and has the following one fetched."""
+        if self._next is not None and self._next[0] == tuple(shards):
+            self._next[1].result()
+        else:
+            self._files.fetch(shards, keep=shards)
+        opened = [self._files.open(shard) for shard in shards]
+        if not self._files.are_local:
+            keep = {*shards, *following}
+            self._next = tuple(following), _Background(lambda: self._files.fetch(following, keep))
+        lengths = [lengths for _, lengths in opened]
+        columns = lengths[0] if len(lengths) == 1 else np.concatenate(lengths, axis=1)
+        part = _ShardedPart([tokens for tokens, _ in opened], self._starts[shards])
+        part.lengths = dict(zip(self.manifest.columns, columns, strict=True))
+        part.report, part.tokens, part.texts = self.report, self.tokens, self.texts
+        return part
+
+
+class _ShardedPart(PreparedCorpus):
+    """The rows of some shards, one after the other."""
+
+    def __init__(self, files: Sequence[TokenFile], numbers: NDArray[np.int64]) -> None:
+        self._files, self._numbers = files, numbers
+        self._starts = np.cumsum([0, *map(len, files)])[:-1]
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Return the ids of the rows at `indices`, by column."""
+        positions = np.asarray(indices, dtype=np.int64)
+        if len(positions) == 0 or len(self._files) == 1:
+            return self._files[0].rows(positions)
+        return rows_of_several(self._files, self._starts, positions)
+
+    def row_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of rows in the whole corpus."""
+        owners = np.searchsorted(self._starts, indices, side="right") - 1
+        return indices - self._starts[owners] + self._numbers[owners]
+
+
+class ShardFiles:
+    """The files of shards on this disk: those that lie here, or copies of those that do not.
+
+    Several processes may share the copies.
+    """
+
+    def __init__(self, folder: TaskFolder, shards: Sequence[Shard], copies: Path) -> None:
+        self._folder, self._shards, self._copies = folder, shards, copies
+        self.are_local = folder.local(MANIFEST) is not None
+
+    def fetch(self, shards: Collection[int], keep: Collection[int]) -> None:
+        """Makes copies of shards where they do not lie here, and deletes those that nobody wants to `keep`.
+
+        Raises:
+            CorpusError: One cannot be read.
+            OSError: The disk is full.
+        """
+        if self.are_local:
+            return
+        if not self._copies.exists():
+            # What a process leaves behind that is killed is for the next one of the run.
+            atexit.register(shutil.rmtree, self._copies, ignore_errors=True)
+        wanted = {name for shard in keep for name, _ in self._names(shard)}
+        self._copies.mkdir(parents=True, exist_ok=True)
+        for path in (*self._copies.glob("*.arrow"), *self._copies.glob("*.npy")):
+            if path.name not in wanted:
+                with suppress(OSError):
+                    path.unlink()
+        for shard in shards:
+            for name, size in self._names(shard):
+                self._copy(name, size)
+
+    def open(self, shard: int) -> tuple[TokenFile, NDArray[np.unsignedinteger]]:
+        """Opens the ids and the lengths of a shard, both memory-mapped.
+
+        Raises:
+            CorpusError: They are not what the manifest says.
+        """
+        known = self._shards[shard]
+        tokens, lengths = (self._path(name) for name, _ in self._names(shard))
+        try:
+            for (name, size), path in zip(self._names(shard), (tokens, lengths), strict=True):
+                found = path.stat().st_size
+                if found != size:
+                    raise CorpusError(f"{self._folder.url}/{name} has {found:,} bytes instead of {size:,}")
+            file, counts = TokenFile(tokens), np.load(lengths, mmap_mode="r")
+            if file.id != known.id or len(file) != known.rows or counts.shape != (len(known.token_counts), known.rows):
+                raise CorpusError(f"{self._folder.url}/{tokens.name} is not the one that the manifest knows of")
+        except CorpusError as error:
+            raise CorpusError(f"{error}: do task {shard} of `prepare` again") from None
+        except (OSError, ValueError) as error:
+            raise CorpusError(
+                f"shard {shard} of {self._folder.url} cannot be read ({_reason(error)}): do task {shard} of `prepare` "
+                "again"
+            ) from error
+        return file, counts
+
+    def _names(self, shard: int) -> list[tuple[str, int]]:
+        known = self._shards[shard]
+        return list(zip((tokens_name(known.number), lengths_name(known.number)), known.sizes, strict=True))
+
+    def _path(self, name: str) -> Path:
+        return self._folder.local(name) or self._copies / name
+
+    def _copy(self, name: str, size: int) -> None:
+        path = self._copies / name
+        with FileLock(self._copies / f"{name}.lock"):
+            if path.exists() and path.stat().st_size == size:
+                return
+            try:
+                with atomic_write(path) as beside:
+                    self._folder.get(name, beside)
+            except Exception as error:
+                if has_no_room(error):
+                    raise
+                raise CorpusError(
+                    f"{self._folder.url}/{name} cannot be fetched ({_reason(error)}): when that is mended, give the "
+                    "same command again"
+                ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+class _Background:
+    """Work that a thread does meanwhile; a process that ends does not wait for it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), name="shards", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> None:
+        """Waits for the end of the work, and raises what it has raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error

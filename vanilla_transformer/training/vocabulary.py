@@ -1,0 +1,111 @@
+"""Section 5.1: the tokenizer that a recipe asks for, learned from a sample of its text."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from vanilla_transformer.data.columns import BETWEEN_WORDS
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.tables import Row
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.tokenization_vanilla_transformer import (
+    VanillaTransformerTokenizer,
+    count_long_words,
+    describe_long_words,
+)
+from vanilla_transformer.numbered_tasks.folder import TaskFolder
+from vanilla_transformer.recipe.defaults import choose_vocab_size
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
+from vanilla_transformer.tasks import SpecialTokens, get_task
+from vanilla_transformer.translation.loading import load_own_tokenizer
+
+# Sub-words are counts: more sentences than this change hardly any of them.
+MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
+# How to get a tokenizer with these special tokens.
+_ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that does."}
+# What a tokenizer is kept in; the last says that all are there.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: SpecialTokens) -> None:
+    """Refuses a tokenizer that does not begin and end texts as the model will, of which some could never stop.
+
+    Raises:
+        RecipeError: The ids of padding, start and end are others, or these stand elsewhere than they are to.
+    """
+    model = VanillaTransformerConfig()
+    wanted = [model.pad_token_id, model.bos_token_id, model.eos_token_id]
+    found = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    expected = [*wanted[1:2] * special.begins, *inner, *wanted[2:] * special.ends]
+    stands_right = set(wanted).isdisjoint(inner) and tokenizer("a")["input_ids"] == expected
+    if found != wanted or not stands_right:
+        places = [
+            *(["the start must begin each text"] * special.begins),
+            f"the end must {'' if special.ends else 'not '}end each sentence",
+        ]
+        raise RecipeError(
+            f"The tokenizer of {name} cannot be trained with: padding, start and end must have the ids "
+            f"{', '.join(map(str, wanted))}, here {', '.join(map(str, found))}, and {' and '.join(places)}. "
+            f"{_ADVICE.get(special, 'Leave --tokenizer out, and one that does is trained.')}"
+        )
+    if special.mask_token and "<mask>" not in tokenizer.get_vocab():
+        raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
+
+
+def learn_tokenizer(
+    recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
+) -> VanillaTransformerTokenizer:
+    """Learns sub-words from a sample of all rows, in the number that suits these unless the recipe gives it."""
+    task = get_task(recipe.task)
+    if not sample:
+        raise CorpusError(f"{in_words(recipe.train)}: there are no {task.form.unit} in it")
+    vocab_size, sentences = choose_vocab_size(recipe, task, rows)
+    for sentence in sentences:
+        say(sentence)
+    if len(sample) < rows:
+        unit = task.form.unit
+        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, taken from all along them.")
+    if recipe.tokenizer_algorithm not in ("character", "presplit"):
+        long_words = count_long_words(_sentences(sample, recipe))
+        if long_words:
+            say(describe_long_words(long_words))
+    try:
+        return _learn(recipe, sample, vocab_size)
+    except ValueError as error:
+        available = getattr(error, "available", None)
+        if available is None or recipe.vocab_size is not None:
+            raise
+    say(f"The text gives no more than {available:,} entries, so the vocabulary has that size.")
+    return _learn(recipe, sample, available)
+
+
+def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
+    special, algorithm = asdict(get_task(recipe.task).special_tokens), recipe.tokenizer_algorithm
+    return VanillaTransformerTokenizer.train(_sentences(sample, recipe), vocab_size, algorithm=algorithm, **special)
+
+
+def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
+    task = get_task(recipe.task)
+    columns = [task.form.names.index(name) for name in task.vocabulary_columns(recipe)]
+    for start in range(0, len(sample), 1000):
+        for column in columns:
+            for row in sample[start : start + 1000]:
+                yield row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
+
+
+def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) -> None:
+    """Puts a tokenizer into a folder, unless there is one: the first to be there is that of all tasks."""
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        for name in TOKENIZER_FILES:
+            folder.put_first(Path(directory, name), name)
+
+
+def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
+    """The tokenizer of a folder that has one."""
+    with tempfile.TemporaryDirectory() as directory:
+        for name in TOKENIZER_FILES:
+            folder.get(name, Path(directory, name))
+        return load_own_tokenizer(directory)
