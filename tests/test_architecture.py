@@ -55,6 +55,7 @@ SIBLINGS = {
         "stacks",
     },
     "modeling_vanilla_transformer_decoder": {
+        "causal_generation",
         "configuration_vanilla_transformer_decoder",
         "heads",
         "layers",
@@ -68,12 +69,9 @@ SIBLINGS = {
         "loss",
         "stacks",
     },
-    "generation": {
-        "call_plans",
-        "fast_generation",
-        "packed_copies",
-        "search",
-    },
+    "causal_generation": {"fast_search"},
+    "fast_search": {"fast_generation", "packed_copies", "search"},
+    "generation": {"call_plans", "fast_generation", "fast_search", "search"},
     "call_plans": {"packed_copies", "packed_decoder", "packed_encoder"},
     "fast_generation": {
         "call_plans",

@@ -2,13 +2,20 @@
 
 from transformers import GenerationMixin
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import VanillaTransformerDecoderForCausalLM, VanillaTransformerForConditionalGeneration
 
 
 class LibrarySearch(VanillaTransformerForConditionalGeneration):
     """Our model with encoding and searches as the library has them."""
 
     _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
+    _beam_search = GenerationMixin._beam_search
+    _sample = GenerationMixin._sample
+
+
+class CausalLibrarySearch(VanillaTransformerDecoderForCausalLM):
+    """Our language model with searches as the library has them."""
+
     _beam_search = GenerationMixin._beam_search
     _sample = GenerationMixin._sample
 

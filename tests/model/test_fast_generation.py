@@ -194,12 +194,13 @@ FAST = {
     "a length": {"max_new_tokens": 4, "min_new_tokens": 4},
     "constraints on a row's own tokens": {"no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "suppress_tokens": [9]},
     "a prefix": {"decoder_input_ids": torch.tensor([[START, 9]]).expand(3, -1)},
+    "sampling": {"do_sample": True, "top_k": 20, "top_p": 0.9, "temperature": 0.7},
     "a dictionary": {"return_dict_in_generate": True},
     "a dictionary of a greedy search": {"return_dict_in_generate": True, "num_beams": 1},
     "weights of 8 bits": {"quantization": "int8"},
 }
 LIBRARY = {
-    "sampling": {"do_sample": True},
+    "a beam that is sampled": {"do_sample": True, "num_beams": 3},
     "scores of all steps": {"output_scores": True, "return_dict_in_generate": True},
     "logits": {"output_logits": True, "return_dict_in_generate": True},
     "attentions": {"output_attentions": True, "return_dict_in_generate": True},
@@ -459,8 +460,8 @@ def test_weights_of_8_bits_find_nearly_the_same(dtype: torch.dtype):
 
 def test_weights_of_8_bits_are_refused_where_they_cannot_be_had():
     model = sharp(0)
-    with pytest.raises(ValueError, match="'int8' cannot be combined with do_sample=True: leave one of them out"):
-        model.generate(**INPUTS, quantization="int8", do_sample=True)
+    with pytest.raises(ValueError, match="'int8' cannot be combined with output_logits=True: leave one of them out"):
+        model.generate(**INPUTS, quantization="int8", output_logits=True)
     with pytest.raises(ValueError, match="quantization must be None or 'int8', not 'int4'"):
         model.generate(**INPUTS, quantization="int4")
 

@@ -17,7 +17,7 @@ from transformers.generation import utils as generation_utils
 from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer import VanillaTransformerTokenizer, VanillaTransformerTranslationPipeline, registration
-from vanilla_transformer.model import fast_generation, generation
+from vanilla_transformer.model import causal_generation, fast_generation, fast_search, generation
 
 HOOKS = ["_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation"]
 TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
@@ -164,7 +164,8 @@ def test_a_pipeline_generates_without_the_librarys_preparation(monkeypatch, warn
 
 def test_every_hook_is_looked_for():
     """An override of something undocumented is of use only where the library asks for it."""
-    overridden = {name for name in vars(generation.PaperGenerationMixin) if name in vars(GenerationMixin)}
+    mixins = generation.PaperGenerationMixin, causal_generation.CausalGenerationMixin, fast_search.FastSearchMixin
+    overridden = {name for mixin in mixins for name in vars(mixin) if name in vars(GenerationMixin)}
     documented = {"generate", "prepare_inputs_for_generation", "adjust_generation_fn", "__module__", "__doc__"}
-    assert overridden - documented == set(generation._HOOKS) == set(HOOKS)
+    assert overridden - documented == set(generation.PaperGenerationMixin._hooks) == set(HOOKS)
     assert set(fast_generation.TENSOR_SETTINGS) == set(TENSOR_SETTINGS)

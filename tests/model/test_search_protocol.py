@@ -28,6 +28,10 @@ class Bigrams:
         self.table_VV = table_VV
         self.read_NW = torch.arange(sentences)[:, None]
 
+    def read(self, tokens_NP: torch.Tensor) -> None:
+        for position in range(tokens_NP.shape[1]):
+            self.step(tokens_NP[:, position, None])
+
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
         if self.read_NW.shape != tokens_NW.shape:
             self.read_NW = self.read_NW.expand_as(tokens_NW)

@@ -1,7 +1,7 @@
 """The fast path of `generate`: what the library has prepared goes through this package's own search.
 
-It covers beam and greedy search with settings that change only limits, penalty and scores of single tokens. Anything
-else is unsupported (`unsupported_reason`), and the library's own search does it.
+It covers beam search, greedy search and sampling with settings that change only limits, penalty and scores of single
+tokens. Anything else is unsupported (`unsupported_reason`), and the library's own search does it.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,12 @@ from transformers import (
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
-from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.generation import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
@@ -27,7 +32,17 @@ from .cpu import computing_dtype
 from .packed_copies import packed
 from .packed_decoder import DecoderCache, PackedDecoder
 from .packed_encoder import PackedEncoder
-from .search import Decoding, Hypotheses, Limits, Processor, SourceLengthLimit, beam_search, greedy_search
+from .search import (
+    Decoding,
+    Hypotheses,
+    Limits,
+    Processor,
+    SourceLengthLimit,
+    beam_search,
+    greedy_search,
+    likeliest,
+    sampled,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -35,6 +50,8 @@ logger = logging.get_logger(__name__)
 ROWWISE_PROCESSORS = {
     getattr(transformers, name, None)
     for name in (
+        "EpsilonLogitsWarper",
+        "EtaLogitsWarper",
         "ExponentialDecayLengthPenalty",
         "ForcedBOSTokenLogitsProcessor",
         "ForcedEOSTokenLogitsProcessor",
@@ -42,12 +59,17 @@ ROWWISE_PROCESSORS = {
         "LogitNormalization",
         "MinLengthLogitsProcessor",
         "MinNewTokensLengthLogitsProcessor",
+        "MinPLogitsWarper",
         "NoBadWordsLogitsProcessor",
         "NoRepeatNGramLogitsProcessor",
         "RepetitionPenaltyLogitsProcessor",
         "SequenceBiasLogitsProcessor",
         "SuppressTokensAtBeginLogitsProcessor",
         "SuppressTokensLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TypicalLogitsWarper",
     )
 }
 # Undocumented attributes of the settings that reach a search.
@@ -62,6 +84,7 @@ SUPPORTED_ARGUMENTS = {
     "output_attentions",
     "output_hidden_states",
     "past_key_values",
+    "position_ids",
     "streamer",
     "synced_gpus",
     "use_cache",
@@ -77,6 +100,7 @@ def unsupported_reason(
     logits_processor: Any,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
+    input_ids: torch.Tensor,
     kwargs: dict[str, Any],
 ) -> str | None:
     """The first thing asked for that the fast path does not support, in words; None where it supports everything."""
@@ -87,6 +111,8 @@ def unsupported_reason(
         _unsupported_quantization(generation_config, model.device)
         or _unsupported_settings(generation_config, model.config.vocab_size)
         or _unsupported_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
+        or _unsupported_cache(model, kwargs.get("past_key_values"))
+        or (None if model.config.is_encoder_decoder else _unsupported_prompts(input_ids, kwargs))
         or (_unsupported_in_own(model, generation_config) if _decodes_itself(model) else unsupported_model(model))
     )
 
@@ -115,7 +141,9 @@ def _unsupported_quantization(settings: GenerationConfig, device: torch.device) 
 
 
 def _unsupported_settings(settings: GenerationConfig, types: int) -> str | None:
-    for name in ("do_sample", "output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+    if settings.do_sample and settings.num_beams > 1:
+        return "do_sample=True with beams"
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(settings, name):
             return f"{name}=True"
     if settings.cache_implementation not in (None, "dynamic"):
@@ -139,6 +167,8 @@ def _unsupported_arguments(
     for part in (*logits_processor, *stopping_criteria):
         if type(part) not in ROWWISE_PROCESSORS | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
             return type(part).__name__
+        if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
+            return "repetition_penalty after prompts with padding, which it counts for each row"
     if _has_empty_source(kwargs):
         return "a source of padding alone"
     for name, value in kwargs.items():
@@ -147,9 +177,30 @@ def _unsupported_arguments(
     for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
         if kwargs.get(name):
             return name
-    cache = kwargs.get("past_key_values")
-    if cache is not None and not (type(cache) is EncoderDecoderCache and cache.get_seq_length() == 0):
-        return "past_key_values"
+    return None
+
+
+def _unsupported_cache(model: Any, cache: Any) -> str | None:
+    made_here = EncoderDecoderCache if model.config.is_encoder_decoder else DynamicCache
+    if cache is None or (type(cache) is made_here and cache.get_seq_length() == 0):
+        return None
+    return "past_key_values"
+
+
+def _unsupported_prompts(input_ids: torch.Tensor, kwargs: dict[str, Any]) -> str | None:
+    """Prompts that do not end where their rows do, and positions that do not count their tokens."""
+    mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    if not input_ids.shape[1]:
+        return "prompts without a token"
+    if mask is None:
+        expected = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+    else:
+        mask = mask.to(input_ids.device)
+        if mask.shape != input_ids.shape or not bool(mask.long().diff(dim=1).ge(0).all()):
+            return "padding after a prompt's beginning"
+        expected = (mask.long().cumsum(1) - 1).clamp(min=0)
+    if positions is not None and not bool((positions.to(input_ids.device) == expected).all()):
+        return "position_ids"
     return None
 
 
@@ -181,9 +232,12 @@ def unsupported_model(model: Any, stack: str = "decoder") -> str | None:
         return "dropout (model.train())"
     if model.config._attn_implementation not in ATTENTIONS:
         return f"attn_implementation={model.config._attn_implementation!r}"
-    layers = [(f"model.{stack}.{name}", module) for name, module in getattr(model.model, stack).named_modules()]
+    # Alone, a stack is all that the model has, its embedding too.
+    alone = not model.config.is_encoder_decoder
+    where, part = ("model", model.model) if alone else (f"model.{stack}", getattr(model.model, stack))
+    layers = [(f"{where}.{name}", module) for name, module in part.named_modules()]
     device = model.device
-    ends = [("model.shared", model.model.shared), ("lm_head", model.lm_head)]
+    ends = [*([] if alone else [("model.shared", model.model.shared)]), ("lm_head", model.lm_head)]
     for name, module in [("", model), ("model", model.model), *ends, *layers]:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return f"a hook on the model's {name or 'forward'}"
@@ -238,7 +292,8 @@ def _encoded(
 class SearchInputs(NamedTuple):
     """What a search begins with: prompts (N, P), the encoder's output (N, S, D) and the source's mask (N, S).
 
-    `weights` are those of the decoder where they are known; a model that decodes itself gives its `decoding` instead.
+    Without an encoder's output the mask is that of the prompts, (N, P). `weights` are those of the decoder where they
+    are known; a model that decodes itself gives its `decoding` instead.
     """
 
     prompts_NP: torch.Tensor
@@ -254,7 +309,7 @@ def inputs_of_rows(model: Any, input_ids: torch.Tensor, kwargs: dict[str, Any], 
     if _decodes_itself(model):
         own = model.start_decoding(kwargs["encoder_outputs"], mask, width)
         return SearchInputs(input_ids[::width], None, None, decoding=own)
-    encoded_NSD = kwargs["encoder_outputs"][0][::width]
+    encoded_NSD = kwargs["encoder_outputs"][0][::width] if model.config.is_encoder_decoder else None
     return SearchInputs(input_ids[::width], encoded_NSD, None if mask is None else mask[::width])
 
 
@@ -280,7 +335,7 @@ def fast_beam_search(
     logits_processor: Any,
     stopping_criteria: StoppingCriteriaList,
     settings: GenerationConfig,
-) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
+) -> GenerateBeamEncoderDecoderOutput | GenerateBeamDecoderOnlyOutput | torch.LongTensor:
     """Beam search as `GenerationMixin._beam_search` gives it, with its arguments, and `sequences_scores` always.
 
     There is no `past_key_values` in what it returns: that of the library belongs to hypotheses that were still
@@ -301,9 +356,8 @@ def fast_beam_search(
         return sequences
     first_rows = width * torch.arange(len(prompts_NP), device=prompts_NP.device).repeat_interleave(returned)
     parents = (best.paths[:, 1, :longest] + first_rows[:, None]).masked_fill(unused, -1)
-    return GenerateBeamEncoderDecoderOutput(
-        sequences=sequences, sequences_scores=best.scores, beam_indices=parents.to(torch.int32)
-    )
+    output = GenerateBeamEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateBeamDecoderOnlyOutput
+    return output(sequences=sequences, sequences_scores=best.scores, beam_indices=parents.to(torch.int32))
 
 
 def fast_greedy_search(
@@ -312,8 +366,11 @@ def fast_greedy_search(
     logits_processor: Any,
     stopping_criteria: StoppingCriteriaList,
     settings: GenerationConfig,
-) -> GenerateEncoderDecoderOutput | torch.LongTensor:
-    """Greedy search as `GenerationMixin._sample` gives it, with its arguments."""
+) -> GenerateEncoderDecoderOutput | GenerateDecoderOnlyOutput | torch.LongTensor:
+    """Greedy search or sampling as `GenerationMixin._sample` gives it, with its arguments.
+
+    Sampling draws for finished sentences too, as the library does: by one seed the same tokens are drawn.
+    """
     returns_cache = settings.return_dict_in_generate
     with _decoding(model, inputs, settings) as cache:
         limits = _limits(inputs.prompts_NP, stopping_criteria, settings, logits_processor)
@@ -323,12 +380,14 @@ def fast_greedy_search(
             limits,
             padding_of(model, settings),
             _processor(logits_processor),
-            may_drop_finished=not returns_cache,
+            sampled if settings.do_sample else likeliest,
+            may_drop_finished=not (returns_cache or settings.do_sample),
         )
     sequences = sequences.clone()
     if not returns_cache:
         return sequences
-    return GenerateEncoderDecoderOutput(sequences=sequences, past_key_values=_as_library_cache(model, cache))
+    output = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    return output(sequences=sequences, past_key_values=_as_library_cache(model, cache))
 
 
 @contextmanager
@@ -337,7 +396,6 @@ def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> I
     if inputs.decoding is not None:
         yield inputs.decoding
         return
-    assert inputs.encoded_NSD is not None
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
@@ -345,7 +403,10 @@ def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> I
         decoder = packed(model, PackedDecoder, dtype, getattr(settings, "quantization", None), inputs.weights)
         # Without the counts of torch for gradients small operations take three quarters of the time.
         with torch.inference_mode():
-            yield decoder.start(inputs.encoded_NSD, inputs.mask_NS)
+            if inputs.encoded_NSD is None:
+                yield decoder.start_without_source(len(inputs.prompts_NP), inputs.mask_NS)
+            else:
+                yield decoder.start(inputs.encoded_NSD, inputs.mask_NS)
 
 
 def _limits(
@@ -360,7 +421,8 @@ def _limits(
     for criterion in stopping_criteria:
         if isinstance(criterion, SourceLengthLimit):
             allowed = criterion.limits.to(device) + (criterion.prompt_length - prompt_length)
-            lengths = lengths.minimum(allowed)
+            # Of a sentence several samples may be drawn.
+            lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
         elif isinstance(criterion, MaxLengthCriteria):
             lengths = lengths.clamp(max=criterion.max_length - prompt_length)
         else:
@@ -439,7 +501,7 @@ def padding_of(model: Any, settings: GenerationConfig) -> Any:
 
 
 def _as_library_cache(model: Any, cache: Any) -> Any:
-    """Keys and values of all tokens but the last and of the source, from which `generate` can go on."""
+    """Keys and values of all tokens but the last, and of a source, from which `generate` can go on."""
     if not isinstance(cache, DecoderCache):
         return cache.state
 
@@ -447,9 +509,11 @@ def _as_library_cache(model: Any, cache: Any) -> Any:
         return part.unflatten(0, (cache.sentences, -1)).to(model.dtype, copy=True)
 
     own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
+    for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
+        own.update(by_sentence(keys[:, : cache.used]), by_sentence(values[:, : cache.used]), layer)
+    if not model.config.is_encoder_decoder:
+        return own
     for layer, (source_keys, source_values) in enumerate(cache.sources):
-        keys, values = cache.keys[layer][:, : cache.used], cache.values[layer][:, : cache.used]
-        own.update(by_sentence(keys), by_sentence(values), layer)
         source.update(by_sentence(source_keys.mT), by_sentence(source_values), layer)
     library_cache = EncoderDecoderCache(own, source)
     library_cache.is_updated = dict.fromkeys(range(len(cache.sources)), True)

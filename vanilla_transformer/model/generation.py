@@ -2,45 +2,23 @@
 
 import copy
 import os
-from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessorList,
-    MaxLengthCriteria,
-    PreTrainedConfig,
-    StoppingCriteriaList,
-)
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedConfig, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
 from .call_plans import Prepared, known_plan, plain_call, record, recorded
-from .fast_generation import (
-    fast_beam_search,
-    fast_encoder_output,
-    fast_greedy_search,
-    inputs_of_rows,
-    padding_of,
-    planned_search,
-    unsupported_library,
-    unsupported_model,
-    unsupported_reason,
-)
-from .packed_copies import fixed_weights, free_packed_weights
+from .fast_generation import fast_encoder_output, planned_search, unsupported_model
+from .fast_search import OWN_SETTINGS, Asked, FastSearchMixin, GoogleLengthPenalty, with_own_settings
 from .search import SourceLengthLimit
 
-# Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
-_UNFILLED = -1
 # What stands for the settings of this package where they are not given.
-_OWN_SETTINGS = {"length_penalty_type": "huggingface", "max_length_beyond_source": None, "quantization": None}
+_OWN_SETTINGS = {**OWN_SETTINGS, "max_length_beyond_source": None}
 _PAPER_EXPONENT = 0.6
 # A beam's settings: the paper's, and as the library has them where there is no beam.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
-# By these the library's `generate` asks this class; none of them is documented.
-_HOOKS = ("_beam_search", "_sample", "_maybe_prepare_encoder_kwargs_for_generation")
 # The length that the library writes into a generation config in which there is none.
 _LIBRARY_MAX_LENGTH = 20
 
@@ -72,31 +50,8 @@ def paper_generation_config(
     )
 
 
-def _with_own_settings(settings: GenerationConfig) -> GenerationConfig:
-    """Adds what only this package's settings have, as the library has it: without, it refuses them in a call."""
-    for name, value in _OWN_SETTINGS.items():
-        if not hasattr(settings, name):
-            setattr(settings, name, value)
-    return settings
-
-
-class _Asked:
-    """What a call asks for: its arguments, then its `generation_config`, then the model's own.
-
-    As in the library's `generate`, None in an argument is a value, and None in a configuration is nothing said.
-    """
-
-    def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, own: GenerationConfig) -> None:
-        self.kwargs, self.given, self.own = kwargs, given, own
-
-    def said(self, name: str) -> Any:
-        """What the call itself says of a setting."""
-        return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
-
-    def effective(self, name: str) -> Any:
-        """What holds for a setting, but for the library's defaults."""
-        value = self.said(name)
-        return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
+class _Asked(Asked):
+    """What a call asks for, in the terms of section 6.1."""
 
     def search(self) -> dict[str, Any]:
         """What the call means for the beam and its penalty without saying it.
@@ -104,9 +59,7 @@ class _Asked:
         Without a beam no setting of one, of which the library would warn; and where Google's penalty has no exponent,
         as in a model of greedy search that is asked for a beam, the paper's.
         """
-        penalty_type = self.effective("length_penalty_type")
-        if penalty_type not in ("google", "huggingface"):
-            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {penalty_type!r}.")
+        penalty_type = self.penalty_type()
         meant: dict[str, Any] = {}
         beams = self.said("num_beams")
         if beams is None:
@@ -151,41 +104,10 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
-def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> GenerationConfig:
-    """Settings whose `max_length`, the tokens that the library's beam search has room for, a caller's own one fits in.
-
-    A cache of a fixed size has no more room: there the search has to end before by itself.
-    """
-    lengths = [part.max_length for part in stopping_criteria if isinstance(part, MaxLengthCriteria)]
-    grows = settings.cache_implementation in (None, "dynamic")
-    if min(lengths, default=0) <= settings.max_length or not grows:
-        return settings
-    settings = copy.copy(settings)
-    settings.max_length = min(lengths)
-    return settings
-
-
-def _refuse_combination(quantization: str | None, reason: str) -> None:
-    if quantization is not None:
-        raise ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
-
-
-class GoogleLengthPenalty(float):
-    """α of the penalty ((5 + |Y|) / 6)^α that a hypothesis's log-probability is divided by (Wu et al. 2016, Eq. 14).
-
-    The library's search divides by `length ** length_penalty`: this number gives that power Google's meaning, so
-    that selecting, finishing and stopping all follow it.
-    """
-
-    def __rpow__(self, length: float, modulo: None = None) -> float:
-        return ((5.0 + length) / 6.0) ** float(self)
-
-
-class PaperGenerationMixin(GenerationMixin):
+class PaperGenerationMixin(FastSearchMixin):
     """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
 
-    config: Any
-    device: torch.device
+    _hooks: ClassVar[tuple[str, ...]] = (*FastSearchMixin._hooks, "_maybe_prepare_encoder_kwargs_for_generation")
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -206,7 +128,7 @@ class PaperGenerationMixin(GenerationMixin):
         included, so that `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request.
         `do_sample=True` without `num_beams` samples without a beam.
         """
-        own, longest = _with_own_settings(self.generation_config), None
+        own, longest = with_own_settings(self.generation_config, _OWN_SETTINGS), None
         plain = not (args or logits_processor or stopping_criteria)
         call = plain_call(self, inputs, generation_config, kwargs) if plain else None
         plan = None if call is None else known_plan(self, call.key)
@@ -228,13 +150,7 @@ class PaperGenerationMixin(GenerationMixin):
             else:
                 settings["max_new_tokens"] = longest
         settings.update(self._without_hooks(asked, settings))
-        if generation_config is None:
-            kwargs.update(settings)
-        else:
-            kwargs = {name: value for name, value in kwargs.items() if name not in settings}
-            generation_config = copy.deepcopy(generation_config)
-            # What is this package's own is known to the object by then: the library refuses what it does not know.
-            generation_config.update(**settings, allow_custom_entries=True)
+        generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
         with recorded(self, call, beyond, longest):
             return super().generate(  # type: ignore[misc]
                 inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
@@ -251,37 +167,6 @@ class PaperGenerationMixin(GenerationMixin):
             # The last new token is never read, so it needs no position.
             limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
         return limits, int(limits.max())
-
-    def fixed_weights(self) -> AbstractContextManager[None]:
-        """In a `with` of this nobody writes weights past torch: in `.data`, a NumPy array or shared memory.
-
-        Each call of `generate` compares the weights whole with those that it has packed. Here only the first does;
-        the others see what torch counts: assignments, optimizers, `load_state_dict`, `copy_` and the like.
-        """
-        return fixed_weights(self)
-
-    def free_packed_weights(self) -> None:
-        """Frees the copies of the weights that `generate` keeps, in the order that the processor multiplies fastest.
-
-        There is one for each type that was asked for, made by the first call and again by the next.
-        """
-        free_packed_weights(self)
-
-    def _without_hooks(self, asked: "_Asked", settings: dict[str, Any]) -> dict[str, Any]:
-        """What a search has to be told where the library no longer asks this class for it; there it says so once.
-
-        Raises:
-            ValueError: 8-bit weights are asked for, which only this package's search has.
-        """
-        missing = [f"GenerationMixin.{name}" for name in _HOOKS if not hasattr(GenerationMixin, name)]
-        if not missing:
-            return {}
-        reason = unsupported_library(*missing)
-        _refuse_combination(asked.effective("quantization"), reason)
-        if asked.effective("length_penalty_type") == "huggingface":
-            return {}
-        alpha = settings.get("length_penalty", asked.effective("length_penalty"))
-        return {} if alpha is None else {"length_penalty": GoogleLengthPenalty(alpha)}
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -350,56 +235,6 @@ class PaperGenerationMixin(GenerationMixin):
         arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
         return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
 
-    def _beam_search(  # type: ignore[override]
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: Any,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **kwargs: Any,
-    ) -> ModelOutput | torch.LongTensor:
-        generation_config = _with_room(generation_config, stopping_criteria)
-        if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
-            self._record(input_ids, logits_processor, stopping_criteria, generation_config)
-            found = inputs_of_rows(self, input_ids, kwargs, generation_config.num_beams)
-            return fast_beam_search(self, found, logits_processor, stopping_criteria, generation_config)
-        generation_config = copy.copy(generation_config)
-        if getattr(generation_config, "length_penalty_type", "huggingface") == "google":
-            generation_config.length_penalty = GoogleLengthPenalty(generation_config.length_penalty)
-        # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
-        padding = padding_of(self, generation_config)
-        generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
-        outputs: Any = super()._beam_search(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
-        )
-        if padding is not None:
-            sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-            sequences.masked_fill_(sequences == _UNFILLED, padding)
-        return outputs
-
-    def _sample(  # type: ignore[override]
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: Any,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **kwargs: Any,
-    ) -> ModelOutput | torch.LongTensor:
-        if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, kwargs):
-            self._record(input_ids, logits_processor, stopping_criteria, generation_config)
-            found = inputs_of_rows(self, input_ids, kwargs, 1)
-            return fast_greedy_search(self, found, logits_processor, stopping_criteria, generation_config)
-        outputs: Any = super()._sample(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
-        )
-        # Without an end the library goes on with rows that have ended, until all have.
-        padding = padding_of(self, generation_config)
-        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        for criterion in stopping_criteria:
-            if isinstance(criterion, SourceLengthLimit) and padding is not None:
-                sequences.masked_fill_(criterion.beyond(sequences), padding)
-        return outputs
-
     def _record(
         self,
         input_ids: torch.LongTensor,
@@ -409,28 +244,11 @@ class PaperGenerationMixin(GenerationMixin):
     ) -> None:
         """Keeps what the library has prepared for the next call like this, if that does not depend on the inputs."""
         start = input_ids[0, 0]
-        if hasattr(self, "start_decoding"):
-            return  # Such a model is not packed.
+        if hasattr(self, "start_decoding") or (settings.num_beams == 1 and settings.num_return_sequences > 1):
+            return  # Such a model is not packed; of several samples the sources are repeated.
         if input_ids.shape[1] == 1 and bool((input_ids == start).all()) and unsupported_model(self, "encoder") is None:
             criteria = StoppingCriteriaList(c for c in stopping_criteria if not isinstance(c, SourceLengthLimit))
             record(self, Prepared(int(start), logits_processor, criteria, settings))
-
-    def _can_use_fast_path(
-        self,
-        logits_processor: Any,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        kwargs: dict[str, Any],
-    ) -> bool:
-        """Whether this package's own search does all that is asked for; the library's does the rest.
-
-        Raises:
-            ValueError: 8-bit weights are asked for together with what only the library's search does.
-        """
-        reason = unsupported_reason(self, logits_processor, stopping_criteria, generation_config, kwargs)
-        if reason is not None:
-            _refuse_combination(getattr(generation_config, "quantization", None), reason)
-        return reason is None
 
 
 __all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config", "savable"]

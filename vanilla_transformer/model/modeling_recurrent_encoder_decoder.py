@@ -417,6 +417,11 @@ class RecurrentDecoding:
         self.values_NSD, self.mask_NS = encoded.last_hidden_state, mask_NS
         self.state: RecurrentState = self.decoder.start(encoded)
 
+    def read(self, tokens_NP: torch.Tensor) -> None:
+        """Reads the tokens of each sentence's prompt but the last."""
+        embedded_NPD = self.decoder.embedding(tokens_NP)
+        _, _, self.state = self.decoder.advance(embedded_NPD, self.state, self.values_NSD, self.mask_NS)
+
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
         """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
         if tokens_NW.numel() > len(self.state.fed):

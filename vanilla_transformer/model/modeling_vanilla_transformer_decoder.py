@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -16,6 +15,7 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .causal_generation import CausalGenerationMixin
 from .configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from .heads import LanguageModelHead
 from .layers import DecoderLayer, MultiHeadAttention
@@ -89,7 +89,7 @@ class VanillaTransformerDecoderModel(_DecoderOnly, Stack):
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
 
-class VanillaTransformerDecoderForCausalLM(LanguageModelHead, _DecoderOnly, GenerationMixin):
+class VanillaTransformerDecoderForCausalLM(LanguageModelHead, CausalGenerationMixin, _DecoderOnly):
     """A language model: the decoder, and the embedding of section 3.4 as its output projection."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}

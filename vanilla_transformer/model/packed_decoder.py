@@ -17,6 +17,8 @@ from torch.nn import functional as F
 
 from .packed_weights import PackedWeights, PositionTable
 
+# Tokens of prompts that are read at a time: enough to keep a processor busy, and few enough for small scores.
+READ_AT_A_TIME = 1024
 # The cache grows by so many positions at a time: the fewer, the sooner slots without descendants are freed; the more,
 # the less is copied. A single sentence's are small.
 POSITIONS_AT_A_TIME = 8
@@ -79,18 +81,46 @@ class PackedDecoder:
             mask.masked_fill_(~may_attend, -torch.inf)
         return DecoderCache(self, sentences, encoded_NSD.device, sources, mask)
 
-    def start_without_source(self, sentences: int) -> "DecoderCache":
-        """The cache before the first step of a decoder that attends to its own tokens alone."""
-        return DecoderCache(self, sentences, self.decoder.embed_tokens.weight.device)
+    def start_without_source(self, sentences: int, prompt_mask_NP: torch.Tensor | None = None) -> "DecoderCache":
+        """The cache before the first step of a decoder that attends to its own tokens alone.
+
+        Args:
+            sentences: How many there are.
+            prompt_mask_NP: 1 on a prompt's tokens, 0 on padding, which stands before them; None where there is none.
+        """
+        cache = DecoderCache(self, sentences, self.decoder.embed_tokens.weight.device)
+        if prompt_mask_NP is not None and not prompt_mask_NP.all():
+            cache.padding = prompt_mask_NP.logical_not().sum(1)
+        return cache
 
     def step(self, tokens_NW: torch.Tensor, cache: "DecoderCache") -> torch.Tensor:
         """Logits (sentences · hypotheses, vocabulary) of what follows the tokens.
 
         The tokens' keys and values are added to the cache.
         """
-        embedded = F.embedding(tokens_NW.view(-1), self.decoder.embed_tokens.weight).to(self.dtype)
-        x = embedded * self.scale + self.positions.of(cache.position, embedded.device)
-        bias = cache.allocate(tokens_NW.shape[1])
+        if cache.padding is None:
+            encodings = self.positions.of(cache.position, cache.device)
+        else:
+            places_N = cache.position - cache.padding
+            encodings = self.positions.at(places_N, cache.position + 1).repeat_interleave(tokens_NW.shape[1], 0)
+        x = self._advance(tokens_NW, encodings, cache.allocate(tokens_NW.shape[1]), cache)
+        return self.project_to_vocabulary(x)
+
+    def read(self, tokens_NP: torch.Tensor, cache: "DecoderCache") -> None:
+        """Adds the keys and values of each sentence's next P tokens to the cache, while it has one hypothesis."""
+        end = cache.position + tokens_NP.shape[1]
+        places = torch.arange(cache.position, end, device=cache.device).expand(len(tokens_NP), -1)
+        if cache.padding is not None:
+            places = (places - cache.padding[:, None]).clamp(min=0)
+        encodings = self.positions.at(places, end).flatten(0, 1)
+        self._advance(tokens_NP, encodings, cache.allocate_successive(tokens_NP.shape[1]), cache)
+
+    def _advance(
+        self, tokens_NW: torch.Tensor, encodings: torch.Tensor, bias: torch.Tensor | None, cache: "DecoderCache"
+    ) -> torch.Tensor:
+        """All layers over some tokens of each sentence, whose slots are allocated; `bias` limits attention."""
+        embedded = F.embedding(tokens_NW.reshape(-1), self.decoder.embed_tokens.weight).to(self.dtype)
+        x = embedded * self.scale + encodings
         for number, layer in enumerate(self.layers):
             q, k, v = layer.project(x).split_with_sizes(layer.widths, 1)
             keys, values = cache.update(number, k, v)
@@ -100,7 +130,7 @@ class PackedDecoder:
                 attended = self._attend(layer.source_query(x), keys, values, cache.source_bias)
                 x = layer.cross_norm(layer.cross_out(attended, x))
             x = layer.feed_norm(layer.second(layer.first(x), x))
-        return self.project_to_vocabulary(x)
+        return x
 
     def _cached(self, projected_RD: torch.Tensor, sentences: int, width: int) -> torch.Tensor:
         """(N·S, H·K) to a contiguous (N·H, S, K) in the type of the cache."""
@@ -145,12 +175,14 @@ class DecoderCache:
     """Keys and values of a batch's sources and of its running hypotheses, which share their ancestors.
 
     A step takes one slot for each hypothesis of a sentence. `ancestor_bias` is added to attention scores: zero in
-    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while one is running.
+    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while one is running after
+    a prompt without padding.
 
     Attributes:
         sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
         keys: Each layer's keys of the hypotheses' tokens, (N·H, capacity, K), `used` of them.
         values: The values to them.
+        padding: Positions before the first token of each prompt, (N,); None where there are none.
     """
 
     def __init__(
@@ -164,6 +196,7 @@ class DecoderCache:
         self.decoder, self.sentences, self.device = decoder, sentences, device
         self.sources, self.source_bias = sources or [], source_bias
         self.position = self.used = self.capacity = 0
+        self.padding: torch.Tensor | None = None
         # A tensor for each layer: the system maps and unmaps very large ones page by page.
         heads, layers = sentences * decoder.num_heads, range(len(decoder.layers))
         self.keys, self.values = (
@@ -179,22 +212,59 @@ class DecoderCache:
         self.position += 1
         return logits_RV
 
+    def read(self, tokens_NP: torch.Tensor) -> None:
+        """Reads the next tokens of each sentence, which have one hypothesis still."""
+        length = max(1, READ_AT_A_TIME // len(tokens_NP))
+        for part in tokens_NP.split(length, 1):
+            self.decoder.read(part, self)
+            self.position += part.shape[1]
+
     def allocate(self, width: int) -> torch.Tensor | None:
         """Takes the slots for one more position of `width` hypotheses a sentence; returns what limits attention."""
-        if self.used + width > self.capacity:
-            self._compact(width)
-        self._slots = first, _ = self.used, width
-        self.used += width
+        if self.ancestor_bias is not None and self.ancestor_bias.shape[2] != width:
+            self.ancestor_bias = self.ancestor_bias.expand(-1, -1, width, -1).contiguous()
+        first = self._take_slots(width, (POSITIONS_OF_ONE if self.sentences == 1 else POSITIONS_AT_A_TIME) * width)
         if self.ancestor_bias is None:
             if width == 1:
                 return None
             # Until now there was one hypothesis, the ancestor of all.
-            shape = (self.sentences, 1, width, self.capacity)
-            self.ancestor_bias = torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
+            self.ancestor_bias = self._no_ancestors(width)
             self.ancestor_bias[..., :first] = 0
         new = self.ancestor_bias.narrow(3, first, width)
         new.fill_(-torch.inf).diagonal(dim1=2, dim2=3).zero_()
         return self.ancestor_bias.narrow(3, 0, self.used)
+
+    def allocate_successive(self, length: int) -> torch.Tensor | None:
+        """Takes the slots for `length` more positions of one hypothesis a sentence; returns what limits attention.
+
+        A token of the padding attends to itself, as what attends to nothing is not a number.
+        """
+        first = self._take_slots(length, length + POSITIONS_OF_ONE)
+        bias = torch.zeros(1, 1, length, self.used, dtype=self.decoder.cache_dtype, device=self.device)
+        bias[..., first:] = torch.full_like(bias[..., first:], -torch.inf).triu_(1)
+        if self.padding is None:
+            return bias
+        if self.ancestor_bias is None:
+            self.ancestor_bias = self._no_ancestors(1)
+        are_padding = torch.arange(first, self.used, device=self.device) < self.padding[:, None]
+        self.ancestor_bias[:, 0, 0, first : self.used] = torch.zeros_like(are_padding, dtype=bias.dtype).masked_fill_(
+            are_padding, -torch.inf
+        )
+        bias = bias + self.ancestor_bias[..., : self.used]
+        bias[..., first:].diagonal(dim1=2, dim2=3).zero_()
+        return bias
+
+    def _take_slots(self, count: int, spare: int) -> int:
+        """Takes the next slots; returns the first. Where they are not there, so many more are made as `spare`."""
+        if self.used + count > self.capacity:
+            self._compact(spare)
+        self._slots = first, _ = self.used, count
+        self.used += count
+        return first
+
+    def _no_ancestors(self, width: int) -> torch.Tensor:
+        shape = (self.sentences, 1, width, self.capacity)
+        return torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
 
     def update(self, layer: int, keys_RD: torch.Tensor, values_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes a layer's keys and values of the newest tokens into their slots; returns all of that layer's."""
@@ -229,24 +299,26 @@ class DecoderCache:
             for layer, part in enumerate(parts):
                 parts[layer] = part[rows]
         self.source_bias = None if self.source_bias is None else self.source_bias[sentences]
+        self.padding = None if self.padding is None else self.padding[sentences]
         self.ancestor_bias = None if self.ancestor_bias is None else self.ancestor_bias[sentences]
         self.sentences = len(sentences)
 
-    def _compact(self, width: int) -> None:
+    def _compact(self, spare: int) -> None:
         """Copies the slots with descendants to larger tensors, and leaves the others behind."""
-        positions = POSITIONS_OF_ONE if self.sentences == 1 else POSITIONS_AT_A_TIME
-        if self.ancestor_bias is None:
+        if self.ancestor_bias is None or self.ancestor_bias.shape[2] == 1:
+            # All are ancestors, or padding, which stays where it is.
             kept_NL = torch.arange(self.used, device=self.device).expand(self.sentences, -1)
-            capacity = 2 * self.used + positions * width
+            capacity = 2 * self.used + spare
         else:
             used_NL = (self.ancestor_bias[:, 0, :, : self.used] == 0).any(1)
             longest = int(used_NL.sum(1).max())
             # Slots in use first, in their order; a sentence with fewer keeps some that are not in use.
             kept_NL = used_NL.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
-            capacity = longest + positions * width
+            capacity = longest + spare
+        if self.ancestor_bias is not None:
             bias = self.ancestor_bias.new_full((*self.ancestor_bias.shape[:3], capacity), -torch.inf)
             kept = kept_NL[:, None, None].expand(-1, -1, self.ancestor_bias.shape[2], -1)
-            bias[..., :longest] = self.ancestor_bias.gather(3, kept)
+            bias[..., : kept.shape[3]] = self.ancestor_bias.gather(3, kept)
             self.ancestor_bias = bias
         used = kept_NL.shape[1]
         heads = torch.arange(self.sentences * self.decoder.num_heads, device=self.device)

@@ -113,6 +113,10 @@ class PositionTable:
             return self.module(1, position, device).to(self.dtype)[0]
         return self.first(position + 1, device)[position]
 
+    def at(self, positions: torch.Tensor, longest: int) -> torch.Tensor:
+        """The encodings of some positions, of which the highest is below `longest`, (..., d_model)."""
+        return F.embedding(positions, self.first(longest, positions.device))
+
     def first(self, length: int, device: torch.device) -> torch.Tensor:
         """The encodings of at least so many positions, (length or more, d_model)."""
         if self.module.learned is not None:

@@ -12,6 +12,8 @@ from transformers import StoppingCriteria
 
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Takes a token for each row, (rows, 1), by its scores, (rows, vocabulary).
+Choice = Callable[[torch.Tensor], torch.Tensor]
 # Finished sentences are dropped once they are such a share of a batch: copying the others has a price.
 MIN_SHARE_TO_DROP = 0.1
 # Vocabulary entries that share one maximum.
@@ -24,6 +26,9 @@ IMPOSSIBLE = -1.0e9
 
 class Decoding(Protocol):
     """What a search knows of a model: the decoding of some sentences, a token of each hypothesis at a time."""
+
+    def read(self, tokens_NP: torch.Tensor, /) -> None:
+        """Before the first step: the tokens of each sentence's prompt but the last."""
 
     def step(self, tokens_NW: torch.Tensor, /) -> torch.Tensor:
         """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary).
@@ -440,18 +445,30 @@ def _as_tensors(sentences: list[_Sentence], device: torch.device) -> Hypotheses:
     )
 
 
+def likeliest(scores_RV: torch.Tensor) -> torch.Tensor:
+    """The token of the highest score in each row, (rows, 1)."""
+    return scores_RV.argmax(-1, keepdim=True)
+
+
+def sampled(scores_RV: torch.Tensor) -> torch.Tensor:
+    """A token of each row, (rows, 1), drawn by the softmax of its scores by torch's generator, as the library does."""
+    return torch.multinomial(scores_RV.float().softmax(-1), 1)
+
+
 def greedy_search(
     decoding: Decoding,
     prompts_NP: torch.Tensor,
     limits: Limits,
     padding: int,
     process: Processor | None = None,
+    choose: Choice = likeliest,
     *,
     may_drop_finished: bool = True,
 ) -> torch.Tensor:
     """The likeliest token at each step, (sentences, prompt and new tokens), `padding` after the end.
 
     Args:
+        choose: Takes another token than the likeliest.
         may_drop_finished: Whether finished sentences may be dropped from the decoding.
     """
     device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape
@@ -464,7 +481,7 @@ def greedy_search(
         scores_NV = decoding.step(tokens_N1)
         if process is not None:
             scores_NV = process(found[rows, :length], scores_NV.float())
-        tokens_N1 = scores_NV.argmax(-1, keepdim=True)
+        tokens_N1 = choose(scores_NV)
         if len(searching) < len(numbers):
             over = torch.tensor([[number not in searching] for number in numbers], device=device)
             tokens_N1 = tokens_N1.masked_fill(over, padding)
@@ -485,8 +502,8 @@ def greedy_search(
 
 def read_prompts(decoding: Decoding, prompts_NP: torch.Tensor) -> torch.Tensor:
     """Reads all tokens of the prompts but the last; returns the last, (sentences, 1)."""
-    for position in range(prompts_NP.shape[1] - 1):
-        decoding.step(prompts_NP[:, position, None])
+    if prompts_NP.shape[1] > 1:
+        decoding.read(prompts_NP[:, :-1])
     return prompts_NP[:, -1:]
 
 

@@ -1,0 +1,251 @@
+"""Language models: the fast path of `generate` against the library's own search, after prompts of any lengths."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from library_search import CausalLibrarySearch, Google
+from test_fast_generation import (  # noqa: F401
+    END,
+    PAD,
+    Streamed,
+    assert_same,
+    greatest_difference,
+    paths_taken,
+)
+from transformers import DynamicCache, GenerationConfig
+
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model import packed_decoder
+
+WORDS = 70
+ENDS = [END, *range(20, WORDS, 8)]
+
+
+def sharp(seed: int, cls=VanillaTransformerDecoderForCausalLM, **fields):
+    """A random language model that is sure of itself, so that texts end and hypotheses differ."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "decoder_layers": 2, "tie_word_embeddings": False}
+    sizes |= {"vocab_size": WORDS, "eos_token_id": ENDS}
+    model = cls(VanillaTransformerDecoderConfig(**{**sizes, **fields})).eval()
+    with torch.no_grad():
+        # Tied, it would repeat its last token for ever.
+        model.lm_head.weight.mul_(2.5)
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(std=0.3)
+    return model
+
+
+def prompts(seed: int, lengths: list[int]) -> dict[str, torch.Tensor]:
+    """Random prompts that end where their rows do."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in zip(ids, lengths, strict=True):
+        row[-length:] = torch.randint(3, WORDS, (length,), generator=generator)
+    return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
+
+
+ARCHITECTURES = st.sampled_from(
+    [
+        {},
+        {"d_k": 5, "d_v": 11},
+        {"positional_encoding": "learned", "max_position_embeddings": 40},
+        {"attention_bias": True, "output_bias": True, "activation_function": "gelu"},
+        {"tie_word_embeddings": True, "num_heads": 1},
+        {"vocab_size": 64 * 3},
+    ]
+)
+LENGTHS = st.one_of(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.integers(1, 5), min_size=9, max_size=11)
+)
+SETTINGS = {
+    "max_new_tokens": st.integers(1, 20),
+    "min_new_tokens": st.integers(1, 6),
+    "no_repeat_ngram_size": st.just(2),
+    "repetition_penalty": st.sampled_from([0.8, 1.3]),
+    "bad_words_ids": st.just([[5], [3, 7]]),
+    "suppress_tokens": st.just([PAD, 17]),
+    "eos_token_id": st.just([END, 7]),
+    "forced_eos_token_id": st.just(END),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    architecture=ARCHITECTURES,
+    beams=st.integers(2, 6),
+    returned=st.integers(1, 2),
+    early_stopping=st.sampled_from(["never", True, False]),
+    search=st.fixed_dictionaries({}, optional=SETTINGS),
+    alpha=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 1.7]),
+    google=st.booleans(),
+    lengths=LENGTHS,
+)
+def test_beam_search_is_the_librarys(
+    seed, architecture, beams, returned, early_stopping, search, alpha, google, lengths
+):
+    if "repetition_penalty" in search:
+        lengths = lengths[:1] * len(lengths)
+    wanted = {**prompts(seed, lengths), **search, "return_dict_in_generate": True}
+    wanted |= {"num_beams": beams, "num_return_sequences": returned, "early_stopping": early_stopping}
+    ours = sharp(seed, **architecture).generate(
+        **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
+    )
+    theirs = sharp(seed, CausalLibrarySearch, **architecture).generate(
+        **wanted, length_penalty=Google(alpha) if google else alpha, output_scores=True
+    )
+    assert_same(ours, theirs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    architecture=ARCHITECTURES,
+    lengths=LENGTHS,
+    search=st.fixed_dictionaries({}, optional=SETTINGS),
+    drawn=st.sampled_from(
+        [{}, {"do_sample": True}, {"do_sample": True, "temperature": 0.7, "top_k": 9, "num_return_sequences": 2}]
+    ),
+    whole=st.booleans(),
+)
+def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths, search, drawn, whole):
+    wanted = {**prompts(seed, lengths), **search, **drawn, "return_dict_in_generate": whole}
+    found = []
+    for cls in (VanillaTransformerDecoderForCausalLM, CausalLibrarySearch):
+        model = sharp(seed, cls, **architecture)
+        torch.manual_seed(seed)
+        found.append(model.generate(**wanted))
+    ours, theirs = found
+    if not whole:
+        assert torch.equal(ours, theirs)
+        return
+    assert torch.equal(ours.sequences, theirs.sequences)
+    read = wanted["attention_mask"].repeat_interleave(len(ours.sequences) // len(lengths), 0).bool()
+    for kept, expected in zip(ours.past_key_values.layers, theirs.past_key_values.layers, strict=True):
+        for tensor, other in ((kept.keys, expected.keys), (kept.values, expected.values)):
+            assert tensor.shape == other.shape
+            # What stands in the places of padding has no say.
+            there = torch.cat((read, read.new_ones(len(read), tensor.shape[2] - read.shape[1])), 1)
+            where = (slice(None), slice(None), slice(tensor.shape[2]))
+            tensor, other = (part.transpose(1, 2)[there] for part in (tensor[where], other[where]))
+            torch.testing.assert_close(tensor, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[8], [8, 3, 1], [5] * 10])
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_prompt_may_be_read_in_pieces(monkeypatch, lengths: list[int], beams: int):
+    wanted = {**prompts(3, lengths), "num_beams": beams, "max_new_tokens": 30}
+    expected = sharp(3).generate(**wanted)
+    monkeypatch.setattr(packed_decoder, "READ_AT_A_TIME", 3)
+    assert torch.equal(sharp(3).generate(**wanted), expected)
+
+
+def test_a_prompt_is_read_in_one_go(monkeypatch):
+    rows, first = [], packed_decoder.PackedDecoder._advance
+
+    def counting(self, tokens_NW, *rest):
+        rows.append(tokens_NW.numel())
+        return first(self, tokens_NW, *rest)
+
+    monkeypatch.setattr(packed_decoder.PackedDecoder, "_advance", counting)
+    sharp(0).generate(**prompts(0, [200]), max_new_tokens=2, min_new_tokens=2)
+    assert rows == [199, 1, 1]
+
+
+INPUTS = prompts(0, [5, 3, 2])
+FAST = {
+    "nothing asked for": {},
+    "no mask": {"attention_mask": None, "input_ids": torch.tensor([[5, 9], [7, 8]])},
+    "no prompt": {"attention_mask": None, "input_ids": None},
+    "a beam": {"num_beams": 4},
+    "Google's penalty": {"num_beams": 4, "length_penalty_type": "google", "length_penalty": 0.6},
+    "sampling": {"do_sample": True, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7},
+    "several samples": {"do_sample": True, "num_return_sequences": 3},
+    "positions that count tokens": {"position_ids": (INPUTS["attention_mask"].cumsum(1) - 1).clamp(min=0)},
+    "a configuration": {"generation_config": GenerationConfig(num_beams=2, eos_token_id=END, pad_token_id=PAD)},
+    "weights of 8 bits": {"quantization": "int8"},
+}
+LIBRARY = {
+    "a beam that is sampled": {"do_sample": True, "num_beams": 3},
+    "scores of all steps": {"output_scores": True, "return_dict_in_generate": True},
+    "no cache": {"use_cache": False},
+    "a static cache": {"cache_implementation": "static"},
+    "a penalty that passes over padding": {"repetition_penalty": 1.2},
+    "embeddings": {"inputs_embeds": torch.randn(3, 5, 16), "input_ids": None},
+    "padding on the right": {name: part.flip(1) for name, part in INPUTS.items()},
+    "a prompt of padding": {"attention_mask": INPUTS["attention_mask"] * torch.tensor([[1], [0], [1]])},
+    "positions of one's own": {"position_ids": torch.tensor([[3, 4, 5, 6, 7]]).expand(3, -1)},
+    "a streamer": {"streamer": Streamed(), "input_ids": INPUTS["input_ids"][:1], "attention_mask": None},
+}
+
+
+@pytest.mark.parametrize("asked", FAST.values(), ids=FAST)
+def test_the_fast_path_supports(paths_taken, asked: dict):  # noqa: F811
+    sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
+    assert paths_taken == ["fast"]
+
+
+@pytest.mark.parametrize("asked", LIBRARY.values(), ids=LIBRARY)
+def test_the_library_searches_with(paths_taken, asked: dict):  # noqa: F811
+    sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
+    assert paths_taken == ["library"]
+    if "return_dict_in_generate" not in asked:
+        with pytest.raises(ValueError, match="'int8' cannot be combined with .*: leave one of them out"):
+            sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
+
+
+def test_the_library_pads_what_has_ended_as_we_do():
+    """Its own beam search fills up with the end where the padding is 0."""
+    wanted = {**prompts(2, [4, 2, 3]), "num_beams": 3, "max_new_tokens": 12, "return_dict_in_generate": True}
+    ours = sharp(2).generate(**wanted)
+    theirs = sharp(2).generate(**wanted, output_scores=True)
+    assert (ours.sequences[:, 4:] == PAD).any()
+    assert torch.equal(ours.sequences, theirs.sequences)
+
+
+def test_the_library_goes_on_from_a_cache(paths_taken):  # noqa: F811
+    model = sharp(0)
+    asked = {"suppress_tokens": ENDS, "return_dict_in_generate": True}
+    whole = model.generate(**INPUTS, **asked, max_new_tokens=6).sequences
+    part = model.generate(**INPUTS, **asked, max_new_tokens=3)
+    mask = torch.cat((INPUTS["attention_mask"], torch.ones(3, 3, dtype=torch.long)), 1)
+    rest = model.generate(
+        part.sequences, attention_mask=mask, **asked, max_new_tokens=3, past_key_values=part.past_key_values
+    )
+    assert torch.equal(rest.sequences, whole)
+    assert paths_taken == ["fast", "fast", "library"]
+    model.generate(**INPUTS, max_new_tokens=2, past_key_values=DynamicCache(config=model.config))
+    assert paths_taken[-1] == "fast"
+
+
+def test_a_changed_weight_is_noticed():
+    model = sharp(0)
+    before = model.generate(**INPUTS, max_new_tokens=8)
+    model.model.layers[0].self_attention.q_proj.weight.data.mul_(5.0)
+    expected = sharp(0, CausalLibrarySearch)
+    expected.load_state_dict(model.state_dict())
+    after = model.generate(**INPUTS, max_new_tokens=8)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, expected.generate(**INPUTS, max_new_tokens=8))
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("how", ["bfloat16", "int8"])
+def test_other_types_find_nearly_the_same(paths_taken, how: str):  # noqa: F811
+    sizes = {"d_model": 64, "d_ff": 128, "attention_bias": True}
+    wanted = {**prompts(3, [6, 9, 4]), "num_beams": 4, "return_dict_in_generate": True, "max_new_tokens": 8}
+    expected = sharp(4, **sizes).generate(**wanted).sequences_scores
+    model = sharp(4, **sizes)
+    if how == "bfloat16":
+        found = model.to(torch.bfloat16).generate(**wanted).sequences_scores
+    else:
+        found = model.generate(**wanted, quantization="int8").sequences_scores
+    assert paths_taken == ["fast", "fast"]
+    assert 1e-5 < greatest_difference(found, expected) < 0.2
+
+
+def test_a_penalty_of_another_name_is_refused():
+    with pytest.raises(ValueError, match="length_penalty_type must be 'google' or 'huggingface', not 'none'"):
+        sharp(0).generate(**INPUTS, length_penalty_type="none")
