@@ -26,6 +26,7 @@ LAYERS = [
         "progress",
         "suggestions",
         "registration",
+        "import_hooks",
         "model",
     ),
 ]
@@ -209,6 +210,7 @@ def test_public_names_are_these():
         "VanillaTransformerText2TextGenerationPipeline",
         "VanillaTransformerTokenizer",
         "VanillaTransformerTranslationPipeline",
+        "load_exported",
         "load_recipe",
         "prepare_corpus",
         "train",
@@ -249,7 +251,10 @@ def test_decoding_needs_nothing_of_the_training_extra():
         *(PACKAGE / "model").glob("*.py"),
     ]:
         assert not extra & {name.split(".")[0] for name in imports(path)}, path.name
-    code = "import sys, vanilla_transformer.translation; print(*[m for m in sys.modules if m.startswith('vanilla_')])"
+    code = (
+        "import sys; from vanilla_transformer.translation import LineTranslator, load_model; "
+        "print(*[m for m in sys.modules if m.startswith('vanilla_')])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in result.stdout.split() if "." in name}
-    assert loaded == {"model", "network", "registration", "translation"}
+    assert loaded == {"fingerprints", "import_hooks", "model", "network", "registration", "translation"}

@@ -1,13 +1,13 @@
 """The Transformer of "Attention Is All You Need", for training on your own text and at home in Hugging Face.
 
-Importing the package registers its classes: after it the Auto classes of transformers and `pipeline("translation")`
-know its models.
+Importing the package registers its classes, as soon as transformers is imported: after it the Auto classes of
+transformers and `pipeline("translation")` know its models. Help and exported models wait for neither it nor torch.
 """
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .import_hooks import after_import
 
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .recipe.schema import Recipe as Recipe
     from .recipe.schema import load_recipe as load_recipe
     from .training.loop import train as train
+    from .translation import load_exported as load_exported
     from .translation import translate_lines as translate_lines
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ _HOMES = {
     "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
+    "load_exported": ".translation",
     "load_recipe": ".recipe.schema",
     "prepare_corpus": ".data.preparation",
     "train": ".training.loop",
@@ -94,12 +96,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOMES[name], __name__), name)
 
 
-def _is_the_command() -> bool:
-    """Whether this process is `vanilla-transformer` or a worker of it: help, and a lost parent, wait for no torch."""
-    modules = {"vanilla_transformer", "vanilla_transformer.cli.task_worker"}
-    started_as_module = sys.argv[:1] == ["-m"] and not modules.isdisjoint(sys.orig_argv)
-    return started_as_module or Path(sys.argv[0] if sys.argv else "").stem == "vanilla-transformer"
-
-
-if not _is_the_command():
-    import_module(".registration", __name__)
+after_import("transformers", lambda module: import_module(".registration", __name__))

@@ -1,11 +1,6 @@
 """Importing this module makes the package's classes known to transformers' Auto classes and pipelines, and to PEFT."""
 
 import functools
-import importlib.util
-import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +20,7 @@ from transformers import (
 from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
+from vanilla_transformer.import_hooks import after_import
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
@@ -146,29 +142,8 @@ def _add_default_targets(constants: ModuleType) -> None:
                 targets.setdefault(config.model_type, ours)
 
 
-class _OnceImported(MetaPathFinder):
-    """Adds the default targets when PEFT is imported, which is not needed without and may be broken."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _PEFT_CONSTANTS:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_add(module: ModuleType) -> None:
-                execute(module)
-                _add_default_targets(module)
-
-            spec.loader.exec_module = execute_and_add  # type: ignore[method-assign]
-        return spec
-
-
-if _PEFT_CONSTANTS in sys.modules:
-    _add_default_targets(sys.modules[_PEFT_CONSTANTS])
-else:
-    sys.meta_path.insert(0, _OnceImported())
+# It is not needed without, and may be broken.
+after_import(_PEFT_CONSTANTS, _add_default_targets)
 
 for family, models in FAMILIES.items():
     AutoConfig.register(family.model_type, family, exist_ok=True)

@@ -59,9 +59,9 @@ SAME = ("same", "equal", "identical", "twice", "once")
 
 def small_windows() -> None:
     """A fault put in on purpose: windows of a few lines."""
-    from vanilla_transformer.translation import lines
+    from vanilla_transformer.translation import translator
 
-    lines.CHUNK_LINES = dict.fromkeys(lines.CHUNK_LINES, WINDOW)
+    translator.CHUNK_LINES = dict.fromkeys(translator.CHUNK_LINES, WINDOW)
 
 
 # --- text that changes under a run -----------------------------------------------------------------------------------

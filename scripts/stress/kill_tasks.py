@@ -30,7 +30,7 @@ from vanilla_transformer import (
 TASKS, WORKERS, LINES = 8, 2, 4000
 SETTINGS = ["--num-beams", "2", "--max-length-beyond-source", "4", "--precision", "float32", "--device", "cpu"]
 # Lines in a chunk: small ones let a task be broken off in its middle. Workers are told by this file.
-SMALL_CHUNKS = "from vanilla_transformer.translation import lines\nlines.CHUNK_LINES['cpu'] = 20\n"
+SMALL_CHUNKS = "from vanilla_transformer.translation import translator\ntranslator.CHUNK_LINES['cpu'] = 20\n"
 
 
 @dataclass

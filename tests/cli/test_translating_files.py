@@ -24,7 +24,7 @@ from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.translate import Decoding, Translate, _own_device
 from vanilla_transformer.model import cpu
 from vanilla_transformer.translation import LineTranslator
-from vanilla_transformer.translation.lines import CHUNK_LINES
+from vanilla_transformer.translation.translator import CHUNK_LINES
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 # Learned positions end the source, and with it the time that a line takes.

@@ -11,6 +11,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +43,19 @@ def spelled_backwards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def onnx_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model for ONNX Runtime, which takes seconds to write."""
+    output = tmp_path_factory.mktemp("onnx") / "onnx"
+    assert main(["export", str(spelled_backwards), str(output), "--to", "onnx"]) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
+def ctranslate2_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model for CTranslate2."""
+    output = tmp_path_factory.mktemp("ctranslate2") / "ctranslate2"
+    assert main(["export", str(spelled_backwards), str(output), "--to", "ctranslate2"]) == 0
+    return output

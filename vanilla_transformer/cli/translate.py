@@ -41,7 +41,8 @@ from vanilla_transformer.progress import progress_bar
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from vanilla_transformer.translation import LineTranslator, Translation
+    from vanilla_transformer.translation import ExportedModel, Translation
+    from vanilla_transformer.translation.lines import Translator
     from vanilla_transformer.translation.resuming import ResumableFile
 
 
@@ -219,7 +220,8 @@ class Translate:
     """
 
     model: Model
-    """Directory or Hub id of the model."""
+    """Directory or Hub id of the model, or a folder that `export` has written for ONNX Runtime or CTranslate2: it
+    answers at once, without torch."""
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[INPUT ...]", help_behavior_hint="")] = ()
     """File of UTF-8 text, plain or .gz (default: standard input); with --tasks also several, Parquet among them."""
     output: OptionalText = None
@@ -248,6 +250,8 @@ class Translate:
                 "translate needs no launcher such as torchrun: on several devices or machines give "
                 "--output DIR --tasks N."
             )
+        if self._is_exported:
+            self._refuse_options_of_models()
         if self.numbered.tasks is not None:
             self._run_tasks()
             return
@@ -269,6 +273,22 @@ class Translate:
     @property
     def _output(self) -> Path | None:
         return None if self.output is None else Path(self.output)
+
+    @property
+    def _is_exported(self) -> bool:
+        from vanilla_transformer.translation import is_exported
+
+        return is_exported(self.model)
+
+    def _refuse_options_of_models(self) -> None:
+        """What an exported model does not have is refused."""
+        for option, given, why in (
+            ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
+            ("device", self.decoding.device is not None, "it runs on the CPU"),
+            ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
+        ):
+            if given:
+                raise UsageError(f"--{option} is not for an exported model such as {self.model}: {why}.")
 
     def _refuse_options_of_tasks(self) -> None:
         if len(self.inputs) > 1:
@@ -372,9 +392,9 @@ class Translate:
             refuse_unfinished(self._output)
         total = partial(count_lines, self._input) if can_be_read_again(self._input) else None
         lines = answer_promptly(read_input(self._input), self._input)
-        model, tokenizer = self.decoding.load(self.model)
+        model, tokenizer = self._load()
         arguments = self._arguments(model)
-        self.decoding.announce(model)
+        self._announce(model)
         with open_output(self._output) as output, progress_bar(self.progress, "lines", total=total) as bar:
             translations = translate_lines(model, tokenizer, lines, progress=bar.update, **arguments)
             for number, translation in enumerate(translations):
@@ -396,7 +416,7 @@ class Translate:
                 print(f"{self.output} is finished: {output.state.lines:,} lines.", file=sys.stderr)
                 return
             output.begin(reader.size)
-            self.decoding.announce(translator.model)
+            self._announce(translator.model)
             total = partial(count_lines, self._input)
             with (
                 _advice_where_it_ends(output),
@@ -404,37 +424,58 @@ class Translate:
             ):
                 translate_file(translator, reader, output, render=self._format, progress=bar.update, warn=warn)
 
-    def _translator(self) -> "LineTranslator":
-        from vanilla_transformer.translation import LineTranslator
+    def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerBase | None]":
+        """The model, and its tokenizer where it does not have it itself."""
+        if not self._is_exported:
+            return self.decoding.load(self.model)
+        from vanilla_transformer.translation import load_exported
 
-        model, tokenizer = self.decoding.load(self.model)
-        return LineTranslator.from_model(model, tokenizer, **self._arguments(model))
+        return load_exported(self.model, threads=self.decoding.threads), None
 
-    def job_fingerprint(self, translator: "LineTranslator") -> dict[str, Any]:
+    def _announce(self, model: "PreTrainedModel | ExportedModel") -> None:
+        """Says on standard error what is not as it was asked for, or not as the model itself does it."""
+        if not self._is_exported:
+            self.decoding.announce(cast("PreTrainedModel", model))
+        elif difference := cast("ExportedModel", model).difference(self._arguments(model)):
+            print(difference, file=sys.stderr)
+
+    def _translator(self) -> "Translator":
+        from vanilla_transformer.translation.lines import translator_of
+
+        model, tokenizer = self._load()
+        return translator_of(model, tokenizer, **self._arguments(model))
+
+    def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """What has to be the same for a translation to be gone on with; the names are for messages.
 
         Where memory ran out, it has to be possible to go on with smaller batches or on another device.
         """
         from vanilla_transformer import __version__
-        from vanilla_transformer.translation import fingerprint
 
-        options = asdict(self.decoding) | {"nbest": self.nbest, "precision": self.decoding.taken(translator.model)}
+        model = translator.model
+        if self._is_exported:
+            precision, model_fingerprint = model.engine, model.fingerprint
+        else:
+            from vanilla_transformer.translation import fingerprint
+
+            precision, model_fingerprint = self.decoding.taken(model), fingerprint(self.model, model)
+        options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
-            "model": fingerprint(self.model, translator.model),
+            "model": model_fingerprint,
             **{f"--{name.replace('_', '-')}": options[name] for name in names},
             "version of vanilla_transformer": __version__,
         }
 
-    def _arguments(self, model: "PreTrainedModel") -> dict[str, Any]:
+    def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
         """What the translation is told; for the rest the model's own settings hold."""
         arguments = self.decoding.arguments()
         if self.nbest is None:
             return arguments
-        assert model.generation_config is not None
+        own: Any = getattr(model, "generation_config", model)
         # Greedy search gives no scores.
         least = max(self.nbest, 2)
-        if (self.decoding.num_beams or model.generation_config.num_beams or 1) < least:
+        if (self.decoding.num_beams or own.num_beams or 1) < least:
             raise UsageError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
         return arguments | {"num_return_sequences": self.nbest, "scores": True}
 

@@ -13,6 +13,7 @@ from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.vocabulary import save_tokenizer, vocabularies
 from vanilla_transformer.export.weights import refuse_other_widths
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.generation import savable
 
 QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))
 
@@ -38,13 +39,16 @@ import ctranslate2
 {example}
 ```
 
-CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is no penalty,
-and in float32 the translations are those of the original model with `length_penalty=0,
+{command}CTranslate2 divides a hypothesis's score by its length to the power of `length_penalty`. With 0 there is
+no penalty, and in float32 the translations are those of the original model with `length_penalty=0,
 length_penalty_type="huggingface"`. Sources and translations are limited to {positions} tokens.
 
 {processors}
 """
 
+_COMMAND = """`vanilla-transformer translate` takes this folder as a model and does the same, without torch.
+
+"""
 _IN_8_BITS = """Its weights are in int8 on 7 bits, so that it is right on any x86 processor, with VNNI and without,
 as it is loaded above and with `compute_type="auto"`. Arm has not been tried."""
 _NOT_IN_8_BITS = """As it is loaded above it is right on any processor. `compute_type="auto"` and `"int8"` make 8 bits
@@ -128,7 +132,11 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     spec.config.unk_token = tokenizer.unk_token
     spec.config.decoder_start_token = target[model.config.decoder_start_token_id]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
+    # CTranslate2 passes over what it does not know; `load_exported` reads them.
+    spec.config.add_attribute("quantization", quantization)
+    spec.config.add_attribute("positions", _positions(model.config))
     _Made(spec).convert(str(output), quantization=quantization, force=True)
+    savable(model.generation_config).save_pretrained(output)
     alone = save_tokenizer(tokenizer, output)
     (output / "README.md").write_text(_readme(model, tokenizer, target, alone, quantization), encoding="utf-8")
     return []
@@ -155,6 +163,7 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantiza
         packages="tokenizers" if alone else "transformers sentencepiece sacremoses",
         example=example,
         positions=positions,
+        command=_COMMAND if alone else "",
         processors=_IN_8_BITS if quantization.startswith("int8") else _NOT_IN_8_BITS,
     )
 

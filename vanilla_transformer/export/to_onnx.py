@@ -13,10 +13,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from vanilla_transformer.export import onnx_decode
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.vocabulary import save_tokenizer
 from vanilla_transformer.model.generation import savable
+from vanilla_transformer.translation import onnx_decode
 
 QUANTIZATIONS = ("float32", "int8")
 _BATCH, _SOURCE, _TARGET, _PAST = "batch", "source", "target", "past"
@@ -30,8 +30,10 @@ pip install numpy onnxruntime tokenizers
 python decode.py < in.txt > out.txt
 ```
 
-`decode.py` translates line by line, greedily. `encoder_model.onnx` reads the source, `decoder_model.onnx` begins a
-translation, `decoder_with_past_model.onnx` adds a token to one; batch and lengths are free. {precision}
+`decode.py` translates line by line, as the model's `generate` does; `--num-beams 1` is greedy search.
+`vanilla-transformer translate` takes this folder as a model and does the same, without torch. `encoder_model.onnx`
+reads the source, `decoder_model.onnx` begins a translation, `decoder_with_past_model.onnx` adds a token to one; batch
+and lengths are free. {precision}
 """
 _PRECISIONS = {
     "float32": "Weights are in float32, for any processor.",

@@ -19,7 +19,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer_encoder import 
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks.interface import Prediction, SpecialTokens
-from vanilla_transformer.translation.lines import BATCH_TOKENS, CHUNK_LINES
+from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
 
 if TYPE_CHECKING:
     from datasets import Dataset

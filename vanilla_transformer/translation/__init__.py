@@ -1,27 +1,41 @@
 """Lines of text in, translations out: one for each line, in order, in constant memory."""
 
-from vanilla_transformer.translation.lines import Hypothesis, LineTranslator, Translation, translate_lines, with_pauses
-from vanilla_transformer.translation.loading import (
-    ModelNotFoundError,
-    UnusableModelError,
-    fingerprint,
-    load_config,
-    load_model,
-    load_tokenizer,
-    model_fingerprint,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Hypothesis",
-    "LineTranslator",
-    "ModelNotFoundError",
-    "Translation",
-    "UnusableModelError",
-    "fingerprint",
-    "load_config",
-    "load_model",
-    "load_tokenizer",
-    "model_fingerprint",
-    "translate_lines",
-    "with_pauses",
-]
+if TYPE_CHECKING:
+    from vanilla_transformer.translation.exported import ExportedModel as ExportedModel
+    from vanilla_transformer.translation.exported import ExportError as ExportError
+    from vanilla_transformer.translation.exported import is_exported as is_exported
+    from vanilla_transformer.translation.exported import load_exported as load_exported
+    from vanilla_transformer.translation.lines import Hypothesis as Hypothesis
+    from vanilla_transformer.translation.lines import Translation as Translation
+    from vanilla_transformer.translation.lines import translate_lines as translate_lines
+    from vanilla_transformer.translation.lines import with_pauses as with_pauses
+    from vanilla_transformer.translation.loading import ModelNotFoundError as ModelNotFoundError
+    from vanilla_transformer.translation.loading import UnusableModelError as UnusableModelError
+    from vanilla_transformer.translation.loading import fingerprint as fingerprint
+    from vanilla_transformer.translation.loading import load_config as load_config
+    from vanilla_transformer.translation.loading import load_model as load_model
+    from vanilla_transformer.translation.loading import load_tokenizer as load_tokenizer
+    from vanilla_transformer.translation.loading import model_fingerprint as model_fingerprint
+    from vanilla_transformer.translation.translator import LineTranslator as LineTranslator
+
+# Imported when they are asked for: exported models need no torch.
+_HOMES = {
+    "exported": ("ExportError", "ExportedModel", "is_exported", "load_exported"),
+    "lines": ("Hypothesis", "Translation", "translate_lines", "with_pauses"),
+    "loading": (
+        *("ModelNotFoundError", "UnusableModelError", "fingerprint", "load_config", "load_model", "load_tokenizer"),
+        "model_fingerprint",
+    ),
+    "translator": ("LineTranslator",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

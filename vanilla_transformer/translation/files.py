@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from vanilla_transformer.translation.lines import LineTranslator, Translation, chunks
+from vanilla_transformer.translation.lines import Translation, Translator, chunks
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, ResumeState
 
 
@@ -70,7 +70,7 @@ class ChunkReader:
 
 
 def translate_file(
-    translator: LineTranslator,
+    translator: Translator,
     reader: ChunkReader,
     output: ResumableFile,
     *,

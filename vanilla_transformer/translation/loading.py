@@ -35,6 +35,7 @@ from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import model_class
+from vanilla_transformer.translation.exported import is_exported
 
 # What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
@@ -328,6 +329,11 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
         blame: Where the mistake is whenever there is one.
     """
     if Path(path).is_dir():
+        if file == "config.json" and is_exported(path):
+            raise UnusableModelError(
+                f"{path} is an export for another runtime, which `translate` and `load_exported` take and nothing "
+                "else: give the model that it was made from."
+            )
         if not Path(path, file).is_file():
             raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
     elif _means_a_place_here(str(path)):

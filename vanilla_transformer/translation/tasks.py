@@ -12,7 +12,7 @@ from typing import Any
 from vanilla_transformer.data.parts import cut, identity, read_part
 from vanilla_transformer.numbered_tasks.folder import JOB, TaskError, TaskFolder, in_ranges, job_digest
 from vanilla_transformer.translation.files import ChunkReader, translate_file
-from vanilla_transformer.translation.lines import LineTranslator, Translation
+from vanilla_transformer.translation.lines import Translation, Translator
 from vanilla_transformer.translation.resuming import ResumableFile, record_path
 
 _SLICE = 1 << 20
@@ -40,7 +40,7 @@ def run_task(
     folder: TaskFolder,
     number: int,
     job: dict[str, Any],
-    translator: LineTranslator,
+    translator: Translator,
     *,
     inputs: Sequence[str],
     tasks: int,

@@ -1,0 +1,310 @@
+"""Exported models, `vanilla-transformer export --to onnx` and `--to ctranslate2`: they translate without torch."""
+
+import fnmatch
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vanilla_transformer.fingerprints import fingerprint_file, fingerprint_settings
+from vanilla_transformer.translation.lines import NO_TRANSLATION, Hypothesis, Translation, one_line
+from vanilla_transformer.translation.onnx_decode import Decoder, refuse_settings
+
+# Lines that are gathered and sorted by length to make batches, and source tokens in a batch.
+CHUNK_LINES = 2000
+BATCH_TOKENS = 2048
+# What a search may be told; all else is the engine's own.
+SETTINGS = frozenset({"num_beams", "num_return_sequences", "length_penalty", "max_length_beyond_source"})
+# What an export is loaded from.
+_FILES = ("*.json", "*.onnx", "*.onnx.data", "model.bin")
+_MISSING = "The package {} is not installed: run `pip install 'vanilla-transformer[export]'`."
+
+
+class ExportError(ValueError):
+    """An exported folder that cannot be used, or something asked for that its engine does not do."""
+
+
+class ExportedModel(ABC):
+    """A model in an exported folder, with its tokenizer: texts in, translations out.
+
+    Called with a text or a list of them it answers as `pipeline("translation")` does.
+
+    Attributes:
+        engine: What runs it.
+        settings: Of the search, from the model's `generation_config.json`.
+    """
+
+    engine: str
+
+    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
+        self.directory, self.settings = directory, settings
+
+    @abstractmethod
+    def search(
+        self, sources: list[list[int]], batch_tokens: int, progress: Callable[[int], object], settings: dict[str, Any]
+    ) -> list[tuple[Hypothesis, ...]]:
+        """The hypotheses of each source, best first; `progress` is told how many sources each batch had."""
+
+    @abstractmethod
+    def difference(self, settings: dict[str, Any]) -> str | None:
+        """How its search differs from that of the model itself, in one sentence; None where it does not."""
+
+    @property
+    @abstractmethod
+    def max_source_length(self) -> int:
+        """Tokens of a source of which no more are translated."""
+
+    @property
+    def num_beams(self) -> int:
+        """Hypotheses that the model's own search keeps."""
+        return int(self.settings.get("num_beams") or 1)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the package `tokenizers`, which cuts no text."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(self.directory / "tokenizer.json"))
+        # Text that spells a special token is only text.
+        tokenizer.encode_special_tokens = bool(
+            _settings(self.directory, "tokenizer_config").get("split_special_tokens")
+        )
+        return tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this model from any other: a hash of the files that it is loaded from."""
+        files = [path for path in sorted(self.directory.iterdir()) if _is_loaded(path)]
+        return fingerprint_settings([[path.name, fingerprint_file(path)] for path in files])
+
+    def __call__(self, texts: str | list[str], **settings: Any) -> Any:
+        """As `pipeline("translation")`: `[{"translation_text": ...}]`, of one text or of several."""
+        translator = ExportedTranslator.from_model(self, **settings)
+        given = [texts] if isinstance(texts, str) else list(texts)
+        found = [
+            [{"translation_text": hypothesis.text} for hypothesis in translation.hypotheses]
+            for translation in translator.translate(given)
+        ]
+        if isinstance(texts, str):
+            return found[0]
+        return [records[0] for records in found] if all(len(records) == 1 for records in found) else found
+
+
+@dataclass(frozen=True)
+class ExportedTranslator:
+    """An exported model with its settings: translates chunks of lines, as `LineTranslator` does with others."""
+
+    model: ExportedModel
+    batch_tokens: int
+    max_source_length: int
+    settings: dict[str, Any]
+    chunk_lines: int = CHUNK_LINES
+
+    @classmethod
+    def from_model(
+        cls,
+        model: ExportedModel,
+        *,
+        batch_tokens: int | None = None,
+        max_source_length: int = 1024,
+        scores: bool = False,
+        **settings: Any,
+    ) -> "ExportedTranslator":
+        """With what is not given chosen by the model; scores there always are, where there is a beam.
+
+        Raises:
+            ExportError: A setting is not one of those that an exported model has.
+        """
+        unknown = sorted(settings.keys() - SETTINGS)
+        if unknown:
+            raise ExportError(
+                f"{unknown[0]} is not for an exported model, which takes {', '.join(sorted(SETTINGS))}: "
+                "translate with the model itself."
+            )
+        limit = min(max_source_length, model.max_source_length)
+        return cls(model, batch_tokens or BATCH_TOKENS, limit, settings)
+
+    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """The translations in the order of the lines; `progress` gets the number of lines of each batch."""
+        progress = progress or (lambda count: None)
+        full = [index for index, line in enumerate(lines) if line.strip()]
+        progress(len(lines) - len(full))
+        translations = [Translation(NO_TRANSLATION * self._hypotheses)] * len(lines)
+        if not full:
+            return translations
+        encoded = self.model.tokenizer.encode_batch([lines[index] for index in full])
+        ids, limit = [text.ids for text in encoded], self.max_source_length
+        # Cut, and still ended by its </s>.
+        sources = [[*one[: limit - 1], one[-1]] if len(one) > limit else one for one in ids]
+        found = self.model.search(sources, self.batch_tokens, progress, self.settings)
+        for index, one, hypotheses in zip(full, ids, found, strict=True):
+            translations[index] = Translation(hypotheses, truncated=len(one) > limit)
+        return translations
+
+    @property
+    def _hypotheses(self) -> int:
+        """How many there are of each line."""
+        own = self.model.settings.get("num_return_sequences")
+        return int(self.settings.get("num_return_sequences") or own or 1)
+
+
+def is_exported(path: str | Path) -> bool:
+    """Whether a folder is an export for ONNX Runtime or CTranslate2."""
+    return Path(path, "encoder_model.onnx").is_file() or _is_for_ctranslate2(Path(path))
+
+
+def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedModel:
+    """Loads what `vanilla-transformer export` has written for ONNX Runtime or CTranslate2, for a CPU.
+
+    Raises:
+        ExportError: The folder is none, is damaged, or its package is not installed.
+    """
+    directory = Path(path)
+    if not is_exported(directory):
+        raise ExportError(f"{path} is no exported folder: it has neither encoder_model.onnx nor CTranslate2's files.")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if not (directory / name).is_file():
+            raise ExportError(f"{path} has no {name}, without which it does not translate: export the model again.")
+    kind: type[_Ctranslate2Model | _OnnxModel] = _Ctranslate2Model if _is_for_ctranslate2(directory) else _OnnxModel
+    try:
+        return kind(directory, threads)
+    except ModuleNotFoundError as error:
+        raise ExportError(_MISSING.format(error.name)) from error
+    except ExportError:
+        raise
+    except Exception as error:  # The engines and tokenizers have classes of their own, or none.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExportError(f"What is in {path} cannot be loaded: {reason}") from error
+
+
+def _is_for_ctranslate2(directory: Path) -> bool:
+    vocabularies = ("shared_vocabulary.json", "source_vocabulary.json")
+    return (directory / "model.bin").is_file() and any((directory / name).is_file() for name in vocabularies)
+
+
+def _is_loaded(path: Path) -> bool:
+    return path.is_file() and any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _FILES)
+
+
+def _settings(directory: Path, name: str) -> dict[str, Any]:
+    settings = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
+    if not isinstance(settings, dict):
+        raise ExportError(f"{directory / name}.json is no JSON object: export the model again.")
+    return settings
+
+
+class _OnnxModel(ExportedModel):
+    """Three graphs and the search of `decode.py`."""
+
+    engine = "ONNX Runtime"
+
+    def __init__(self, directory: Path, threads: int | None) -> None:
+        super().__init__(directory, _settings(directory, "generation_config"))
+        self._decoder = Decoder(directory, threads)
+
+    @property
+    def max_source_length(self) -> int:
+        return self._decoder.max_source_length
+
+    def difference(self, settings: dict[str, Any]) -> str | None:
+        return None
+
+    def search(
+        self, sources: list[list[int]], batch_tokens: int, progress: Callable[[int], object], settings: dict[str, Any]
+    ) -> list[tuple[Hypothesis, ...]]:
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
+        hypotheses: dict[int, tuple[Hypothesis, ...]] = {}
+        while order:
+            count = max(1, batch_tokens // len(sources[order[0]]))
+            batch, order = order[:count], order[count:]
+            for index, found in zip(
+                batch, self._decoder.generate([sources[index] for index in batch], **settings), strict=True
+            ):
+                texts = self.tokenizer.decode_batch([best.tokens for best in found])
+                hypotheses[index] = tuple(
+                    Hypothesis(one_line(text), best.score, len(best.tokens))
+                    for text, best in zip(texts, found, strict=True)
+                )
+            progress(len(batch))
+        return [hypotheses[index] for index in range(len(sources))]
+
+
+class _Ctranslate2Model(ExportedModel):
+    """CTranslate2's own search."""
+
+    engine = "CTranslate2"
+
+    def __init__(self, directory: Path, threads: int | None) -> None:
+        import ctranslate2
+
+        super().__init__(directory, _settings(directory, "generation_config"))
+        refuse_settings(self.settings, directory)
+        model = _settings(directory, "config")
+        if "quantization" not in model:
+            raise ExportError("its config.json does not say in which type its weights are: export the model again.")
+        # Where CTranslate2 has no int16 it would make int8 of it, which without VNNI is wrong.
+        here = ctranslate2.get_supported_compute_types("cpu")
+        compute_type = "default" if model["quantization"] != "int16" or "int16" in here else "float32"
+        self._translator = ctranslate2.Translator(
+            str(directory), compute_type=compute_type, intra_threads=threads or 0
+        )
+        self._positions = int(model["positions"])
+
+    @property
+    def max_source_length(self) -> int:
+        return self._positions
+
+    def difference(self, settings: dict[str, Any]) -> str | None:
+        if (settings.get("num_beams") or self.num_beams) == 1:
+            return None
+        return (
+            "CTranslate2 has not the paper's exact search: it divides scores by length^length_penalty, ends a search "
+            "once as many hypotheses have ended as the beam has, and has one limit of length for all lines."
+        )
+
+    def search(
+        self, sources: list[list[int]], batch_tokens: int, progress: Callable[[int], object], settings: dict[str, Any]
+    ) -> list[tuple[Hypothesis, ...]]:
+        chosen = {**self.settings, **{name: value for name, value in settings.items() if value is not None}}
+        beams = chosen.get("num_beams") or 1
+        limits = self._limits([len(source) for source in sources], settings)
+        never = [*(chosen.get("bad_words_ids") or ()), *([token] for token in chosen.get("suppress_tokens") or ())]
+        results = self._translator.translate_batch(
+            [self._tokens(source) for source in sources],
+            max_batch_size=batch_tokens,
+            batch_type="tokens",
+            beam_size=beams,
+            num_hypotheses=chosen.get("num_return_sequences") or 1,
+            length_penalty=chosen.get("length_penalty") or 0,
+            suppress_sequences=[self._tokens(words) for words in never] or None,
+            max_input_length=self._positions,
+            max_decoding_length=max(limits),
+            return_scores=beams > 1,
+            return_end_token=True,
+        )
+        progress(len(sources))
+        return [
+            tuple(self._hypothesis(result, number, limit) for number in range(len(result.hypotheses)))
+            for result, limit in zip(results, limits, strict=True)
+        ]
+
+    def _tokens(self, ids: list[int]) -> list[str]:
+        return [self.tokenizer.id_to_token(token) for token in ids]
+
+    def _hypothesis(self, result: Any, number: int, limit: int) -> Hypothesis:
+        tokens = [self.tokenizer.token_to_id(token) for token in result.hypotheses[number][:limit]]
+        text = one_line(self.tokenizer.decode([token for token in tokens if token is not None]))
+        return Hypothesis(text, result.scores[number] if result.scores else None, len(tokens))
+
+    def _limits(self, lengths: list[int], given: dict[str, Any]) -> list[int]:
+        """Tokens that each translation may have, as in `Decoder.limits`."""
+        beyond, own = given.get("max_length_beyond_source"), self.settings
+        longest, length = own.get("max_new_tokens"), own.get("max_length")
+        if beyond is None and longest is None and length in (None, 20):
+            beyond = own.get("max_length_beyond_source")
+        if beyond is None:
+            return [min(longest or (length or 21) - 1, self._positions)] * len(lengths)
+        return [min(one + beyond, self._positions) for one in lengths]

@@ -1,0 +1,134 @@
+"""A model with its settings, for lines of text: batches of about equal length, and what comes of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.model.generation import PaperGenerationMixin
+from vanilla_transformer.translation.lines import NO_TRANSLATION, Hypothesis, Translation, one_line
+from vanilla_transformer.translation.long_lines import beginning
+from vanilla_transformer.translation.threads import run_in_threads
+
+# Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
+# padding, but the more is begun again after an interruption.
+BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
+CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
+# Batches of more rows than this have a multiple of it. oneDNN makes code for each number of rows that it meets.
+_ROWS = 8
+
+
+@dataclass(frozen=True)
+class LineTranslator:
+    """A model with its settings: translates chunks of lines in batches of about equal length."""
+
+    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
+    tokenizer: PreTrainedTokenizerBase
+    batch_tokens: int
+    max_source_length: int
+    generate_kwargs: dict[str, Any]
+    chunk_lines: int
+
+    @classmethod
+    def from_model(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_tokens: int | None = None,
+        max_source_length: int = 1024,
+        scores: bool = False,
+        **generate_kwargs: Any,
+    ) -> "LineTranslator":
+        """With what is not given chosen by model and device; see `translate_lines`."""
+        if getattr(model.config, "positional_encoding", None) == "learned":
+            max_source_length = min(max_source_length, model.config.max_position_embeddings)
+        if scores:
+            settings: Any = model.generation_config
+            beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
+            # The library's search gives a hypothesis its score only together with those of every step.
+            by_the_library = not isinstance(model, PaperGenerationMixin) or 2 * beams > model.config.vocab_size
+            generate_kwargs = {
+                "return_dict_in_generate": True,
+                **({"output_scores": True} if by_the_library else {}),
+                **generate_kwargs,
+            }
+        kind = "cpu" if model.device.type == "cpu" else "accelerator"
+        batch_tokens = batch_tokens or BATCH_TOKENS[kind]
+        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
+
+    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """The translations in the order of the lines, without dropout even for a model in training.
+
+        `progress` gets the share of the lines that the tokens of each batch have in all: as the longest lines come
+        first, their number would promise an end much later than it comes.
+        """
+        translations = [Translation(NO_TRANSLATION * self._hypotheses)] * len(lines)
+        progress = progress or (lambda count: None)
+        full = [index for index, line in enumerate(lines) if line.strip()]
+        if not full:
+            progress(len(lines))
+            return translations
+        texts = [beginning(self.tokenizer, lines[index], self.max_source_length) for index in full]
+        ids = dict(zip(full, self.tokenizer(texts)["input_ids"], strict=True))
+        too_long = {index for index in full if len(ids[index]) > self.max_source_length}
+        for index in too_long:
+            # Cut, and still ended by its </s>.
+            ids[index] = [*ids[index][: self.max_source_length - 1], ids[index][-1]]
+        all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
+        # Nobody writes the weights meanwhile: they are compared with what is packed of them once for a window.
+        with _evaluating(self.model), getattr(self.model, "fixed_weights", nullcontext)():
+            batches = list(self._batches(ids))
+            rows = [[ids[index] for index in batch] for batch in batches]
+            found = run_in_threads(self._generate, rows, self.model.device)
+            for batch, hypotheses in zip(batches, found, strict=True):
+                for index, best_first in zip(batch, hypotheses, strict=True):
+                    translations[index] = Translation(best_first, truncated=index in too_long)
+                tokens += sum(len(ids[index]) for index in batch)
+                progress(len(lines) * tokens // all_tokens - told)
+                told = len(lines) * tokens // all_tokens
+        return translations
+
+    @property
+    def _hypotheses(self) -> int:
+        """How many there are of each line."""
+        configured = getattr(self.model.generation_config, "num_return_sequences", None)
+        return int(self.generate_kwargs.get("num_return_sequences") or configured or 1)
+
+    def _batches(self, ids: dict[int, list[int]]) -> Iterator[list[int]]:
+        """Rows of about equal length together, the longest first: what does not fit into memory shows at the start."""
+        rows = sorted(ids, key=lambda index: -len(ids[index]))
+        while rows:
+            count = max(1, self.batch_tokens // len(ids[rows[0]]))
+            count -= count % _ROWS if count > _ROWS else 0
+            yield rows[:count]
+            rows = rows[count:]
+
+    def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
+        """The hypotheses for each row of source tokens, best first."""
+        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
+        output = self.model.generate(**inputs, **self.generate_kwargs)
+        sequences = output if isinstance(output, torch.Tensor) else output.sequences
+        scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
+        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        scores = [None] * len(texts) if scores is None else scores.tolist()
+        # Padding follows </s> alone, and the token that starts the decoder is none of the translation's.
+        tokens = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
+        hypotheses = [
+            Hypothesis(one_line(text), score, count) for text, score, count in zip(texts, scores, tokens, strict=True)
+        ]
+        width = len(hypotheses) // len(rows)
+        return [tuple(hypotheses[start : start + width]) for start in range(0, len(hypotheses), width)]
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
