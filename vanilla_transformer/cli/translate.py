@@ -424,7 +424,7 @@ class Translate:
             ):
                 translate_file(translator, reader, output, render=self._format, progress=bar.update, warn=warn)
 
-    def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerBase | None]":
+    def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """The model, and its tokenizer where it does not have it itself."""
         if not self._is_exported:
             return self.decoding.load(self.model)
