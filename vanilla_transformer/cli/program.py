@@ -15,6 +15,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from vanilla_transformer import __version__
+from vanilla_transformer.cli.align import Align
 from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
@@ -46,6 +47,7 @@ COMMANDS = {
     "evaluate": Evaluate,
     "info": Info,
     "attend": Attend,
+    "align": Align,
     "average": Average,
     "push": Push,
     "convert": Convert,

@@ -41,7 +41,7 @@ from vanilla_transformer.progress import progress_bar
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from vanilla_transformer.translation import ExportedModel, Translation
+    from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
     from vanilla_transformer.translation.resuming import ResumableFile
 
@@ -234,6 +234,13 @@ class Translate:
     command can be given again."""
     nbest: OptionalInt = None
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
+    alignment: Literal["words", "pieces", "soft-words", "soft-pieces"] | None = None
+    """Write which words of the line each word of the translation comes from, after it as `translation ||| 0-0 1-2`
+    (source-target, counted from 0; with --nbest before the score). Words are what spaces separate, pieces the model's
+    sub-words; the soft forms have, for each of the target, its weights over the source instead."""
+    alignment_heads: OptionalText = None
+    """Attention heads to read it from, as `output 2:0 2:1`, step and layer:head, or a layer for all of its heads
+    (default: those chosen by `align --choose-heads`)."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: the only one with text)."""
     progress: Flag = False
@@ -250,6 +257,8 @@ class Translate:
                 "translate needs no launcher such as torchrun: on several devices or machines give "
                 "--output DIR --tasks N."
             )
+        if self.alignment_heads is not None and self.alignment is None:
+            raise UsageError("--alignment-heads is for --alignment.")
         if self._is_exported:
             self._refuse_options_of_models()
         if self.numbered.tasks is not None:
@@ -285,6 +294,7 @@ class Translate:
         for option, given, why in (
             ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
             ("device", self.decoding.device is not None, "it runs on the CPU"),
+            ("alignment", self.alignment is not None, "it does not tell its attention"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -385,18 +395,18 @@ class Translate:
 
     def _translate_stream(self) -> None:
         """Translates lines as they come, or to where none can be taken back."""
-        from vanilla_transformer.translation import translate_lines
+        from vanilla_transformer.translation.lines import chunks
         from vanilla_transformer.translation.resuming import refuse_unfinished
 
         if self._output is not None:
             refuse_unfinished(self._output)
         total = partial(count_lines, self._input) if can_be_read_again(self._input) else None
         lines = answer_promptly(read_input(self._input), self._input)
-        model, tokenizer = self._load()
-        arguments = self._arguments(model)
-        self._announce(model)
+        translator = self._translator()
+        self._announce(translator.model)
         with open_output(self._output) as output, progress_bar(self.progress, "lines", total=total) as bar:
-            translations = translate_lines(model, tokenizer, lines, progress=bar.update, **arguments)
+            gathered = chunks(lines, translator.chunk_lines)
+            translations = (one for chunk in gathered for one in translator.translate(chunk, bar.update))
             for number, translation in enumerate(translations):
                 print(self._format(number, translation), file=output)
                 if translation.truncated:
@@ -443,7 +453,12 @@ class Translate:
         from vanilla_transformer.translation.lines import translator_of
 
         model, tokenizer = self._load()
-        return translator_of(model, tokenizer, **self._arguments(model))
+        translator = translator_of(model, tokenizer, **self._arguments(model))
+        if self.alignment is None:
+            return translator
+        from vanilla_transformer.inspection.aligning_translator import AligningTranslator
+
+        return AligningTranslator.from_translator(cast(Any, translator), self.alignment_heads, form=self.alignment)
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """What has to be the same for a translation to be gone on with; the names are for messages.
@@ -460,6 +475,8 @@ class Translate:
 
             precision, model_fingerprint = self.decoding.taken(model), fingerprint(self.model, model)
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
+        if self.alignment is not None:
+            options |= {"alignment": self.alignment, "alignment_heads": str(cast(Any, translator).heads)}
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,
@@ -481,10 +498,16 @@ class Translate:
 
     def _format(self, number: int, translation: "Translation") -> str:
         if self.nbest is None:
-            return translation.text
+            return " ||| ".join(_fields(translation.hypotheses[0]))
         return "\n".join(
-            f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.6f}" for hypothesis in translation.hypotheses
+            " ||| ".join((str(number), *_fields(hypothesis), f"{hypothesis.score:.6f}"))
+            for hypothesis in translation.hypotheses
         )
+
+
+def _fields(hypothesis: "Hypothesis") -> tuple[str, ...]:
+    """The translation, and its alignment where that was asked for."""
+    return (hypothesis.text,) if hypothesis.alignment is None else (hypothesis.text, hypothesis.alignment)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import torch
@@ -290,10 +289,13 @@ class Units:
         spans = tuple(match.span() for match in re.finditer(pattern, text))
         unit_of_letter = [unit for unit, (start, end) in enumerate(spans) for _ in range(start, end)]
         letters = "".join(text[start:end] for start, end in spans)
-        prefixes = tokenizer.batch_decode([pieces[:end] for end in range(len(pieces) + 1)], skip_special_tokens=True)
+        beginnings = [list(pieces[:end]) for end in range(len(pieces) + 1)]
+        # In one call where the tokenizer has a backend: others decode each in Python.
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        prefixes = backend.decode_batch(beginnings) if backend is not None else tokenizer.batch_decode(beginnings)
         spelled = ["".join(prefix.split()) for prefix in prefixes]
-        # A piece that is less than a letter shows only with the next: it begins where the two texts differ.
-        starts = [_common(before, after) for before, after in pairwise(spelled)]
+        # Where a piece is less than a letter, those up to it spell something else than all do.
+        starts = [_common(before, spelled[-1]) for before in spelled[:-1]]
         place_of = _places(spelled[-1], letters) if starts else []
         last = max(0, len(letters) - 1)
         of_piece = [unit_of_letter[min(place_of[min(start, len(place_of) - 1)], last)] for start in starts if letters]

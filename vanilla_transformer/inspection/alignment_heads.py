@@ -5,12 +5,16 @@ becomes when the model is kept from seeing one source token. That needs a pass f
 to align much text; the attention that agrees with it is.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.inspection.alignment import (
     STEPS,
     Aligner,
@@ -72,7 +76,8 @@ def _forward_selection(
     attended: Sequence[torch.Tensor], differences: Sequence[torch.Tensor]
 ) -> tuple[list[int], float]:
     """Places of the heads that are chosen, and their agreement."""
-    rest, chosen, best = list(range(len(attended[0]))), [], -1.0
+    rest, best = list(range(len(attended[0]))), -1.0
+    chosen: list[int] = []
     while rest:
         scores = {
             place: _agreement([weights[[*chosen, place]].mean(0) for weights in attended], differences)
@@ -115,3 +120,20 @@ def _agreement(weights: Sequence[torch.Tensor], differences: Sequence[torch.Tens
         for one, difference in zip(weights, differences, strict=True)
     )
     return float(got / sum(difference.max(1).values.sum() for difference in differences))
+
+
+def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: AlignmentHeads) -> None:
+    """Keeps the heads for a model: in the generation config in its directory, and in that of the loaded model.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    settings: Any = model.generation_config
+    settings.alignment_heads, settings.alignment_step = [list(head) for head in heads.heads], heads.step
+    file = Path(directory, "generation_config.json")
+    if not file.is_file():
+        settings.save_pretrained(directory)
+        return
+    values = json.loads(file.read_text(encoding="utf-8"))
+    values |= {"alignment_heads": settings.alignment_heads, "alignment_step": settings.alignment_step}
+    atomic_write_text(file, json.dumps(values, indent=2, sort_keys=True) + "\n")

@@ -19,19 +19,36 @@ _LONG_LINE = 1 << 16
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation of a line; the score is None where the search gives none, `tokens` counts its `</s>`."""
+    """One translation of a line.
+
+    Attributes:
+        text: It, without line breaks.
+        score: None where the search gives none.
+        tokens: How many there are, `</s>` among them.
+        ids: They themselves; exported models do not tell.
+        alignment: Its links with the source, or None where nobody asked for them.
+    """
 
     text: str
     score: float | None
     tokens: int
+    ids: tuple[int, ...] = ()
+    alignment: str | None = None
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of one line: its hypotheses, best first, and whether the line had to be cut to be translated."""
+    """What became of one line.
+
+    Attributes:
+        hypotheses: Its translations, best first.
+        truncated: Whether the line had to be cut to be translated.
+        source_ids: The tokens that were translated; none of an empty line, and exported models do not tell.
+    """
 
     hypotheses: tuple[Hypothesis, ...]
     truncated: bool = False
+    source_ids: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:

@@ -86,7 +86,7 @@ class LineTranslator:
             found = run_in_threads(self._generate, rows, self.model.device)
             for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
-                    translations[index] = Translation(best_first, truncated=index in too_long)
+                    translations[index] = Translation(best_first, index in too_long, tuple(ids[index]))
                 tokens += sum(len(ids[index]) for index in batch)
                 progress(len(lines) * tokens // all_tokens - told)
                 told = len(lines) * tokens // all_tokens
@@ -116,9 +116,10 @@ class LineTranslator:
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         scores = [None] * len(texts) if scores is None else scores.tolist()
         # Padding follows </s> alone, and the token that starts the decoder is none of the translation's.
-        tokens = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
+        counts = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
         hypotheses = [
-            Hypothesis(one_line(text), score, count) for text, score, count in zip(texts, scores, tokens, strict=True)
+            Hypothesis(one_line(text), score, count, tuple(tokens[1 : count + 1]))
+            for text, score, count, tokens in zip(texts, scores, counts, sequences.tolist(), strict=True)
         ]
         width = len(hypotheses) // len(rows)
         return [tuple(hypotheses[start : start + width]) for start in range(0, len(hypotheses), width)]
