@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-versions check format clean
+.PHONY: quickstart test test-versions docs check format clean
 
 quickstart: $(VENV)/.installed
 	@if [ -f models/cmudict-quickstart/summary.json ]; then \
@@ -14,6 +14,10 @@ quickstart: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2
+
+docs: $(VENV)/.installed-dev quickstart
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	@echo 'Open docs/_build/html/index.html'
 
 test-versions: $(VENV)/.installed-dev
 	$(BIN)/python -m scripts.stress.transformers_versions
@@ -28,7 +32,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give it by make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -40,5 +44,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.created
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,export,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,export,cluster,docs,dev]'
 	@touch $@ $(VENV)/.installed

@@ -1,0 +1,54 @@
+"""How the documentation is built, by `make docs`: the cells of its pages run, and pages print what they got."""
+
+import os
+from importlib.metadata import version as version_of
+
+from docutils.nodes import SkipNode
+from docutils.utils.math import latex2mathml
+
+os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+project = "vanilla_transformer"
+author = "the authors of vanilla_transformer"
+version = release = version_of("vanilla-transformer")
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+myst_enable_extensions = ["dollarmath", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = os.environ.get("DOCS_EXECUTION", "cache")
+nb_execution_cache_path = os.path.join(os.path.dirname(__file__), "_build", "cells")
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_output_stderr = "remove"
+# Cells that are not run have no kernel that would name their language.
+suppress_warnings = ["myst-nb.lexer"] if nb_execution_mode == "off" else []
+nb_render_markdown_format = "myst"
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
+default_role = "literal"
+napoleon_use_ivar = True
+copybutton_exclude = ".linenos, .gp, .go"
+html_theme = "furo"
+html_title = "vanilla_transformer"
+html_copy_source = True
+html_show_sphinx = html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_math_renderer = "mathml"
+
+
+def _inline_math(translator, node):
+    translator.body.append(latex2mathml.tex2mathml(node.astext()))
+    raise SkipNode
+
+
+def _displayed_math(translator, node):
+    translator.body.append(f'<div class="math">{latex2mathml.tex2mathml(node.astext(), as_block=True)}</div>')
+    raise SkipNode
+
+
+def setup(app):
+    """Formulas as MathML, which browsers show by themselves: a script for them would come from elsewhere."""
+    app.add_html_math_renderer("mathml", (_inline_math, None), (_displayed_math, None))

@@ -1,0 +1,109 @@
+"""The pages of the documentation: their cells run, their commands are understood, their links lead somewhere."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot
+import pytest
+
+import vanilla_transformer
+from vanilla_transformer.cli import program
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.loop import train
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+WORDS = {"telephone": "T EH L AH F OW N", "thoughtful": "TH AO T F AH L", "transformer": "T R AE N S F AO R M ER"}
+
+
+def cells(page):
+    return CELL.findall(page.read_text("utf-8"))
+
+
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
+def commands(page):
+    """Every call of the program in a page's blocks, without what only a shell understands."""
+    lines = "".join(BLOCK.findall(page.read_text("utf-8"))).replace("\\\n", " ").splitlines()
+    for line in lines:
+        for part in line.split("|"):
+            words = shlex.split(part, comments=True)
+            if words and words[0].endswith("vanilla-transformer"):
+                yield [word for word in words[1:] if not re.match(r"[<>]", word)][: shell_redirection(words)]
+
+
+def shell_redirection(words):
+    at = [place - 1 for place, word in enumerate(words) if re.match(r"[<>]", word)]
+    return at[0] if at else None
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory):
+    """A model where the pages look for the quickstart's, of a few words and steps."""
+    directory = tmp_path_factory.mktemp("docs")
+    text = directory / "words.tsv"
+    text.write_text("".join(f"{word}\t{phonemes}\n" for word, phonemes in WORDS.items()))
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 280}
+    model = directory / "models" / "cmudict-quickstart"
+    train(Recipe(train=(str(text),), output=str(model), max_steps=2, **sizes))
+    shutil.copytree(DOCS, directory / "docs", ignore=shutil.ignore_patterns("_build"))
+    return directory
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if cells(page)], ids=named)
+def test_the_cells_of_a_page_run(page, quickstart, monkeypatch):
+    monkeypatch.chdir((quickstart / page.relative_to(ROOT)).parent)
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(cells(page), 1):
+        python = "".join(line for line in cell.splitlines(keepends=True) if not line.startswith("%"))
+        exec(compile(python, f"{page.name}, cell {number}", "exec"), names)
+    matplotlib.pyplot.close("all")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))], ids=named)
+def test_the_program_understands_the_commands_of_a_page(page, tmp_path, monkeypatch):
+    """Recipes that a command names as `my-recipe.yaml` are there; nothing is run."""
+    monkeypatch.chdir(tmp_path)
+    Path("my-recipe.yaml").write_text("max_steps: 1\n")
+    for words in commands(page):
+        assert program._parse(words) is not None, words
+
+
+def test_every_public_name_and_command_stands_in_the_reference():
+    python = (DOCS / "reference" / "python.md").read_text("utf-8")
+    assert not [name for name in vanilla_transformer.__all__ if f"vanilla_transformer.{name}\n" not in python]
+    line = (DOCS / "reference" / "command-line.md").read_text("utf-8")
+    tokenizer = [f"tokenizer {name}" for name in program.TOKENIZER_COMMANDS]
+    assert not [name for name in [*program.COMMANDS, *tokenizer] if f"\n## {name}\n" not in line]
+
+
+def test_every_page_is_in_the_table_of_contents_and_links_lead_to_pages():
+    listed = {"index"}
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            entries = [line for line in tree.splitlines() if line and not line.startswith(":")]
+            listed |= {str((page.parent / entry).relative_to(DOCS)) for entry in entries}
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+        for included in re.findall(r"\{literalinclude\} (\S+)", text):
+            assert (page.parent / included).is_file(), f"{page.name} includes {included}"
+    assert listed == {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    """Its cells are not run here: the tests above do."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, "DOCS_EXECUTION": "off"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "<math" in (tmp_path / "paper" / "3.2-attention.html").read_text("utf-8")
