@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
 # for each number of rows: with oneDNN's own 1,024 a process grows for tens of thousands of lines.
-PRIMITIVES = 128
+PRIMITIVES = 32
 # With larger exponents the scores of long translations are no numbers any more, or all the same.
 LARGEST_PENALTY = 10
 # What one processor does and not another is another precision for a translation that is gone on with.
