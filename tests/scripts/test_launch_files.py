@@ -129,11 +129,14 @@ def test_the_files_for_accelerate_are_what_it_reads(file, kind):
         assert config.fsdp_config["fsdp_version"] == 2
 
 
-@pytest.mark.parametrize(("given", "tasks"), [({}, "8"), ({"TASKS": "1000"}, "1000")])
-def test_a_slurm_array_does_a_task_each(start, given, tasks):
+@pytest.mark.parametrize(
+    ("given", "command", "tasks"),
+    [({}, "translate", "8"), ({"TASKS": "1000"}, "translate", "1000"), ({"COMMAND": "prepare"}, "prepare", "8")],
+)
+def test_a_slurm_array_does_a_task_each(start, given, command, tasks):
     words = ["my model", "in put", "--output", "out"]
     (task,) = start("tasks.sbatch", words, SLURM_ARRAY_TASK_ID="5", SLURM_ARRAY_TASK_MAX="7", **given)
-    assert task["words"] == ["-m", "vanilla_transformer", "translate", *words, "--tasks", tasks, "--task", "5"]
+    assert task["words"] == ["-m", "vanilla_transformer", command, *words, "--tasks", tasks, "--task", "5"]
 
 
 def test_an_indexed_job_of_kubernetes_does_a_task_each():

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import sys
 import threading
 
 import fsspec
@@ -256,10 +257,8 @@ def model(directory):
 
 def trained(recipe, output, limits=(4,), **changes):
     for limit in limits:
-        mine = dataclasses.replace(
-            recipe, max_steps=limit, output=str(output), metrics=(), **changes, **SHAPE, **STEPS
-        )
-        train(mine)
+        fields = {"max_steps": limit, "output": str(output), "metrics": (), **SHAPE, **STEPS, **changes}
+        train(dataclasses.replace(recipe, **fields))
     return output
 
 
@@ -370,3 +369,52 @@ def test_shards_go_to_a_store_and_come_from_there(recipe, in_four, tmp_path):
     assert {name.rsplit("/", 1)[-1]: filesystem.cat_file(name) for name in filesystem.ls(path, detail=False)} == files(
         in_four
     )
+
+
+def test_labelled_texts_are_prepared_with_their_labels(tmp_path):
+    rows = [{"text": f"number {number}", "label": ["odd", "even"][number % 2]} for number in range(12)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mine = Recipe(task="text-classification", train=(str(tmp_path / "t.jsonl"),), vocab_size=270)
+    place = prepared(mine, tmp_path / "shards", 1)
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert manifest["labels"] == ["even", "odd"] and manifest["shards"][0]["report"]["kept"] == 12
+    encoder = {"decoder_layers": None}
+    from_text = trained(mine, tmp_path / "text", (2,), tokenizer=str(place), **encoder)
+    from_shards = trained(mine, tmp_path / "from-shards", (2,), train=(f"prepared:{place}",), **encoder)
+    assert model(from_text) == model(from_shards)
+
+
+def test_a_store_whose_package_is_missing_is_named_in_one_sentence(whole, recipe, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    mine = dataclasses.replace(recipe, train=("prepared:abfs://container/shards",))
+    with pytest.raises(OSError, match=r"abfs://container/shards cannot be reached, .* needs a package for \(.*adlfs"):
+        gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """The URL of a bucket of a local server that speaks S3."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs 'moto[server]'")
+    server = pytest.importorskip("moto.server", reason="moto is not installed: pip install s3fs 'moto[server]'")
+    running = server.ThreadedMotoServer(port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**environment, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir("corpora")
+    yield "s3://corpora"
+    running.stop()
+
+
+def test_text_is_read_from_s3_and_shards_are_written_there_and_trained_on(recipe, in_four, bucket, tmp_path):
+    for path in recipe.train[0].parts:
+        fsspec.filesystem("s3").put_file(path, f"{bucket}/{os.path.basename(path)}")
+    mine = dataclasses.replace(recipe, train=tuple(f"{bucket}/text.{name}" for name in ("en", "de")))
+    preparation = begun(mine, f"{bucket}/shards", 4)
+    assert [preparation.run_task(number) for number in range(4)] == [True] * 4
+    assert preparation.finish() is not None and not preparation.run_task(1)
+    corpus = {"vocab_size": None, "part_pairs": 30}
+    one = trained(recipe, tmp_path / "one", (4,), train=(f"prepared:{bucket}/shards",), **corpus)
+    other = trained(recipe, tmp_path / "other", (4,), train=(f"prepared:{in_four}",), **corpus)
+    assert model(one) == model(other)

@@ -180,7 +180,7 @@ class ShardPreparation:
             TextStream(str(corpus), partial(self._read, its), form=self._form)
             for corpus, its in zip(self._corpora, of_corpora, strict=True)
         ]
-        labels = self._task.complete(recipe, {"train": streams}).labels
+        labels = self._task.complete(recipe, {"train": streams, "dev": [], "test": []}).labels
         values = {"places": [[asdict(piece) for piece in place] for place in places], "labels": labels}
         self.folder.write(PIECES, values)
         return values
