@@ -87,6 +87,20 @@ def test_alignments_are_whole_after_resuming_and_in_numbered_tasks(here, capsys,
     assert "begun with another --alignment-heads" in capsys.readouterr().err
 
 
+def test_markup_is_carried_through_files_resuming_and_nbest(here, capsys):
+    (here / "marked").write_text("A <b>dog</b> runs, {name}.\n\n<br/>\nTwo men\n", encoding="utf-8")
+    options = [*SETTINGS, *HEADS, "--keep-markup"]
+    lines = out(capsys, "translate", "model", "marked", *options)
+    assert len(lines) == 4 and lines[1:3] == ["", "<br/>"]
+    assert all(lines[0].count(item) == 1 for item in ("<b>", "</b>", "{name}"))
+    best = out(capsys, "translate", "model", "marked", *options, "--nbest", "2")
+    assert [line.split(" ||| ")[1] for line in best[::2]] == lines
+    assert main(["translate", "model", "marked", "--output", "out", *options, "--resume"]) == 0
+    assert (here / "out").read_text(encoding="utf-8").splitlines() == lines
+    assert main(["translate", "model", "marked", "--output", "out", *SETTINGS, "--resume"]) == 1
+    assert "begun with another --alignment" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -95,7 +109,12 @@ def test_alignments_are_whole_after_resuming_and_in_numbered_tasks(here, capsys,
         (["align", "model", "in.en", "in.de", "--choose-heads", *HEADS], "cannot be combined with --alignment-heads"),
         (["align", "model", "in.en", "in.de", "--alignment-heads", "9"], "no head 9"),
         (["align", "model", "empty", "empty", "--choose-heads"], "no line with text on both sides"),
-        (["translate", "model", "in.en", *HEADS], "--alignment-heads is for --alignment."),
+        (
+            ["translate", "model", "in.en", "--keep-markup", "--alignment", "words"],
+            "cannot be combined with --alignment",
+        ),
+        (["translate", "model", "in.en", "--keep-markup"], "No alignment heads have been chosen"),
+        (["translate", "model", "in.en", *HEADS], "--alignment-heads is for --alignment and --keep-markup."),
         (["translate", "model", "in.en", "--alignment", "words"], "No alignment heads have been chosen"),
     ],
 )

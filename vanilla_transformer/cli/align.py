@@ -24,7 +24,7 @@ class Align:
     One line for each pair, `0-0 1-2`: source-target, counted from 0. `align MODEL SOURCE TARGET --choose-heads`
     chooses the heads once, on text without labels: those that point at the source words without which the model finds
     the target's words least likely. They are kept in the model's generation_config.json, for this command and for
-    `translate --alignment`.
+    `translate --alignment` and `--keep-markup`.
     """
 
     model: Model

@@ -234,13 +234,19 @@ class Translate:
     command can be given again."""
     nbest: OptionalInt = None
     """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
-    alignment: Literal["words", "pieces", "soft-words", "soft-pieces"] | None = None
+    alignment: Annotated[
+        Literal["words", "pieces", "soft-words", "soft-pieces"] | None,
+        arg(metavar="words|pieces|soft-words|soft-pieces", help_behavior_hint=""),
+    ] = None
     """Write which words of the line each word of the translation comes from, after it as `translation ||| 0-0 1-2`
     (source-target, counted from 0; with --nbest before the score). Words are what spaces separate, pieces the model's
     sub-words; the soft forms have, for each of the target, its weights over the source instead."""
     alignment_heads: OptionalText = None
     """Attention heads to read it from, as `output 2:0 2:1`, step and layer:head, or a layer for all of its heads
     (default: those chosen by `align --choose-heads`)."""
+    keep_markup: Flag = False
+    """Translate without tags (`<b>`, `</b>`, `<br/>`) and placeholders (`{name}`, `%s`), and put each where the
+    alignment says that it belongs: none is lost, changed or written twice."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: the only one with text)."""
     progress: Flag = False
@@ -257,8 +263,10 @@ class Translate:
                 "translate needs no launcher such as torchrun: on several devices or machines give "
                 "--output DIR --tasks N."
             )
-        if self.alignment_heads is not None and self.alignment is None:
-            raise UsageError("--alignment-heads is for --alignment.")
+        if self.keep_markup and self.alignment is not None:
+            raise UsageError("--keep-markup cannot be combined with --alignment, which counts words without markup.")
+        if self.alignment_heads is not None and not self._aligns:
+            raise UsageError("--alignment-heads is for --alignment and --keep-markup.")
         if self._is_exported:
             self._refuse_options_of_models()
         if self.numbered.tasks is not None:
@@ -284,6 +292,10 @@ class Translate:
         return None if self.output is None else Path(self.output)
 
     @property
+    def _aligns(self) -> bool:
+        return self.alignment is not None or self.keep_markup
+
+    @property
     def _is_exported(self) -> bool:
         from vanilla_transformer.translation import is_exported
 
@@ -295,6 +307,7 @@ class Translate:
             ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
             ("device", self.decoding.device is not None, "it runs on the CPU"),
             ("alignment", self.alignment is not None, "it does not tell its attention"),
+            ("keep-markup", self.keep_markup, "it does not tell its attention"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -454,10 +467,13 @@ class Translate:
 
         model, tokenizer = self._load()
         translator = translator_of(model, tokenizer, **self._arguments(model))
-        if self.alignment is None:
+        if not self._aligns:
             return translator
         from vanilla_transformer.inspection.aligning_translator import AligningTranslator
+        from vanilla_transformer.inspection.markup import MarkupTranslator
 
+        if self.alignment is None:
+            return MarkupTranslator.from_translator(cast(Any, translator), self.alignment_heads)
         return AligningTranslator.from_translator(cast(Any, translator), self.alignment_heads, form=self.alignment)
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
@@ -475,8 +491,9 @@ class Translate:
 
             precision, model_fingerprint = self.decoding.taken(model), fingerprint(self.model, model)
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
-        if self.alignment is not None:
-            options |= {"alignment": self.alignment, "alignment_heads": str(cast(Any, translator).heads)}
+        if self._aligns:
+            options |= {"alignment": self.alignment, "keep_markup": self.keep_markup}
+            options |= {"alignment_heads": str(cast(Any, translator).heads)}
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,
