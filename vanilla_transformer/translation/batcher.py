@@ -1,0 +1,108 @@
+"""Single lines from several threads, translated together: what a service needs that answers one request at a time."""
+
+import queue
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from vanilla_transformer.translation.lines import Translation, translator_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from vanilla_transformer.translation.exported import ExportedModel
+
+# How often a line waits `patience` for others before it is translated.
+_LONGEST_WAIT = 10
+
+
+class Batcher:
+    """Translates a line for each call, together with those of other threads that come within a few milliseconds.
+
+    The translations are those of single calls, up to the rounding of a batch. A line that fails raises in its own call
+    alone. Use it in a `with`, or call `close`.
+
+    Args:
+        model: A model, exported or not.
+        tokenizer: The model's; None for an exported model.
+        max_lines: Lines that are translated together.
+        patience: Seconds without another line after which those so far are translated; a line waits at most ten times
+            as long for others.
+        settings: Those of `translate_lines`, such as `num_beams` or `scores`.
+    """
+
+    def __init__(
+        self,
+        model: "PreTrainedModel | ExportedModel",
+        tokenizer: "PreTrainedTokenizerBase | None",
+        *,
+        max_lines: int = 32,
+        patience: float = 0.0005,
+        **settings: Any,
+    ) -> None:
+        if max_lines < 1:
+            raise ValueError(f"max_lines must be at least 1, not {max_lines}.")
+        self._translator = translator_of(model, tokenizer, **settings)
+        self._max_lines, self._patience = max_lines, patience
+        self._waiting: queue.SimpleQueue[tuple[str, Future[Translation]]] = queue.SimpleQueue()
+        self._closing, self._closed = threading.Lock(), False
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="Batcher")
+
+    def __call__(self, line: str) -> Translation:
+        """The translation of a line, once it is there.
+
+        Raises:
+            RuntimeError: The batcher is closed.
+        """
+        if not isinstance(line, str):
+            raise TypeError(f"A Batcher translates a line for each call, a str and not a {type(line).__name__}.")
+        answer: Future[Translation] = Future()
+        with self._closing:
+            if self._closed:
+                raise RuntimeError("This Batcher is closed: make another.")
+            self._waiting.put((line, answer))
+            self._executor.submit(self._translate_waiting)
+        return answer.result()
+
+    def close(self) -> None:
+        """Waits for the lines that were asked for, and takes no more."""
+        with self._closing:
+            self._closed = True
+        self._executor.shutdown()
+
+    def __enter__(self) -> "Batcher":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _translate_waiting(self) -> None:
+        """Translates what is waiting, if an earlier turn has not done so, with what comes within the time."""
+        gathered: list[tuple[str, Future[Translation]]] = []
+        until = time.monotonic() + _LONGEST_WAIT * self._patience
+        try:
+            gathered.append(self._waiting.get_nowait())
+            while len(gathered) < self._max_lines:
+                left = max(0.0, until - time.monotonic())
+                gathered.append(self._waiting.get(timeout=min(self._patience, left)))
+        except queue.Empty:
+            pass
+        if gathered:
+            self._answer(gathered)
+
+    def _answer(self, gathered: list[tuple[str, "Future[Translation]"]]) -> None:
+        try:
+            translations = self._translator.translate([line for line, _ in gathered])
+        except Exception as error:
+            if len(gathered) == 1:
+                gathered[0][1].set_exception(error)
+                return
+            for one in gathered:
+                self._answer([one])
+            return
+        for (_, answer), translation in zip(gathered, translations, strict=True):
+            answer.set_result(translation)
