@@ -98,7 +98,7 @@ def test_after_an_interruption_the_same_command_with_resume_gives_the_whole_outp
     )
     begun = (tmp_path / name).read_bytes()
     code, err = run("in", "--output", name, *options)
-    assert code == 1 and "first 3 lines of an unfinished translation" in err
+    assert code == 1 and "first 3 lines of an unfinished output" in err
     assert (tmp_path / name).read_bytes() == begun
     code, err = run("in", "--output", name, *options, "--resume")
     # What was cut is named by its number in the whole input.
@@ -336,7 +336,7 @@ def test_other_models_settings_and_inputs_are_refused_and_other_batches_are_not(
         assert code == 1 and part in err and err.count("\n") == 1 and err.endswith(".\n")
     (tmp_path / "in").write_text("something else\n" * 8)
     code, err = run(*resume)
-    assert code == 1 and "not those that were translated" in err
+    assert code == 1 and "not those that were read before" in err
     assert (tmp_path / "out").read_bytes() == begun
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
     moved = tmp_path / "moved"
@@ -397,7 +397,7 @@ def test_each_process_of_a_machine_takes_its_own_device_and_its_share_of_the_cor
     monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, loaded))
     Decoding(device="cpu").load("model")
     Decoding(device="cpu", threads=2).load("model")
-    assert loaded == [{"device": "cpu", "dtype": torch.float32}] * 2
+    assert loaded == [{"device": "cpu", "dtype": torch.float32, "translates": True}] * 2
     assert asked == [3, 2]
 
 

@@ -85,7 +85,7 @@ def test_words_and_tags_are_read_from_conll_columns(write):
         ("a.conll", "a\tX\nb\t\n", [], TAGGED_SENTENCES, "a.conll, line 2: the tag is missing"),
         ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "line 1: no column is left for the tags"),
         ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "there is no column 3: it has 2, counted from 1"),
-        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "columns without names: give their numbers"),
+        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "columns have no names, give their numbers"),
         ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "read from files of CoNLL columns, and .*a.csv is none"),
         ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "cannot tell which column is the text, name it as text_column"),
         ("a.csv", "text,b\n1,2\n", ["label_column=c"], LABELLED_TEXTS, "no column 'c'; there are 'text', 'b'"),

@@ -1,10 +1,13 @@
 """Small corpora of labels and of tags, whose right answer stands in the text."""
 
+import dataclasses
 import random
+from pathlib import Path
 
 import pytest
 
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.loop import train
 
 ANIMALS, PLANTS, VERBS = ["dog", "cat", "cow", "hen"], ["oak", "elm", "fir", "fig"], ["sees", "likes", "is"]
 _STEPS = {
@@ -31,7 +34,7 @@ def _sentence(draw, words):
     return f"the {draw.choice(words)} {draw.choice(VERBS)} the {draw.choice(words)}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def labelled(tmp_path_factory) -> Recipe:
     """Sentences about animals or about plants."""
     directory, draw = tmp_path_factory.mktemp("labelled"), random.Random(0)
@@ -43,7 +46,7 @@ def labelled(tmp_path_factory) -> Recipe:
     return Recipe(task="text-classification", examples=("the dog sees the cow",), **corpora, **_STEPS)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tagged(tmp_path_factory) -> Recipe:
     """Sentences whose words are tagged by what they are."""
     directory, draw = tmp_path_factory.mktemp("tagged"), random.Random(0)
@@ -54,3 +57,11 @@ def tagged(tmp_path_factory) -> Recipe:
         (directory / f"{name}.conll").write_text("\n".join(text))
     corpora = {name: (str(directory / f"{name}.conll"),) for name in ("train", "dev")}
     return Recipe(task="token-classification", examples=("the oak likes the cat",), **corpora, **_STEPS)
+
+
+@pytest.fixture(scope="session")
+def trained(labelled, tagged, tmp_path_factory) -> dict[str, Path]:
+    """A model of each."""
+    directory = tmp_path_factory.mktemp("models")
+    recipes = {"labelled": labelled, "tagged": tagged}
+    return {name: train(dataclasses.replace(recipe, output=str(directory / name))) for name, recipe in recipes.items()}

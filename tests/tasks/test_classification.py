@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +20,6 @@ from vanilla_transformer.training import loop
 from vanilla_transformer.training.loop import train
 
 KINDS = ("labelled", "tagged")
-
-
-@pytest.fixture(scope="module")
-def trained(labelled, tagged, tmp_path_factory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("models")
-    recipes = {"labelled": labelled, "tagged": tagged}
-    return {name: train(dataclasses.replace(recipe, output=str(directory / name))) for name, recipe in recipes.items()}
 
 
 def recipe_of(kind, request) -> Recipe:

@@ -160,8 +160,8 @@ def test_lines_before_one_that_is_not_utf8_are_written_and_after_mending_it_goes
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda text, output: text.write_text("another\n" * 20), "not those that were translated"),
-        (lambda text, output: text.write_text(LINES[0]), "not those that were translated"),
+        (lambda text, output: text.write_text("another\n" * 20), "not those that were read before"),
+        (lambda text, output: text.write_text(LINES[0]), "not those that were read before"),
         (lambda text, output: output.write_bytes(b"x" + output.read_bytes()[1:]), "does not begin with"),
         (lambda text, output: output.write_bytes(output.read_bytes()[:20]), "does not begin with"),
         (lambda text, output: output.unlink(), "does not begin with"),
@@ -204,7 +204,7 @@ def test_lines_that_were_not_read_yet_may_change(text, output):
 def test_an_unfinished_output_is_not_overwritten_unless_nothing_is_in_it(text, output):
     stopped_after(2, text, output)
     for attempt in (lambda: translate(text, output, resume=False), lambda: refuse_unfinished(output)):
-        with pytest.raises(ResumeError, match="first 6 lines of an unfinished translation"):
+        with pytest.raises(ResumeError, match="first 6 lines of an unfinished output"):
             attempt()
     output.unlink()
     translate(text, output, resume=False)

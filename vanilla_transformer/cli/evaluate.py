@@ -22,7 +22,7 @@ from vanilla_transformer.cli.streams import (
 from vanilla_transformer.cli.translate import Decoding
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.locations import locate
+from vanilla_transformer.data.locations import locate, split_off
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
@@ -105,11 +105,12 @@ class Evaluate:
             from vanilla_transformer.reporting.model_card import check_card
 
             check_card(Path(self.model))
+        self.decoding.arguments()
+        self._check_paths()
         task = task_of_model(self.model)
         metrics = self.metrics or _metrics_of(self.model, task)
         task.check(Recipe(task=task.name, metrics=metrics))
-        self.decoding.arguments()
-        self._check_paths(task)
+        locate(self._source(), task.form)
         return task.name, metrics
 
     def _evaluate(
@@ -156,9 +157,9 @@ class Evaluate:
             "precision": self.decoding.taken(model),
         }
 
-    def _check_paths(self, task: "Task") -> None:
+    def _check_paths(self) -> None:
         """Refuses an output that cannot be written or would overwrite an input, before hours of decoding."""
-        for part in map(Path, locate(self._source(), task.form).paths):
+        for part in (Path(split_off(part)[0]) for part in self._source().parts):
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
                 raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")

@@ -24,6 +24,7 @@ from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.join import Join
+from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
@@ -44,6 +45,7 @@ COMMANDS = {
     "prepare": Prepare,
     "translate": Translate,
     "join": Join,
+    "predict": Predict,
     "evaluate": Evaluate,
     "info": Info,
     "attend": Attend,

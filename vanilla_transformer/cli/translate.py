@@ -1,15 +1,12 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from tyro.conf import Positional, arg
 
@@ -22,28 +19,22 @@ from vanilla_transformer.cli.arguments import (
     UsageError,
     at_least_one,
 )
+from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
-    check_standard_output,
     count_lines,
     is_file,
-    open_output,
     read_input,
-    refuse_directories,
-    refuse_model_file,
-    refuse_same_file,
     warn,
 )
 from vanilla_transformer.cli.task_options import TaskOptions
-from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
-    from vanilla_transformer.translation.resuming import ResumableFile
 
 
 # Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
@@ -273,7 +264,7 @@ class Translate:
             self._run_tasks()
             return
         self._refuse_options_of_tasks()
-        self._check_paths()
+        check_paths(self.model, self._input, self._output)
         files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
             raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
@@ -392,23 +383,8 @@ class Translate:
         folder.check(job_of(self.inputs, tasks, {"model": model_fingerprint(self.model)}))
         self.numbered.run_on_engine(self, output, lambda: unfinished(folder, tasks))
 
-    def _check_paths(self) -> None:
-        """Refuses what cannot be read or written, and to write over what is needed, before a model is loaded."""
-        refuse_directories(self._input, self._output)
-        if self._input is None and sys.stdin is None:
-            raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
-        refuse_same_file(self._input, self._output)
-        refuse_model_file(self.model, self._output)
-        if self._output is None:
-            check_standard_output()
-            return
-        from vanilla_transformer.translation.resuming import record_path
-
-        refuse_same_file(self._input, record_path(self._output))
-
     def _translate_stream(self) -> None:
         """Translates lines as they come, or to where none can be taken back."""
-        from vanilla_transformer.translation.lines import chunks
         from vanilla_transformer.translation.resuming import refuse_unfinished
 
         if self._output is not None:
@@ -417,35 +393,24 @@ class Translate:
         lines = answer_promptly(read_input(self._input), self._input)
         translator = self._translator()
         self._announce(translator.model)
-        with open_output(self._output) as output, progress_bar(self.progress, "lines", total=total) as bar:
-            gathered = chunks(lines, translator.chunk_lines)
-            translations = (one for chunk in gathered for one in translator.translate(chunk, bar.update))
-            for number, translation in enumerate(translations):
-                print(self._format(number, translation), file=output)
-                if translation.truncated:
-                    warn(f"line {number + 1} is too long for the model and was cut.")
+        answer_stream(self._answering(translator), lines, self._output, total=total)
 
     def _translate_file(self) -> None:
         """Translates a file to a file."""
-        from vanilla_transformer.translation.files import ChunkReader, translate_file
-        from vanilla_transformer.translation.resuming import ResumableFile
-
         assert self._output is not None
         translator = self._translator()
-        with ResumableFile(self._output, self.job_fingerprint(translator), resume=self.resume) as output:
-            reader = ChunkReader(read_input(self._input), output.state.chunk_lines or translator.chunk_lines)
-            reader.skip(output.state)
-            if output.state.finished:
-                print(f"{self.output} is finished: {output.state.lines:,} lines.", file=sys.stderr)
-                return
-            output.begin(reader.size)
-            self._announce(translator.model)
-            total = partial(count_lines, self._input)
-            with (
-                _advice_where_it_ends(output),
-                progress_bar(self.progress, "lines", total=total, done=output.lines) as bar,
-            ):
-                translate_file(translator, reader, output, render=self._format, progress=bar.update, warn=warn)
+        answer_file(
+            self._answering(translator),
+            read_input(self._input),
+            self._output,
+            job=self.job_fingerprint(translator),
+            resume=self.resume,
+            begin=partial(self._announce, translator.model),
+            total=partial(count_lines, self._input),
+        )
+
+    def _answering(self, translator: "Translator") -> Answering:
+        return Answering(translator.translate, translator.chunk_lines, self._format, self.progress)
 
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """The model, and its tokenizer where it does not have it itself."""
@@ -525,21 +490,3 @@ class Translate:
 def _fields(hypothesis: "Hypothesis") -> tuple[str, ...]:
     """The translation, and its alignment where that was asked for."""
     return (hypothesis.text,) if hypothesis.alignment is None else (hypothesis.text, hypothesis.alignment)
-
-
-@contextmanager
-def _advice_where_it_ends(output: "ResumableFile") -> Iterator[None]:
-    """Says what is there and how to go on when the work ends before its time, SIGTERM included."""
-
-    def stop(signum: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except BaseException:
-        if output.lines:
-            warn(f"{output.path} holds the first {output.lines:,} lines: the same command with --resume goes on.")
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,6 @@
 """Which columns of text a task reads, and by which names a table may have them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ class TextForm:
     empty: str
     parallel: bool = False
     tagged: bool = False
+
+    def without_labels(self) -> "TextForm":
+        """The same without what a model is to predict."""
+        return replace(self, columns=tuple(one for one in self.columns if one.setting != "label_column"))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -122,6 +122,11 @@ def table_suffix(path: str) -> str | None:
     return suffix if suffix in FILE_SUFFIXES else None
 
 
+def is_conll(path: str) -> bool:
+    """Tell whether a file is known for CoNLL columns by its suffix."""
+    return path.removesuffix(".gz").endswith((".conll", ".conllu"))
+
+
 def without_suffixes(path: str) -> Path:
     """Return the path without the suffixes that say how a text is kept and not what is in it."""
     return Path(path.removesuffix(".gz").removesuffix(".txt"))

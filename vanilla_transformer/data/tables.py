@@ -232,41 +232,41 @@ def read_conll(path: str, wanted: Wanted) -> RowTable:
 
 
 def _conll_sentences(path: str, wanted: Wanted) -> NumberedRows:
-    words: list[str] = []
-    tags: list[str] = []
+    words: list[list[str]] = []
     begin = columns = 0
-    places: tuple[int, int] = (0, -1)
+    places: tuple[int, ...] = ()
     for number, line in enumerate(chain(read_lines(path), [""]), start=1):
         cells = line.split("\t") if "\t" in line else line.split()
         if not line.strip():
             if words:
-                yield begin, (BETWEEN_WORDS.join(words), BETWEEN_WORDS.join(tags))
-            words, tags = [], []
+                yield begin, tuple(BETWEEN_WORDS.join(column) for column in zip(*words, strict=True))
+            words = []
             continue
         if cells[0] == "-DOCSTART-" or (line.startswith("# ") and "\t" not in line):
             continue
         if not columns:
             columns = len(cells)
-            given = _numbers(
-                tuple(name or str(default) for name, default in zip(wanted, (1, columns), strict=True)),
-                f"{path}, line {number}",
-                columns,
-            )
-            if given is None:
-                raise CorpusError(f"{path} has columns without names: give their numbers, counted from 1")
-            places = (given[0] or 0, given[1] or 0)
-            if places[0] == places[1]:
-                raise CorpusError(f"{path}, line {number}: no column is left for the tags beside that of the words")
+            places = _conll_places(f"{path}, line {number}", wanted, columns)
         if len(cells) != columns:
             raise CorpusError(f"{path}, line {number}: {len(cells)} columns where {columns} are needed")
         if places[0] and re.fullmatch(r"\d+[-.]\d+", cells[0]):
             continue
-        word, tag = (cells[place].strip() for place in places)
-        if not word or not tag:
-            raise CorpusError(f"{path}, line {number}: the {'tag' if word else 'word'} is missing")
+        found = [cells[place].strip() for place in places]
+        if not all(found):
+            raise CorpusError(f"{path}, line {number}: the {'tag' if found[0] else 'word'} is missing")
         begin = begin if words else number
-        words.append(word)
-        tags.append(tag)
+        words.append(found)
+
+
+def _conll_places(where: str, wanted: Wanted, columns: int) -> tuple[int, ...]:
+    """Which columns are the words and, where they are wanted, the tags."""
+    names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
+    places = _numbers(tuple(names), where, columns)
+    if places is None:
+        raise CorpusError(f"{where}: these columns have no names, give their numbers, counted from 1")
+    if len(set(places)) < len(places):
+        raise CorpusError(f"{where}: no column is left for the tags beside that of the words")
+    return tuple(place for place in places if place is not None)
 
 
 TABLE_READERS: dict[str, Callable[[str, Wanted, TextForm], RowTable]] = {

@@ -35,6 +35,8 @@ _PIPELINES = {
     "ForTokenClassification": ("token-classification", "tag"),
     "ForCausalLM": ("text-generation", "generate"),
 }
+# Which command asks a model that works in a pipeline.
+_COMMANDS = {"translation": "translate", "text-classification": "predict", "token-classification": "predict"}
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
 _CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
@@ -136,7 +138,11 @@ def set_hub_name(directory: Path, repo_id: str) -> None:
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     if is_unmodified(text) and title is not None:
         old = title[1]
-        for before, after in (("# ", "\n"), ('model="', '"'), ("vanilla-transformer translate ", " <")):
+        for before, after in (
+            ("# ", "\n"),
+            ('model="', '"'),
+            *((f"vanilla-transformer {command} ", " <") for command in {*_COMMANDS.values()}),
+        ):
             text = text.replace(f"{before}{old}{after}", f"{before}{repo_id}{after}")
         _save(directory, text, unmodified=True)
 
@@ -206,6 +212,7 @@ def _fill(
         template_path=str(TEMPLATE),
         title=title,
         tag=tag,
+        command=_COMMANDS.get(tag, ""),
         verb=verb,
         version=version("vanilla_transformer"),
         example=json.dumps(example, ensure_ascii=False),

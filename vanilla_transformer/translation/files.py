@@ -1,8 +1,9 @@
-"""A file of lines to a file of translations: chunk by chunk, resumed after any end."""
+"""A file of lines to a file of translations, or other answers: chunk by chunk, resumed after any end."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from vanilla_transformer.translation.lines import Translation, Translator, chunks
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, ResumeState
@@ -49,7 +50,7 @@ class ChunkReader:
         """Passes over what is translated already.
 
         Raises:
-            ResumeError: The lines are not those that were translated.
+            ResumeError: The lines are not those that were read before.
         """
         chunk = None
         while self.read < state.chunks and (chunk := next(self._chunks, None)) is not None:
@@ -64,9 +65,17 @@ class ChunkReader:
             )
         if not same:
             raise ResumeError(
-                f"The first {state.lines:,} lines of the input are not those that were translated: "
+                f"The first {state.lines:,} lines of the input are not those that were read before: "
                 "bring them back, or delete the output and its .resume to begin anew."
             )
+
+
+class Answer(Protocol):
+    """What became of a line."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the line had to be cut."""
 
 
 def translate_file(
@@ -78,19 +87,33 @@ def translate_file(
     progress: Callable[[int], object] = lambda lines: None,
     warn: Callable[[str], object] = lambda message: None,
 ) -> None:
-    """Translates what the reader still has, and puts it into the output.
+    """Translates what the reader still has, and puts it into the output; see `process_file`."""
+    process_file(translator.translate, reader, output, render=render, progress=progress, warn=warn)
+
+
+def process_file(
+    work: Callable[[list[str], Callable[[int], object]], Sequence[Answer]],
+    reader: ChunkReader,
+    output: ResumableFile,
+    *,
+    render: Callable[[int, Any], str],
+    progress: Callable[[int], object] = lambda lines: None,
+    warn: Callable[[str], object] = lambda message: None,
+) -> None:
+    """Answers what the reader still has, and puts it into the output.
 
     Args:
+        work: Answers the lines of a chunk, in order, and tells the progress.
         render: The lines to write for a line by its number, counted from 0.
         progress: Called after each batch with the number of lines done since the last call.
         warn: Called, in order, with what a user should know.
     """
     for chunk in reader:
-        numbered = list(enumerate(translator.translate(chunk.lines, progress), start=chunk.first))
-        text = "".join(f"{render(number, translation)}\n" for number, translation in numbered)
+        numbered = list(enumerate(work(chunk.lines, progress), start=chunk.first))
+        text = "".join(f"{render(number, answer)}\n" for number, answer in numbered)
         output.take(text, lines=len(chunk.lines), source=chunk.digest, whole=chunk.whole)
-        for number, translation in numbered:
-            if translation.truncated:
+        for number, answer in numbered:
+            if answer.truncated:
                 warn(f"line {number + 1} is too long for the model and was cut.")
     if reader.error is not None:
         raise reader.error

@@ -165,7 +165,7 @@ class ResumableFile:
             left -= len(chunk)
         if self.state.size and (left or self._digest.hexdigest() != self.state.translation):
             raise ResumeError(
-                f"{self.path} does not begin with the translations that {self.record.name} knows of: "
+                f"{self.path} does not begin with the lines that {self.record.name} knows of: "
                 "bring back what was there, or delete both to begin anew."
             )
 
@@ -180,11 +180,11 @@ class ResumableFile:
 
 
 def refuse_unfinished(path: Path) -> None:
-    """Raises ResumeError where an unfinished translation would be overwritten."""
+    """Raises ResumeError where an unfinished output would be overwritten."""
     recorded = _read_record(record_path(path))
     if recorded is not None and not recorded[1].finished and recorded[1].lines and _size(path):
         raise ResumeError(
-            f"{path} holds the first {recorded[1].lines:,} lines of an unfinished translation: go on with --resume, "
+            f"{path} holds the first {recorded[1].lines:,} lines of an unfinished output: go on with --resume, "
             f"or delete {record_path(path)} to begin anew."
         )
 

@@ -1,0 +1,133 @@
+"""What the commands share that answer each line: as lines come, or from a file to a file that can be gone on with."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.cli.streams import (
+    check_standard_output,
+    open_output,
+    refuse_directories,
+    refuse_model_file,
+    refuse_same_file,
+    warn,
+)
+from vanilla_transformer.progress import progress_bar
+
+if TYPE_CHECKING:
+    from vanilla_transformer.translation.files import Answer
+    from vanilla_transformer.translation.resuming import ResumableFile
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What answers lines, and how the answers are written.
+
+    Attributes:
+        work: Answers lines, in order, and tells how many are done.
+        chunk_lines: Lines that are best answered together.
+        render: What to write for a line by its number, counted from 0.
+        progress: Whether to show the progress where standard error is not a terminal.
+        unit: What lines are called in it.
+    """
+
+    work: "Callable[[list[str], Callable[[int], object]], Sequence[Answer]]"
+    chunk_lines: int
+    render: Callable[[int, Any], str]
+    progress: bool
+    unit: str = "lines"
+
+
+def check_paths(model: str, input: Path | None, output: Path | None) -> None:
+    """Refuses what cannot be read or written, and to write over what is needed, before a model is loaded."""
+    refuse_directories(input, output)
+    if input is None and sys.stdin is None:
+        raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
+    refuse_same_file(input, output)
+    refuse_model_file(model, output)
+    if output is None:
+        check_standard_output()
+        return
+    from vanilla_transformer.translation.resuming import record_path
+
+    refuse_same_file(input, record_path(output))
+
+
+def answer_stream(
+    answering: Answering,
+    lines: Iterable[str | None],
+    output: Path | None,
+    *,
+    total: Callable[[], int | None] | None,
+) -> None:
+    """Answers lines as they come, or to where none can be taken back; `total` counts them where it can."""
+    from vanilla_transformer.translation.lines import chunks
+
+    number = 0
+    with open_output(output) as file, progress_bar(answering.progress, answering.unit, total=total) as bar:
+        for chunk in chunks(lines, answering.chunk_lines):
+            for answer in answering.work(chunk, bar.update):
+                print(answering.render(number, answer), file=file)
+                number += 1
+                if answer.truncated:
+                    warn(f"line {number} is too long for the model and was cut.")
+
+
+def answer_file(
+    answering: Answering,
+    lines: Iterable[str],
+    output: Path,
+    *,
+    job: dict[str, Any],
+    resume: bool,
+    begin: Callable[[], object],
+    total: Callable[[], int | None] | None,
+) -> None:
+    """Answers the lines of a file into a file.
+
+    Args:
+        job: What has to be the same for the file to be gone on with.
+        resume: Go on with what is there.
+        begin: Called before the first line that is answered.
+        total: Counts the lines.
+    """
+    from vanilla_transformer.translation.files import ChunkReader, process_file
+    from vanilla_transformer.translation.resuming import ResumableFile
+
+    with ResumableFile(output, job, resume=resume) as file:
+        reader = ChunkReader(lines, file.state.chunk_lines or answering.chunk_lines)
+        reader.skip(file.state)
+        if file.state.finished:
+            print(f"{output} is finished: {file.state.lines:,} lines.", file=sys.stderr)
+            return
+        file.begin(reader.size)
+        begin()
+        with (
+            _advice_where_it_ends(file),
+            progress_bar(answering.progress, answering.unit, total=total, done=file.lines) as bar,
+        ):
+            process_file(answering.work, reader, file, render=answering.render, progress=bar.update, warn=warn)
+
+
+@contextmanager
+def _advice_where_it_ends(output: "ResumableFile") -> Iterator[None]:
+    """Says what is there and how to go on when the work ends before its time, SIGTERM included."""
+
+    def stop(signum: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BaseException:
+        if output.lines:
+            warn(f"{output.path} holds the first {output.lines:,} lines: the same command with --resume goes on.")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,152 @@
+"""`vanilla-transformer predict`: what a classifier or a tagger says of each text."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, UsageError
+from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
+from vanilla_transformer.cli.streams import answer_promptly, can_be_read_again, count_lines, is_file, read_input
+from vanilla_transformer.cli.translate import Decoding
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.tasks import Prediction, Predictor
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict a label or tags for each text: one line out for each line or row in, in order.
+
+    A classifier writes the label and its probability with a tab between them, a tagger the tags of the words with
+    spaces between them; the words of a line stand between white space. Empty lines come back empty. What is too long
+    for the model is cut and reported on standard error. From a file to a file, what was killed goes on with --resume.
+    """
+
+    model: Model
+    """Directory or Hub id of the model."""
+    input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
+    """File with a text a line, plain or .gz; a table (TSV, CSV, JSONL, Parquet); or, for a tagger, CoNLL columns
+    (.conll, .conllu) (default: lines of standard input)."""
+    output: OptionalText = None
+    """File to write to, plain or .gz (default: standard output)."""
+    resume: Flag = False
+    """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
+    was made from."""
+    json: Flag = False
+    """Write a JSON object a line, with the probability of each label, or the words, tags and probabilities."""
+    text_column: OptionalText = None
+    """Column of the text in a table, or of the words in CoNLL columns, by its name or number (default: as in
+    `train`)."""
+    text_pair_column: OptionalText = None
+    """Column of the second of two texts in a table."""
+    batch_tokens: OptionalInt = None
+    """Tokens predicted together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    device: OptionalText = None
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    threads: OptionalInt = None
+    """Threads on the CPU (default: one for each core)."""
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+
+    def run(self) -> None:
+        """Predicts from the input to the output, and warns of each text that was too long."""
+        decoding = self._decoding
+        decoding.arguments()
+        output = None if self.output is None else Path(self.output)
+        check_paths(self.model, self.input, output)
+        files = can_be_read_again(self.input) and is_file(output)
+        if self.resume and not files:
+            raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
+        from vanilla_transformer.tasks import task_of_model
+        from vanilla_transformer.translation.resuming import refuse_unfinished
+
+        task = task_of_model(self.model)
+        table = self._table(task.form)
+        if table is None and (self.text_column or self.text_pair_column):
+            raise UsageError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
+        rereadable = can_be_read_again(self.input)
+        total = partial(count_lines, self.input) if table is None and rereadable else None
+        lines: Iterator[Any]
+        if table is not None:
+            lines = _rows_as_lines(table)
+        else:
+            lines = read_input(self.input) if files else iter(answer_promptly(read_input(self.input), self.input))
+        model, tokenizer = decoding.load(self.model, translates=False)
+        predictor = task.predictor(model, tokenizer, batch_tokens=self.batch_tokens)
+        answering = Answering(
+            work=partial(_predict, predictor, predictor.read if table is None else _row),
+            chunk_lines=predictor.chunk_lines,
+            render=lambda number, prediction: self._format(prediction),
+            progress=self.progress,
+            unit="lines" if table is None else "rows",
+        )
+        announce = partial(decoding.announce, model)
+        if output is not None and files:
+            job = self._fingerprint(decoding.taken(model))
+            answer_file(answering, lines, output, job=job, resume=self.resume, begin=announce, total=total)
+            return
+        if output is not None:
+            refuse_unfinished(output)
+        announce()
+        answer_stream(answering, lines, output, total=total)
+
+    @property
+    def _decoding(self) -> Decoding:
+        return Decoding(
+            batch_tokens=self.batch_tokens, precision=self.precision, device=self.device, threads=self.threads
+        )
+
+    def _table(self, form: Any) -> "TextStream | None":
+        """The rows of the input where it is a table or CoNLL columns; None where it is lines of text."""
+        from vanilla_transformer.data.corpus import open_corpus
+        from vanilla_transformer.data.locations import is_conll, table_suffix
+        from vanilla_transformer.data.sources import CorpusSpec
+
+        if self.input is None or not (is_conll(str(self.input)) if form.tagged else table_suffix(str(self.input))):
+            return None
+        corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
+        return open_corpus(corpus, form=form.without_labels())
+
+    def _format(self, prediction: "Prediction") -> str:
+        return json.dumps(prediction.values, ensure_ascii=False) if self.json else prediction.line
+
+    def _fingerprint(self, precision: str) -> dict[str, Any]:
+        """What has to be the same for predictions to be gone on with; the names are for messages."""
+        from vanilla_transformer import __version__
+        from vanilla_transformer.translation import model_fingerprint
+
+        names = ("json", "text_column", "text_pair_column")
+        return {
+            "model": model_fingerprint(self.model),
+            **{f"--{name.replace('_', '-')}": getattr(self, name) for name in names},
+            "--precision": precision,
+            "version of vanilla_transformer": __version__,
+        }
+
+
+def _predict(
+    predictor: "Predictor",
+    parse: Callable[[str], tuple[str, ...]],
+    lines: list[str],
+    progress: Callable[[int], object],
+) -> "Sequence[Prediction]":
+    return predictor.predict([parse(line) for line in lines], progress)
+
+
+def _rows_as_lines(table: "TextStream") -> Iterator[str]:
+    """Each row of a table in a line of JSON."""
+    for part in table.tables():
+        for row in zip(*(part.column(name).to_pylist() for name in table.form.names), strict=True):
+            yield json.dumps(row, ensure_ascii=False)
+
+
+def _row(line: str) -> tuple[str, ...]:
+    return tuple(json.loads(line))
