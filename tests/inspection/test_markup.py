@@ -61,7 +61,15 @@ def test_a_word_far_away_does_not_tear_a_pair_open():
     assert carried("a b <u>c d</u> e f", "A B C D E F G", links) == "A B <u>C D</u> E F G"
 
 
-tags = st.lists(st.sampled_from(["b", "i", "a"]), max_size=3)
+def test_a_pair_that_no_unit_looks_at_for_half_goes_around_the_one_that_looks_most():
+    marked = MarkedLine.from_line("a <b>b</b> c")
+    spans = [(0, 1), (2, 3), (4, 5)]
+    weights = torch.tensor([[0.7, 0.2, 0.1], [0.35, 0.4, 0.25]])
+    assert insert(marked, spans, "X Y", weights) == "X <b>Y</b>"
+    weights[:, 1] = 0.1
+    assert insert(marked, spans, "X Y", weights) == "X <b></b> Y"
+
+
 words = st.lists(st.sampled_from(["so", "x", ",", "ä́", "日本", "don't", "."]), max_size=6).map(" ".join)
 
 

@@ -19,7 +19,7 @@ MARKUP = re.compile(
     r"<!--.*?-->|</?[A-Za-z][^<>]*>|\{\{[^{}]*\}\}|\$?\{[^{}]*\}|%\([^()\s]*\)[a-z]|%(?:\d+\$)?[sd](?!\w)"
 )
 # Words and punctuation marks: `<b>word</b>, more` does not take in the comma.
-UNIT = r"\w+|[^\w\s]"
+UNIT = r"\w+(?:['’]\w+)*|[^\w\s]"
 _CLOSES_UP = tuple(",.;:!?)]")
 # Tags of HTML that nothing closes.
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
@@ -165,7 +165,8 @@ def _place(parent: Node, low: int, high: int, weights: list[list[float]], writer
         if node.start < node.end and (node.start, node.end) == (parent.start, parent.end):
             start, end = low, high  # All of what is there.
         elif score <= 0:
-            start = end = _best_gap(parent, node.start, low, high, _gaps(free), weights)
+            at = _best_gap(parent, node.start, low, high, _gaps(free), weights)
+            start, end = _best_unit(node, free, weights) or (at, at)
         free = [
             part
             for first, last in free
@@ -205,6 +206,16 @@ def _best_stretch(node: Node, free: Sequence[tuple[int, int]], weights: list[lis
             score += sum(weights[unit][node.start : node.end]) - 0.5
             best = max(best, (score, start, unit + 1), key=lambda one: (one[0], one[2] - one[1]))
     return best
+
+
+def _best_unit(node: Node, free: Sequence[tuple[int, int]], weights: list[list[float]]) -> tuple[int, int] | None:
+    """The free unit that looks most at the node's, where that is more than if it looked everywhere alike."""
+    units = [unit for first, last in free for unit in range(first, last)]
+    if not units or node.start == node.end:
+        return None
+    best = max(units, key=lambda unit: sum(weights[unit][node.start : node.end]))
+    share = sum(weights[best][node.start : node.end]) / max(sum(weights[best]), 1e-9)
+    return (best, best + 1) if share > (node.end - node.start) / len(weights[best]) else None
 
 
 def _best_gap(parent: Node, at: int, low: int, high: int, gaps: Sequence[int], weights: list[list[float]]) -> int:
