@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import subprocess
 import sys
 import threading
 
@@ -22,6 +23,7 @@ from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import sharding, vocabulary
+from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
@@ -418,3 +420,38 @@ def test_text_is_read_from_s3_and_shards_are_written_there_and_trained_on(recipe
     one = trained(recipe, tmp_path / "one", (4,), train=(f"prepared:{bucket}/shards",), **corpus)
     other = trained(recipe, tmp_path / "other", (4,), train=(f"prepared:{in_four}",), **corpus)
     assert model(one) == model(other)
+
+
+def test_a_card_names_a_prepared_corpus_and_no_dataset_of_the_hub(recipe, whole, tmp_path):
+    card = (trained(recipe, tmp_path / "run", (1,), train=(f"prepared:{whole}",)) / "README.md").read_text()
+    assert "- Trained on prepared:shards: 60 pairs" in card
+    assert "datasets:" not in card and str(whole.parent) not in card
+
+
+def test_a_dry_run_says_where_it_reads_and_plans_the_part_that_comes(recipe, in_four, tmp_path, capsys):
+    corpus = {"train": (f"prepared:{in_four}",), "part_pairs": 30}
+    place = trained(recipe, tmp_path / "run", (2,), **corpus)
+    capsys.readouterr()
+    fields = {"max_steps": 8, "output": str(place), "metrics": (), **SHAPE, **STEPS, **corpus}
+    dry_run(dataclasses.replace(recipe, **fields))
+    said = capsys.readouterr().out
+    assert f"reads: {in_four} (60 pairs, by position)" in said and "begins: after step 2 of 8" in said
+    planned = [int(line.split()[4]) for line in said.splitlines() if line.startswith("  step ")]
+    again = json.loads((trained(recipe, place, (8,), **corpus) / "summary.json").read_text())
+    assert len(planned) == 6 and again["steps"] == 8
+
+
+def test_copies_of_shards_go_with_the_process(in_four, tmp_path):
+    program = f"""
+import fsspec
+from pathlib import Path
+from vanilla_transformer.data.shards import ShardedCorpus
+filesystem, path = fsspec.url_to_fs("memory://gone")
+filesystem.put({str(in_four)!r}, path, recursive=True)
+copies = Path({str(tmp_path / "copies")!r})
+corpus = ShardedCorpus("memory://gone", seed=1, part_pairs=30, copies=copies)
+part = next(iter(corpus.epoch_parts(0)))
+assert len(part.corpus) and list(copies.glob("*.arrow"))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert not (tmp_path / "copies").exists()

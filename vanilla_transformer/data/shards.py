@@ -270,6 +270,7 @@ class ShardFiles:
     def __init__(self, folder: TaskFolder, shards: Sequence[Shard], copies: Path) -> None:
         self._folder, self._shards, self._copies = folder, shards, copies
         self.are_local = folder.local(MANIFEST) is not None
+        self._go_with_the_process = False
 
     def fetch(self, shards: Collection[int], keep: Collection[int]) -> None:
         """Makes copies of shards where they do not lie here, and deletes those that nobody wants to `keep`.
@@ -280,8 +281,9 @@ class ShardFiles:
         """
         if self.are_local:
             return
-        if not self._copies.exists():
+        if not self._go_with_the_process:
             # What a process leaves behind that is killed is for the next one of the run.
+            self._go_with_the_process = True
             atexit.register(shutil.rmtree, self._copies, ignore_errors=True)
         wanted = {name for shard in keep for name, _ in self._names(shard)}
         self._copies.mkdir(parents=True, exist_ok=True)

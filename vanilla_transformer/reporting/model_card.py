@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.locations import split_off, table_suffix
-from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.data.sources import PREPARED, CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import Summary, describe_weights
 
@@ -383,7 +383,7 @@ def without_local_paths(recipe: Recipe) -> Recipe:
 def _dataset_id(source: str) -> str | None:
     """The Hub id of a corpus that is neither a file nor built in."""
     name = source.partition(":")[0]
-    is_id = re.fullmatch(_HUB_ID, name) and name != "cmudict"
+    is_id = re.fullmatch(_HUB_ID, name) and name != "cmudict" and CorpusSpec((source,)).prepared is None
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
 
 
@@ -420,6 +420,9 @@ def _names(source: tuple[str, ...]) -> tuple[str, ...]:
     """
     names = []
     for part in source:
+        if (place := CorpusSpec((part,)).prepared) is not None:
+            names.append(PREPARED + place.rstrip("/").rpartition("/")[2])
+            continue
         path, split = (part, []) if os.path.isabs(part) and not Path(part).parent.is_dir() else split_off(part)
         may_be_an_id = len(source) == 1 and table_suffix(path) is None and re.fullmatch(_HUB_ID, path)
         is_here = not may_be_an_id or Path(path).exists()

@@ -76,7 +76,7 @@ def _overview(
     return "\n".join(
         [
             f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own {unit} alone.",
-            f"reads: {run.prepared} ({pairs:,} {unit}, by position)",
+            f"reads: {recipe.train[0].prepared or run.prepared} ({pairs:,} {unit}, by position)",
             f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
             f"begins: after step {position.step:,} of {recipe.max_steps:,}",
             f"a step: up to {tokens}, on any number of processes",
