@@ -26,6 +26,8 @@ MAY_STAY_OPEN = {
     "cell",
     "attention",
     "attention_window",
+    "from_model",
+    "from_fingerprint",
     "learning_rate",
     "tokenizer",
     "source_column",

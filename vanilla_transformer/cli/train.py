@@ -26,7 +26,7 @@ def recipe_help() -> str:
 # Each group of options begins with the fields named here; fields keep the order of the recipe.
 _GROUPS = {
     "data": ("task",),
-    "model": ("preset",),
+    "model": ("from_model",),
     "optimisation": ("batch_tokens",),
     "evaluation": ("eval_steps",),
     "decoding": ("num_beams",),
@@ -34,6 +34,7 @@ _GROUPS = {
 }
 _METAVARS = {
     **dict.fromkeys(("task", "preset"), "NAME"),
+    "from_model": "MODEL",
     **dict.fromkeys(("train", "dev", "test"), "CORPUS ..."),
     **dict.fromkeys(COLUMN_SETTINGS, "COLUMN"),
     "labels": "LABEL ...",
@@ -60,7 +61,11 @@ def recipe_options() -> dict[str, tuple[str, Any, Any]]:
     options = {}
     for field in dataclasses.fields(Recipe):
         settings = arg(
-            help=help_of[field.name], metavar=_metavar(field.name, field.type), help_behavior_hint=_default_in_words
+            # The word itself is Python's own.
+            name="from" if field.name == "from_model" else None,
+            help=help_of[field.name],
+            metavar=_metavar(field.name, field.type),
+            help_behavior_hint=_default_in_words,
         )
         option: Any = Annotated[field.type, settings]
         options[field.name] = field.name, option, dataclasses.field(default=field.default)

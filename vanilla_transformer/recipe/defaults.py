@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.model.cpu import has_bfloat16_products
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
@@ -107,6 +108,8 @@ MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
 # The field's for recurrent models (Luong et al. 2015 clip to 5), whose rate is their own and not Eq. 3's.
 RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
+# Weights that have learned go on at the rate that Eq. 3 ends with in section 5.2, and need fewer epochs.
+FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
 EVALUATIONS = CHECKPOINTS = 50
 
 
@@ -148,6 +151,8 @@ def resolve(
     fill({"max_steps": steps, "warmup_steps": warmup_steps}, sentence)
     if recipe.architecture == "recurrent":
         fill(*_choose_recurrent_optimisation(recipe))
+    if recipe.from_model is not None:
+        fill(*_choose_fine_tuning(recipe))
     fill(*_choose_intervals(recipe, steps))
     return ResolvedRecipe.from_recipe(recipe), sentences
 
@@ -229,6 +234,8 @@ def _choose_length(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
 ) -> tuple[int, int, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
+    if recipe.from_model is not None:
+        epochs = min(epochs, FINE_TUNING_EPOCHS)
     tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
     steps, reason = epochs * steps_per_epoch, f"{epochs} epochs suit {corpus.pairs:,} {task.form.unit}"
@@ -246,6 +253,8 @@ def _choose_length(
     warmup = min(max(steps // 10, task.least_warmup), MOST_WARMUP)
     if recipe.architecture == "recurrent":
         warmup = min(max(steps // 10, 1), RECURRENT_WARMUP)
+    if recipe.from_model is not None:
+        warmup = min(max(steps // 10, 1), FINE_TUNING_WARMUP)
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
         f"Length: {steps:,} steps, about {steps / steps_per_epoch:.2g} epochs{time} ({reason}); "
@@ -258,6 +267,16 @@ def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]
     rate, norm = recipe.learning_rate or RECURRENT_LEARNING_RATE, recipe.max_grad_norm or RECURRENT_GRAD_NORM
     sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, gradients clipped to {norm:g}."
     return {"learning_rate": rate, "max_grad_norm": norm}, sentence
+
+
+def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
+    assert recipe.d_model is not None
+    rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.d_model, MOST_WARMUP, recipe.learning_rate_scale)
+    rate = recipe.learning_rate or float(f"{rate:.2g}")
+    sentence = (
+        f"Optimisation: a learning rate of {rate:g} after the warm-up, at which weights that have learned go on."
+    )
+    return {"learning_rate": rate}, sentence
 
 
 def _choose_intervals(recipe: Recipe, steps: int) -> tuple[dict[str, Any], str]:

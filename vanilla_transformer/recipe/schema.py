@@ -88,6 +88,12 @@ class Recipe:
     vocab_size: int | None = None
     """Size of the shared vocabulary; by default chosen from the number of pairs."""
 
+    from_model: str | None = None
+    """Start from the weights and the tokenizer of this model, a directory or a Hub id: to train it further or on other
+    text, or to take the encoder of a masked language model for a classifier. Its learning rate rises to a constant one
+    (`learning_rate`), as the peak of Eq. 3 is for random weights and would undo what these have learned."""
+    from_fingerprint: str | None = None
+    """What tells the model of `--from` from any other; by default that of its files, and a changed one is refused."""
     preset: str | None = None
     """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
     d_model: int | None = None
@@ -136,7 +142,8 @@ class Recipe:
     learning_rate_scale: float = 1.0
     """Factor on the learning rate of Eq. 3."""
     learning_rate: float | None = None
-    """Learning rate that stays as it is after the warm-up, in the place of Eq. 3; recurrent models have 0.001."""
+    """Learning rate that stays as it is after the warm-up, in the place of Eq. 3; recurrent models have 0.001, and
+    what starts `--from` a model the rate that Eq. 3 falls to in the paper's 100,000 steps."""
     adam_beta1: float = 0.9
     """Adam's beta1 (section 5.3)."""
     adam_beta2: float = 0.98

@@ -41,6 +41,7 @@ from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
+from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, errors_in_log, length_fingerprint, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
@@ -122,7 +123,10 @@ class TrainingLoop:
 
         keep_freed_memory()
         set_seed(recipe.seed)
-        model = self.task.build(recipe).to(accelerator.device)
+        model, origin = build_model(recipe, self.task)
+        if origin is not None:
+            logger.info(origin)
+        model = model.to(accelerator.device)
         self.config = model.config
         self.collate = partial(self.task.collate, config=model.config)
         if accelerator.device.type == "cpu":
@@ -155,7 +159,7 @@ class TrainingLoop:
     def whole_model(self) -> PreTrainedModel:
         """The model for one process to go on with; where weights are divided one of the same shape, as it begins."""
         if is_sharded(self.accelerator):
-            return self.task.build(self.recipe).to(self.accelerator.device)
+            return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 
     def resume(self) -> None:

@@ -166,6 +166,11 @@ class RunDirectory:
         merged = _merge(recipe, kept)
         longer = {name for name in ("max_steps", "patience") if _is_more(getattr(merged, name), getattr(kept, name))}
         differing = _differing_fields(merged, kept) - longer
+        if "from_fingerprint" in differing and merged.from_model == kept.from_model:
+            raise OutputError(
+                f"{merged.from_model} has changed since the run in {self.path} began from it: name another directory "
+                "to begin from it as it is now."
+            )
         if differing:
             changes = "; ".join(
                 f"{name} {in_words(getattr(kept, name))} there, {in_words(getattr(merged, name))} here"

@@ -24,6 +24,7 @@ from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
+from vanilla_transformer.training.saved_start import recipe_of_start
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """
     task = get_task(recipe.task)
     task.check(recipe)
+    recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
     if recipe.patience is not None and not recipe.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")

@@ -1,0 +1,185 @@
+"""`train --from`: a run that starts from the weights and the tokenizer of a saved model."""
+
+import dataclasses
+import random
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import MarianConfig, MarianMTModel
+
+from vanilla_transformer import (
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training import loop
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run_directory import OutputError
+from vanilla_transformer.training.saved_start import build_model, recipe_of_start
+
+TRANSLATION = get_task("translation")
+
+
+def write_pairs(directory, name, number, seed):
+    draw = random.Random(seed)
+    sentences = [[draw.choice(["one", "two", "three", "four", "five"]) for _ in range(4)] for _ in range(number)]
+    paths = (directory / f"{name}.en", directory / f"{name}.de")
+    for path, step in zip(paths, (1, -1), strict=True):
+        path.write_text("".join(" ".join(sentence[::step]) + "\n" for sentence in sentences))
+    return tuple(map(str, paths))
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Recipe:
+    directory = tmp_path_factory.mktemp("pairs")
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    return Recipe(
+        train=write_pairs(directory, "train", 120, seed=0),
+        dev=write_pairs(directory, "dev", 10, seed=1),
+        vocab_size=275,
+        dropout=0.2,
+        batch_tokens=180,
+        batches_per_step=2,
+        max_steps=8,
+        warmup_steps=4,
+        save_steps=2,
+        eval_steps=4,
+        average_checkpoints=2,
+        metrics=(),
+        output=str(directory / "general"),
+        **sizes,
+    )
+
+
+@pytest.fixture(scope="module")
+def further(recipe) -> Recipe:
+    """What trains the model of the first run further, with nothing said that it decides."""
+    general = str(train(recipe))
+    left = dict.fromkeys(("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"))
+    return dataclasses.replace(recipe, from_model=general, warmup_steps=None, **left)
+
+
+def weights(directory) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp_path):
+    model, origin = build_model(recipe_of_start(further, TRANSLATION), TRANSLATION)
+    source = VanillaTransformerForConditionalGeneration.from_pretrained(further.from_model).state_dict()
+    assert all(torch.equal(weight, source[name]) for name, weight in model.state_dict().items())
+    count = f"{model.num_parameters():,}"
+    assert f"Starts from {further.from_model}: {count} of {count} parameters are taken; none is new." == origin
+    directory = train(dataclasses.replace(further, output=str(tmp_path / "model"), learning_rate=1e-9))
+    assert origin in (directory / "train.log").read_text()
+    for name, weight in weights(directory).items():
+        torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)
+    kept = load_recipe(directory / "recipe.yaml")
+    assert kept.from_model == kept.tokenizer == further.from_model and kept.from_fingerprint
+    assert (kept.d_model, kept.dropout, kept.vocab_size, kept.warmup_steps) == (16, 0.2, 275, 1)
+    files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.from_model)]
+    assert files[0] == files[1]
+
+
+def test_the_learning_rate_is_its_own_and_printed(further, tmp_path):
+    directory = train(dataclasses.replace(further, output=str(tmp_path / "model")))
+    assert load_recipe(directory / "recipe.yaml").learning_rate == 7.9e-4  # (16 · 100,000)^-½
+    assert "a learning rate of 0.00079 after the warm-up" in (directory / "train.log").read_text()
+
+
+def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused(further, tmp_path, monkeypatch):
+    source = shutil.copytree(further.from_model, tmp_path / "source")
+    mine = dataclasses.replace(further, from_model=str(source))
+    undisturbed = train(dataclasses.replace(mine, output=str(tmp_path / "undisturbed")))
+    mine = dataclasses.replace(mine, output=str(tmp_path / "model"))
+    with monkeypatch.context() as patch:
+        update, steps = loop.TrainingLoop._update, []
+
+        def killed(self, *args):
+            steps.append(1)
+            if len(steps) == 6:
+                raise KeyboardInterrupt
+            return update(self, *args)
+
+        patch.setattr(loop.TrainingLoop, "_update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(mine)
+    config = source / "config.json"
+    before = config.read_text()
+    config.write_text(before + "\n")
+    with pytest.raises(OutputError, match=r"source has changed since the run in .*model began from it: name another"):
+        train(mine)
+    config.write_text(before)
+    expected, found = weights(undisturbed), weights(train(mine))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"vocab_size": 300}, "vocab_size is 300 in the recipe and 275 in .*general: leave it out"),
+        ({"d_model": 32}, "d_model is 32 in the recipe and 16 in .*general: leave it out"),
+        ({"tokenizer": "another"}, "The tokenizer is that of .*general, whose weights go with it"),
+        ({"tokenizer_algorithm": "unigram"}, "tokenizer_algorithm is for a model that is begun anew"),
+        ({"architecture": "recurrent"}, "architecture is for a model that is begun anew"),
+        ({"from_fingerprint": "0"}, "general is another model than the one that this run begins from"),
+        ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint is that of a model to start from"),
+    ],
+)
+def test_what_contradicts_the_model_is_refused(further, asked, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_of_start(dataclasses.replace(further, **asked), TRANSLATION)
+
+
+def test_another_family_is_refused(further):
+    classify = get_task("text-classification")
+    mine = Recipe(task=classify.name, from_model=further.from_model)
+    with pytest.raises(RecipeError, match="is a vanilla_transformer, and text-classification trains a vanilla_transf"):
+        recipe_of_start(mine, classify)
+
+
+def test_a_marian_model_is_to_be_converted_first(tmp_path):
+    config = MarianConfig(
+        vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0, decoder_start_token_id=0
+    )
+    MarianMTModel(config).save_pretrained(tmp_path)
+    with pytest.raises(
+        RecipeError, match="is a Marian model: `vanilla-transformer convert` makes one of this package"
+    ):
+        recipe_of_start(Recipe(from_model=str(tmp_path)), TRANSLATION)
+
+
+def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "positional_encoding": "learned"}
+    tokenizer = VanillaTransformerTokenizer.train(["the cat"] * 3, vocab_size=265, begins=True, mask_token=True)
+    config = VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), activation_function="gelu", **sizes)
+    source = VanillaTransformerEncoderForMaskedLM(config)
+    source.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    task = get_task("text-classification")
+    mine = Recipe(task=task.name, from_model=str(tmp_path), labels=("bad", "good", "so-so"))
+    with pytest.raises(RecipeError, match="has 1,024 learned positions, and rows may have up to 2,000 tokens"):
+        recipe_of_start(dataclasses.replace(mine, max_length=2000), task)
+    model, origin = build_model(recipe_of_start(mine, task), task)
+    assert model.config.activation_function == "gelu" and model.config.num_labels == 3
+    for name, weight in source.model.state_dict().items():
+        assert torch.equal(model.model.state_dict()[name], weight)
+    assert origin is not None and "new: classifier.bias, classifier.weight" in origin and "Its head" not in origin
+    model.save_pretrained(tmp_path)
+    mine = dataclasses.replace(mine, labels=("a", "b", "c"))
+    _, origin = build_model(recipe_of_start(mine, task), task)
+    assert origin is not None and "for the labels bad, good, so-so, and learns anew that they are a, b, c." in origin
+    mine = dataclasses.replace(mine, labels=("a", "b"))
+    _, origin = build_model(recipe_of_start(mine, task), task)
+    assert origin is not None and "new: classifier.bias, classifier.weight" in origin
+
+
+def test_the_option_is_called_from(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "--from MODEL" in capsys.readouterr().out

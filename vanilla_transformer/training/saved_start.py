@@ -1,0 +1,145 @@
+"""A run that starts from the weights of a saved model: what that decides of the recipe, and what is taken of it."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import Task
+from vanilla_transformer.translation.loading import load_family_config, model_fingerprint, without_progress_bars
+
+# What a run may choose anew: no weight has its shape from these.
+_TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+_SIZES = tuple(name for name in MODEL_FIELDS if name not in _TRAINING_FIELDS)
+# What decides besides what the weights mean, and is no field of a recipe.
+_OTHERS = (
+    *("max_position_embeddings", "layer_norm_eps", "attention_bias", "output_bias", "activation_function"),
+    *("tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
+
+
+def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
+    """The recipe with what the model that it starts from decides: sizes, tokenizer and fingerprint.
+
+    Raises:
+        RecipeError: The recipe contradicts the model, or the task cannot start from it; the message says how.
+        OSError, ValueError: There is no such model, or its files cannot be used.
+    """
+    if recipe.from_model is None:
+        if recipe.from_fingerprint is not None:
+            raise RecipeError("from_fingerprint is that of a model to start from: give the model as --from, too.")
+        return recipe
+    path = recipe.from_model
+    for name in ("tokenizer_algorithm", "tokenizer_sides", "architecture"):
+        if getattr(recipe, name) != getattr(Recipe(), name):
+            raise RecipeError(f"{name} is for a model that is begun anew: leave it out, or leave out --from.")
+    if recipe.tokenizer not in (None, path):
+        raise RecipeError(f"The tokenizer is that of {path}, whose weights go with it: leave --tokenizer out.")
+    config = _config(path)
+    sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
+    for name, value in sizes.items():
+        if getattr(recipe, name) not in (None, value):
+            raise RecipeError(f"{name} is {getattr(recipe, name)} in the recipe and {value} in {path}: leave it out.")
+    chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if getattr(recipe, name) is None}
+    preset = recipe.preset or _preset_of(config)
+    taken = dataclasses.replace(recipe, **sizes, **chosen, preset=preset, tokenizer=path)
+    wanted = task.config(taken)
+    if type(wanted) is not type(config):
+        raise RecipeError(
+            f"{path} is a {config.model_type}, and {task.name} trains a {wanted.model_type}: start from another model."
+        )
+    if _preset_of(config) is not None and preset != _preset_of(config):
+        raise RecipeError(f"preset is {preset} in the recipe, and {path} has the sizes of another: leave it out.")
+    if config.positional_encoding == "learned" and recipe.max_length > config.max_position_embeddings:
+        raise RecipeError(
+            f"{path} has {config.max_position_embeddings:,} learned positions, and rows may have up to "
+            f"{recipe.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
+        )
+    found = model_fingerprint(path, config)
+    if recipe.from_fingerprint not in (None, found):
+        raise RecipeError(f"{path} is another model than the one that this run begins from: its files have changed.")
+    return dataclasses.replace(taken, from_fingerprint=found)
+
+
+def _config(path: str) -> VanillaTransformerBaseConfig:
+    try:
+        return load_family_config(path)
+    except ValueError as error:
+        if "of the type marian" in str(error):
+            raise RecipeError(
+                f"{path} is a Marian model: `vanilla-transformer convert` makes one of this package of it, to start "
+                "from."
+            ) from error
+        raise
+
+
+def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
+    """The preset whose sizes the model has, if there is one."""
+    names = [name for name in _SIZES if name != "vocab_size" and hasattr(config, name)]
+    for preset in type(config).presets():
+        other = type(config).from_preset(preset)
+        if all(getattr(other, name) == getattr(config, name) for name in names):
+            return preset
+    return None
+
+
+def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None]:
+    """The model that a run begins with, and in a sentence what it has from another, if it starts from one."""
+    model = task.build(recipe)
+    if recipe.from_model is None:
+        return model, None
+    saved, config = load_family_config(recipe.from_model, its_weights=False), copy.deepcopy(model.config)
+    for name in _OTHERS:
+        if hasattr(config, name):
+            setattr(config, name, getattr(saved, name))
+    model_class: Any = type(model)
+    with without_progress_bars(), _without_reports():
+        loaded, report = model_class.from_pretrained(
+            recipe.from_model,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # A head for other labels is new.
+        )
+    if model.can_generate():
+        loaded.generation_config = model.generation_config
+    new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    sentence = _in_words(recipe.from_model, loaded, new, report["unexpected_keys"])
+    has_head = any(not name.startswith("model.") and name not in new for name, _ in loaded.named_parameters())
+    if has_head and saved.id2label != config.id2label:
+        before, now = (
+            ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
+        )
+        sentence += f" Its head was for the labels {before}, and learns anew that they are {now}."
+    return loaded.train(), sentence
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """Within it transformers does not say what is new in a model, which is said in a sentence."""
+    usual = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(usual)
+
+
+def _in_words(path: str, model: PreTrainedModel, new: set[str], left: Any) -> str:
+    named = dict(model.named_parameters())
+    taken = sum(weight.numel() for name, weight in named.items() if name not in new)
+    fresh = ", ".join(sorted(new & named.keys()))
+    parts = [
+        f"Starts from {path}: {taken:,} of {model.num_parameters():,} parameters are taken",
+        f"new: {fresh}" if fresh else "none is new",
+        *([f"left behind: {', '.join(sorted(left))}"] if left else []),
+    ]
+    return "; ".join(parts) + "."
