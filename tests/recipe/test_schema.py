@@ -80,6 +80,7 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
         ("max_steps: 0", "max_steps must be at least 1 and below 1000000000000000, not 0"),
         ("max_steps: 9223372036854775808", "max_steps must be at least 1 and below 1000000000000000, not 92233720"),
         ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
+        ("max_length_beyond_source: -1", "max_length_beyond_source must be at least 0 and below 1000001, not -1"),
         ("num_beams: 2147483648", "num_beams must be at least 1 and below 10001, not 2147483648"),
         ("length_penalty: .nan", "length_penalty must be at least 0 and below 10, not nan"),
         ("length_penalty: 1e9", "length_penalty must be at least 0 and below 10, not 1000000000.0"),

@@ -698,13 +698,14 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
             "beam size 5, length penalty 1.0 (log-probability / length^1.0)",
         ),
         ({"num_beams": 1}, (1, None, None), "greedily"),
+        ({"max_length_beyond_source": 300}, (4, 0.6, "never"), "300 tokens"),
     ],
 )
 def test_the_model_searches_as_its_recipe_says(recipe, tmp_path, search, saved, said):
     output = train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), **search))
     settings = json.loads((output / "generation_config.json").read_text())
     assert tuple(settings.get(name) for name in ("num_beams", "length_penalty", "early_stopping")) == saved
-    assert settings["max_length_beyond_source"] == 50
+    assert settings["max_length_beyond_source"] == search.get("max_length_beyond_source", 50)
     assert settings["length_penalty_type"] == search.get("length_penalty_type", "google")
     assert said in (output / "README.md").read_text()
 

@@ -28,6 +28,7 @@ def paper_generation_config(
     num_beams: int = 4,
     length_penalty: float = _PAPER_EXPONENT,
     length_penalty_type: Literal["google", "huggingface"] = "google",
+    max_length_beyond_source: int = 50,
 ) -> GenerationConfig:
     """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
 
@@ -41,7 +42,7 @@ def paper_generation_config(
         num_beams=num_beams,
         **of_beams,
         length_penalty_type=length_penalty_type,
-        max_length_beyond_source=50,
+        max_length_beyond_source=max_length_beyond_source,
         quantization=None,
         pad_token_id=config.pad_token_id,
         bos_token_id=config.bos_token_id,

@@ -181,6 +181,8 @@ class Recipe:
     length_penalty_type: Literal["google", "huggingface"] = "google"
     """Length penalty formula: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
     length^penalty."""
+    max_length_beyond_source: int = 50
+    """Tokens that an output may have beyond its source's (section 6.1; 300 for trees, section 6.3)."""
 
     output: str | None = None
     """Output directory, which becomes the model; an unfinished run of the same recipe in it is resumed."""
@@ -236,6 +238,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "process_timeout": (1, 1e6),
     # Beyond that the penalty of a long sentence is infinite in float32.
     "length_penalty": (0, 10),
+    "max_length_beyond_source": (0, 1_000_001),
     "seed": (0, 2**31),
 }
 

@@ -81,8 +81,9 @@ class Translation:
                 raise RecipeError(f"{name} is for recurrent models: leave it out, or add architecture: recurrent.")
         given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}
         config = VanillaTransformerConfig.from_preset(recipe.preset or "base", **given)
-        # Only learned positions have an end: it must lie beyond the longest source and the 50 tokens that may follow.
-        config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length + 50)
+        # Only learned positions have an end: it must lie beyond the longest source and the tokens that may follow.
+        longest = recipe.max_length + recipe.max_length_beyond_source
+        config.max_position_embeddings = max(config.max_position_embeddings, longest)
         return config
 
     def build(
@@ -96,7 +97,11 @@ class Translation:
         else:
             model = VanillaTransformerForConditionalGeneration(config)
         model.generation_config = paper_generation_config(
-            model.config, recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type
+            model.config,
+            recipe.num_beams,
+            recipe.length_penalty,
+            recipe.length_penalty_type,
+            recipe.max_length_beyond_source,
         )
         return model
 

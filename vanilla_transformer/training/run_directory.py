@@ -21,7 +21,10 @@ LOCK = ".lock"
 _NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EINVAL")}
 
 # These change what is reported or how the model searches, and no weight.
-_REPORT_FIELDS = ("test", "metrics", "examples", "num_beams", "length_penalty", "length_penalty_type")
+_REPORT_FIELDS = (
+    *("test", "metrics", "examples"),
+    *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
+)
 # And these change neither weights nor the model that a run ends with.
 _FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output", "process_timeout"}
 # These decide the vocabulary.
