@@ -537,6 +537,8 @@ def as_of_an_earlier_version(run, data):
             progress = json.loads((checkpoint / "progress.json").read_text()) | {"data": data}
             del progress["dev"]
             progress["best_dev_nll"] = progress.pop("best_dev_loss")
+            progress["step_in_epoch"] = progress.pop("step_in_part")
+            del progress["part"]
             (checkpoint / "progress.json").write_text(json.dumps(progress))
             manifest = json.loads((checkpoint / "manifest.json").read_text())
             payload = (checkpoint / "progress.json").read_bytes()
