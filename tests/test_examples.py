@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ def text(tmp_path):
 
 
 def test_all_examples_are_tested():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"train_your_language_pair", "fine_tune_with_trainer"}
+    tested = re.findall(r'example\("(\w+)"\)', Path(__file__).read_text("utf-8"))
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(tested)
 
 
 def test_a_model_is_trained_for_ones_own_language_pair(text, monkeypatch, capsys):
@@ -54,3 +56,53 @@ def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
     words = capsys.readouterr().out.splitlines()[-1].split()
     before, after = float(words[4]), float(words[6])
     assert after < before and (text / "tuned" / "model.safetensors").is_file()
+
+
+def small(monkeypatch, program, **fields):
+    monkeypatch.setattr(program, "Recipe", lambda **given: Recipe(**{**SIZES, **given, **fields}))
+    return program
+
+
+def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, monkeypatch, capsys):
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcé", k=draw.randint(2, 6))) for _ in range(200)]
+    lexicon = tmp_path / "lexicon.tsv"
+    lexicon.write_text("".join(f"{word}\t{' '.join(word.upper())}\n" for word in words))
+    program = small(monkeypatch, example("pronounce_a_language"), vocab_size=262)
+    program.main([str(lexicon), str(tmp_path / "model"), "--max-steps", "2", "--pronounce", "cab", "bé"])
+    assert capsys.readouterr().out.count("\n") == 2
+    learned, kept = (
+        {line.split("\t")[0] for line in (tmp_path / "model-text" / f"{name}.tsv").open()} for name in ("train", "dev")
+    )
+    assert learned | kept == set(words) and not learned & kept and kept
+    lexicon.write_text("no phonemes\n")
+    with pytest.raises(SystemExit, match="line 1: there is no tab"):
+        program.main([str(lexicon), str(tmp_path / "other")])
+
+
+def test_spelling_is_corrected_from_correct_text_alone(tmp_path, monkeypatch, capsys):
+    draw = random.Random(0)
+    sentences = [" ".join(draw.choices(["house", "river", "small", "green"], k=4)) for _ in range(150)]
+    (tmp_path / "text").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    program = small(monkeypatch, example("correct_spelling"))
+    program.main([str(tmp_path / "text"), str(tmp_path / "model"), "--max-steps", "2", "--correct", "smal huose"])
+    assert capsys.readouterr().out.count("\n") == 1
+    spoiled, right = (
+        (tmp_path / "model-text" / f"train.{side}").read_text().splitlines() for side in ("spoiled", "right")
+    )
+    assert right == [sentence for sentence in sentences[:-1] for _ in range(3)]
+    differing = sum(one != other for one, other in zip(spoiled, right, strict=True))
+    assert 0.4 < differing / len(right) < 0.95
+
+
+def test_texts_are_classified(tmp_path, monkeypatch, capsys):
+    rows = [("a good film", "good"), ("a bad film", "bad")] * 20
+    table = tmp_path / "reviews.tsv"
+    table.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
+    program = example("classify_texts")
+    sizes = {name: value for name, value in SIZES.items() if name != "decoder_layers"}
+    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe(**sizes, **fields))
+    words = [str(table), str(tmp_path / "model"), "--dev", str(table), "--max-steps", "3", "--classify", "a good film"]
+    program.main(words)
+    label, probability = capsys.readouterr().out.splitlines()[-1].split("\t")
+    assert label in ("good", "bad") and 0 < float(probability) <= 1
