@@ -15,10 +15,12 @@ import pytest
 import yaml
 
 from vanilla_transformer.cli import main
+from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.parts import PartsError
 from vanilla_transformer.data.preparation import StoredCorpus, TokenFile, prepare_corpus
+from vanilla_transformer.data.shards import ShardedCorpus
 from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task
@@ -26,6 +28,7 @@ from vanilla_transformer.training import sharding, vocabulary
 from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.prefetch import DataPosition, local_steps
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.training.sharding import ShardPreparation
 from vanilla_transformer.training.vocabulary import load_shared_tokenizer
@@ -455,3 +458,53 @@ assert len(part.corpus) and list(copies.glob("*.arrow"))
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     assert not (tmp_path / "copies").exists()
+
+
+def test_processes_share_the_steps_of_every_part_whose_rows_keep_their_numbers(in_four, tmp_path):
+    corpus = ShardedCorpus(str(in_four), seed=1, part_pairs=30, copies=tmp_path)
+    parts = [part.number for epoch in range(2) for part in corpus.epoch_parts(epoch)]
+
+    def make_plan(rows):
+        return StepPlan(*rows.lengths.values(), batch_tokens=120, batches_per_step=2, seed=1)
+
+    def rows_of_steps(rank, processes, position=(0, 0, 0)):
+        """The numbers of the rows in each step of two epochs, and their ids."""
+        found = []
+
+        def collate(rows, random):
+            found[-1][1].update(zip(random.rows.tolist(), map(bytes, rows["source"]), strict=True))
+            return {}
+
+        epoch, part, done = position
+        start = DataPosition(epoch, done, rank, processes, part)
+        found.append((None, {}))
+        steps = local_steps(make_plan, corpus, collate, start, pin=False)
+        for step in itertools.takewhile(lambda step: step.epoch < 2, steps):
+            found[-1] = (step.epoch, step.part), found[-1][1]
+            found.append((None, {}))
+        return found[:-1]
+
+    one = rows_of_steps(0, 1)
+    assert sorted({place for place, _ in one}) == sorted(set(enumerate_parts(parts)))
+    for shares in zip(*(rows_of_steps(rank, 3) for rank in range(3)), one, strict=True):
+        *several, (place, rows) = shares
+        assert {which for which, _ in several} == {place}
+        assert {number: ids for _, some in several for number, ids in some.items()} == rows
+        assert sum(len(some) for _, some in several) == len(rows)
+    for epoch in range(2):
+        numbers = [number for place, rows in one if place[0] == epoch for number in rows]
+        assert sorted(numbers) == list(range(len(corpus)))
+    ids = [
+        {number: ids for place, rows in one if place[0] == epoch for number, ids in rows.items()} for epoch in (0, 1)
+    ]
+    assert ids[0] == ids[1]
+    first = next(index for index, (place, _) in enumerate(one) if place == (0, 1))
+    assert rows_of_steps(0, 1, (0, 1, 1)) == one[first + 1 :]
+
+
+def enumerate_parts(numbers):
+    """Parts with their epochs, from their numbers one epoch after the other."""
+    epoch = -1
+    for number in numbers:
+        epoch += number == 0
+        yield epoch, number
