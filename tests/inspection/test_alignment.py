@@ -19,6 +19,7 @@ from vanilla_transformer.inspection import (
     attention,
     choose_alignment_heads,
     save_alignment_heads,
+    spread,
 )
 from vanilla_transformer.inspection.alignment import Aligner, Units, attention_of_heads, sides
 from vanilla_transformer.inspection.alignment_heads import _agreement, prediction_difference
@@ -173,3 +174,9 @@ def test_what_cannot_be_aligned_is_said_in_a_sentence(model, tokenizer):
         alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((0, 0),)))
     with pytest.raises(AlignmentError, match="at least two tokens on each side"):
         choose_alignment_heads(model, tokenizer, [], [])
+
+
+def test_pairs_to_choose_on_come_from_the_whole_of_a_file():
+    pairs = [(str(number), "x") for number in range(1000)]
+    assert spread(pairs, 4) == [pairs[number] for number in (0, 250, 500, 750)]
+    assert spread(pairs[:3], 4) == pairs[:3]

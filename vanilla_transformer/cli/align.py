@@ -34,7 +34,7 @@ class Align:
     target: Annotated[Path, Positional, arg(metavar="TARGET")]
     """Its translation, line by line."""
     choose_heads: Flag = False
-    """Choose heads on the first 100 pairs, and write them into the model's directory."""
+    """Choose heads on 100 of the pairs, and write them into the model's directory."""
     output: OptionalPath = None
     """File to write to (default: standard output)."""
     form: Literal["words", "pieces", "soft-words", "soft-pieces"] = "words"
@@ -59,18 +59,18 @@ class Align:
 
         model, tokenizer = load_model(self.model)
         if self.choose_heads:
-            self._choose(model, tokenizer, [pair for pair in pairs if all(map(str.strip, pair))][:_ENOUGH])
+            self._choose(model, tokenizer, [pair for pair in pairs if all(map(str.strip, pair))])
         else:
             self._align(model, tokenizer, pairs)
 
     def _choose(
         self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", pairs: list[tuple[str, str]]
     ) -> None:
-        from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads
+        from vanilla_transformer.inspection import choose_alignment_heads, save_alignment_heads, spread
 
-        choice = choose_alignment_heads(model, tokenizer, *zip(*pairs, strict=True)) if pairs else None
-        if choice is None:
+        if not pairs:
             raise UsageError(f"{self.source} has no line with text on both sides.")
+        choice = choose_alignment_heads(model, tokenizer, *zip(*spread(pairs, _ENOUGH), strict=True))
         print(choice.heads)
         where = "give them as --alignment-heads, or choose for a model in a directory to keep them"
         if Path(self.model).is_dir():

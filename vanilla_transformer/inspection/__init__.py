@@ -1,7 +1,7 @@
 """Look inside a model: what its heads attend to, as data and as pictures."""
 
 from vanilla_transformer.inspection.alignment import Alignment, AlignmentError, AlignmentHeads, alignments
-from vanilla_transformer.inspection.alignment_heads import Choice, choose_alignment_heads, save_alignment_heads
+from vanilla_transformer.inspection.alignment_heads import Choice, choose_alignment_heads, save_alignment_heads, spread
 from vanilla_transformer.inspection.architecture import plot_model
 from vanilla_transformer.inspection.page import attention_page
 from vanilla_transformer.inspection.pieces import Pieces
@@ -35,4 +35,5 @@ __all__ = [
     "plot_position_similarity",
     "plot_positions",
     "save_alignment_heads",
+    "spread",
 ]

@@ -18,8 +18,8 @@ from vanilla_transformer.model.configuration_recurrent_encoder_decoder import Re
 Unit = Literal["words", "pieces"]
 Step = Literal["input", "output"]
 STEPS: tuple[Step, ...] = get_args(Step)
-# Attention weights of a batch, 4 bytes each.
-_BATCH_WEIGHTS = 30_000_000
+# Attention weights of a batch, 4 bytes each: larger batches leave the processor's caches.
+_BATCH_WEIGHTS = 4_000_000
 
 
 class AlignmentError(InspectionError):
@@ -352,11 +352,11 @@ def attention_of_heads(
 
     `</s>` is left out, and rows sum to 1 without it.
     """
-    model = aligner.model
+    model = aligner.model.base_model  # Without the projection to the vocabulary, which is most of the work.
     found = [torch.zeros(1 if mean else len(heads.heads), *aligner.shape(pair)) for pair in pairs]
     there = [index for index, weights in enumerate(found) if weights.numel()]
     order = sorted(there, key=lambda index: -len(pairs[index][0].ids) - len(pairs[index][1].ids))
-    with eager_attention(model), torch.no_grad():
+    with eager_attention(aligner.model), torch.no_grad():
         for batch in _batches(model, pairs, order):
             inputs = aligner.inputs([pairs[index] for index in batch])
             attended: Any = model(**inputs, output_attentions=True, use_cache=False).cross_attentions
@@ -370,7 +370,7 @@ def attention_of_heads(
     return [weights.mean(0) if mean and weights.ndim == 3 else weights for weights in found]
 
 
-def _batches(model: PreTrainedModel, pairs: Sequence[tuple[Side, Side]], order: list[int]) -> Iterator[list[int]]:
+def _batches(model: Any, pairs: Sequence[tuple[Side, Side]], order: list[int]) -> Iterator[list[int]]:
     """Pairs of about equal length together, as many as the weights of a pass may be."""
     heads = _layers(model) * _heads(model)
     while order:

@@ -26,6 +26,8 @@ from vanilla_transformer.inspection.alignment import (
 )
 from vanilla_transformer.inspection.recording import eager_attention
 
+# What one more head has to add: the pairs are few, and gains by chance smaller.
+_GAIN = 0.01
 # Rows of source tokens left out that are computed together.
 _ROWS = 64
 
@@ -51,8 +53,8 @@ def choose_alignment_heads(
 ) -> Choice:
     """The heads whose mean agrees most with the prediction difference on these pairs, and the step at which it does.
 
-    At each step the head that agrees most is taken first, and then, while the agreement rises, the one with which it
-    is highest.
+    At each step the head that agrees most is taken first, and then, while the agreement rises by a hundredth or more,
+    the one with which it is highest.
 
     Raises:
         AlignmentError: The model has no attention over the source, or no pair has anything to align.
@@ -84,11 +86,16 @@ def _forward_selection(
             for place in rest
         }
         place = max(rest, key=lambda one: scores[one])
-        if scores[place] <= best:
+        if scores[place] <= best + _GAIN:
             break
         rest.remove(place)
         chosen, best = [*chosen, place], scores[place]
     return chosen, best
+
+
+def spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    """So many of the pairs, from the whole of them: a file may be sorted by length."""
+    return [pairs[number * len(pairs) // count] for number in range(count)] if len(pairs) > count else list(pairs)
 
 
 def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch.Tensor:
