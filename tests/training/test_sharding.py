@@ -508,3 +508,11 @@ def enumerate_parts(numbers):
     for number in numbers:
         epoch += number == 0
         yield epoch, number
+
+
+def test_datatroves_local_executor_makes_the_same_shards(text, in_four, tmp_path):
+    pytest.importorskip("datatrove")
+    options = ["--vocab-size", "270", "--max-length", "22", "--tasks", "4", "--engine", "local"]
+    assert main(["prepare", "--train", *text, "--output", str(tmp_path / "out"), *options]) == 0
+    made = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert made == files(in_four)
