@@ -24,7 +24,6 @@ from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.evaluation.metrics import check_names
 from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
 from vanilla_transformer.recipe.schema import load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task
@@ -57,8 +56,9 @@ TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder
 def resolved(name, device, pairs=4_500_000):
     """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
     recipe = dataclasses.replace(load_recipe(name), output="model")
-    vocab_size, _ = choose_vocab_size(recipe, TASK, pairs)
-    return resolve(recipe, TASK, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
+    task = get_task(recipe.task)
+    vocab_size, _ = choose_vocab_size(recipe, task, pairs)
+    return resolve(recipe, task, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
 
 
 def lengths_of_wmt(count=60_000):
@@ -103,11 +103,12 @@ def stand_in(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
 def test_every_recipe_can_be_followed_on_any_device(name):
     given = load_recipe(name)
-    check_names(given.metrics)
+    task = get_task(given.task)
+    task.check(given)
     for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
         recipe = resolved(name, device)
         assert recipe.max_steps is not None and recipe.batches_per_step is not None
-        TASK.config(recipe)
+        task.config(recipe)
         kept = {field: value for field, value in vars(given).items() if value not in (None, "auto")}
         assert {field: getattr(recipe, field) for field in kept} == kept
         assert recipe.average_checkpoints * recipe.save_steps <= recipe.max_steps
