@@ -42,7 +42,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.model import generation
+from vanilla_transformer.model import fast_search
 from vanilla_transformer.model.generation import paper_generation_config
 
 PAD, START, END, WORDS = 0, 1, 2, 150
@@ -322,7 +322,7 @@ def _difference(setting: Setting, ours: Found, theirs: Found) -> str | None:
 def _noted_searches() -> Iterator[list[str]]:
     """The names of our own searches that are asked."""
     noted: list[str] = []
-    searches = {name: getattr(generation, name) for name in ("fast_beam_search", "fast_greedy_search")}
+    searches = {name: getattr(fast_search, name) for name in ("fast_beam_search", "fast_greedy_search")}
 
     def noting(name: str) -> Any:
         def search(*args: Any) -> Any:
@@ -333,11 +333,11 @@ def _noted_searches() -> Iterator[list[str]]:
 
     try:
         for name in searches:
-            setattr(generation, name, noting(name))
+            setattr(fast_search, name, noting(name))
         yield noted
     finally:
         for name, search in searches.items():
-            setattr(generation, name, search)
+            setattr(fast_search, name, search)
 
 
 def build(setting: Setting, cls: type = VanillaTransformerForConditionalGeneration) -> Any:
