@@ -100,7 +100,9 @@ def test_a_file_is_gone_on_with_by_the_same_export_alone(exported, tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    "options", [["--precision", "int8"], ["--device", "cpu"], ["--output", "out", "--tasks", "2"]], ids=lambda o: o[-2]
+    "options",
+    [["--precision", "int8"], ["--device", "cpu"], ["--output", "out", "--tasks", "2"], ["--alignment", "words"]],
+    ids=lambda o: o[-2],
 )
 def test_options_that_do_not_apply_are_refused(exported, tmp_path, capsys, options):
     (tmp_path / "in.txt").write_text("abc\n")
