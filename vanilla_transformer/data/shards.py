@@ -37,6 +37,8 @@ from vanilla_transformer.numbered_tasks.folder import TaskFolder
 MANIFEST = "manifest.json"
 # Another number says that this version cannot read what another has written.
 LAYOUT = 1
+# Seconds that the end of a process waits for a copy that is being made; a longer one is deleted as it is.
+_LAST_COPY = 1.0
 _LISTS = ("columns", "languages", "labels")
 
 
@@ -271,6 +273,7 @@ class ShardFiles:
         self._folder, self._shards, self._copies = folder, shards, copies
         self.are_local = folder.local(MANIFEST) is not None
         self._go_with_the_process = False
+        self._copying, self._over = threading.Lock(), threading.Event()
 
     def fetch(self, shards: Collection[int], keep: Collection[int]) -> None:
         """Makes copies of shards where they do not lie here, and deletes those that nobody wants to `keep`.
@@ -284,7 +287,7 @@ class ShardFiles:
         if not self._go_with_the_process:
             # What a process leaves behind that is killed is for the next one of the run.
             self._go_with_the_process = True
-            atexit.register(shutil.rmtree, self._copies, ignore_errors=True)
+            atexit.register(self._delete)
         wanted = {name for shard in keep for name, _ in self._names(shard)}
         self._copies.mkdir(parents=True, exist_ok=True)
         for path in (*self._copies.glob("*.arrow"), *self._copies.glob("*.npy")):
@@ -293,7 +296,15 @@ class ShardFiles:
                     path.unlink()
         for shard in shards:
             for name, size in self._names(shard):
-                self._copy(name, size)
+                with self._copying:
+                    if not self._over.is_set():
+                        self._copy(name, size)
+
+    def _delete(self) -> None:
+        """Deletes all copies, while a thread may be at the next one."""
+        self._over.set()
+        self._copying.acquire(timeout=_LAST_COPY)
+        shutil.rmtree(self._copies, ignore_errors=True)
 
     def open(self, shard: int) -> tuple[TokenFile, NDArray[np.unsignedinteger]]:
         """Opens the ids and the lengths of a shard, both memory-mapped.
