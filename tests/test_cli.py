@@ -122,7 +122,7 @@ def test_help_of_train_has_options_in_groups_and_no_empty_defaults(run):
     assert titles == ["data", "model", "optimisation", "evaluation", "decoding", "output"]
     shown = dict(zip(titles, title.split(out)[2::2], strict=True))
     for field in dataclasses.fields(Recipe):
-        option = f"--{field.name.replace('_', '-')} "
+        option = "--from " if field.name == "from_model" else f"--{field.name.replace('_', '-')} "
         assert sum(option in group for group in shown.values()) == 1, option
     for option, group in (("--train ", "data"), ("--d-model ", "model"), ("--seed ", "optimisation")):
         assert option in shown[group]
