@@ -254,7 +254,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
     if precision == "auto":
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         precision = "bfloat16" if device_facts(device, 1).bfloat16 else "float32"
-    resolved = dataclasses.replace(recipe, vocab_size=vocab_size, precision=precision)
+    resolved = dataclasses.replace(recipe, vocab_size=vocab_size, precision=precision, metrics=("sacrebleu",))
     return Job(ResolvedRecipe.from_recipe(resolved), directory, arguments.threads)
 
 

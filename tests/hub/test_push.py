@@ -30,6 +30,7 @@ CODE = {
         "configuration_vanilla_transformer",
         "cpu",
         "fast_generation",
+        "fast_search",
         "generation",
         "heads",
         "layers",

@@ -289,7 +289,10 @@ class ShardFiles:
             self._go_with_the_process = True
             atexit.register(self._delete)
         wanted = {name for shard in keep for name, _ in self._names(shard)}
-        self._copies.mkdir(parents=True, exist_ok=True)
+        with self._copying:
+            if self._over.is_set():
+                return
+            self._copies.mkdir(parents=True, exist_ok=True)
         for path in (*self._copies.glob("*.arrow"), *self._copies.glob("*.npy")):
             if path.name not in wanted:
                 with suppress(OSError):

@@ -112,7 +112,7 @@ def unsupported_reason(
         or _unsupported_settings(generation_config, model.config.vocab_size)
         or _unsupported_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
         or _unsupported_cache(model, kwargs.get("past_key_values"))
-        or (None if model.config.is_encoder_decoder else _unsupported_prompts(input_ids, kwargs))
+        or _unsupported_positions(model, input_ids, kwargs)
         or (_unsupported_in_own(model, generation_config) if _decodes_itself(model) else unsupported_model(model))
     )
 
@@ -185,6 +185,13 @@ def _unsupported_cache(model: Any, cache: Any) -> str | None:
     if cache is None or (type(cache) is made_here and cache.get_seq_length() == 0):
         return None
     return "past_key_values"
+
+
+def _unsupported_positions(model: Any, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> str | None:
+    """An encoder-decoder takes no positions of a caller's own; a decoder-only model's must count its tokens."""
+    if model.config.is_encoder_decoder:
+        return None if kwargs.get("position_ids") is None else "position_ids"
+    return _unsupported_prompts(input_ids, kwargs)
 
 
 def _unsupported_prompts(input_ids: torch.Tensor, kwargs: dict[str, Any]) -> str | None:
