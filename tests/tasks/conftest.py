@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training import loop
 from vanilla_transformer.training.loop import train
 
 ANIMALS, PLANTS, VERBS = ["dog", "cat", "cow", "hen"], ["oak", "elm", "fir", "fig"], ["sees", "likes", "is"]
@@ -60,8 +61,44 @@ def tagged(tmp_path_factory) -> Recipe:
 
 
 @pytest.fixture(scope="session")
-def trained(labelled, tagged, tmp_path_factory) -> dict[str, Path]:
+def lines(tmp_path_factory) -> Recipe:
+    """Sentences, a line each, for a language model."""
+    directory, draw = tmp_path_factory.mktemp("lines"), random.Random(0)
+    for name, size in (("train", 120), ("dev", 20)):
+        text = "".join(f"{_sentence(draw, draw.choice([ANIMALS, PLANTS]))}\n" for _ in range(size))
+        (directory / f"{name}.txt").write_text(text)
+    corpora = {name: (str(directory / f"{name}.txt"),) for name in ("train", "dev")}
+    steps = {**_STEPS, "decoder_layers": 1, "max_length": 16}
+    del steps["encoder_layers"]
+    return Recipe(task="language-modeling", examples=("the dog sees",), **corpora, **steps)
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """The weights that a run comes to which is lost in its thirtieth step and goes on."""
+
+    def run(recipe: Recipe) -> bytes:
+        mine = dataclasses.replace(recipe, output=str(tmp_path / "stopped"))
+        with monkeypatch.context() as patch:
+            update, steps = loop.TrainingLoop._update, []
+
+            def failing(self, step):
+                steps.append(step)
+                if len(steps) == 30:
+                    raise RuntimeError("lost")
+                return update(self, step)
+
+            patch.setattr(loop.TrainingLoop, "_update", failing)
+            with pytest.raises(RuntimeError, match="lost"):
+                train(mine)
+        return (train(mine) / "model.safetensors").read_bytes()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(labelled, tagged, lines, tmp_path_factory) -> dict[str, Path]:
     """A model of each."""
     directory = tmp_path_factory.mktemp("models")
-    recipes = {"labelled": labelled, "tagged": tagged}
+    recipes = {"labelled": labelled, "tagged": tagged, "lines": lines}
     return {name: train(dataclasses.replace(recipe, output=str(directory / name))) for name, recipe in recipes.items()}

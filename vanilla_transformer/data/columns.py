@@ -31,6 +31,7 @@ class TextForm:
         empty: What rows of it are called that have nothing in a column that must not be empty.
         parallel: Whether its two columns are two texts that translate each other, in line-aligned files as well.
         tagged: Whether its two columns are the words of a sentence and their tags, in CoNLL columns.
+        in_blocks: Whether a text with too many tokens becomes several rows of them, so that none is dropped.
     """
 
     columns: tuple[Column, ...]
@@ -38,6 +39,7 @@ class TextForm:
     empty: str
     parallel: bool = False
     tagged: bool = False
+    in_blocks: bool = False
 
     def without_labels(self) -> "TextForm":
         """The same without what a model is to predict."""
@@ -60,6 +62,7 @@ PAIRS = TextForm(
     parallel=True,
 )
 TEXTS = TextForm((_TEXT,), "texts", "that are empty")
+TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
 LABELLED_TEXTS = TextForm(
     (_TEXT, _TEXT_PAIR, Column("label", "label_column", ("label", "labels"), numbers=True)),
     "texts",

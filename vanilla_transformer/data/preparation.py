@@ -62,12 +62,15 @@ class Encoder(Protocol):
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> Mapping[str, Sequence[Sequence[int]]]:
-        """Return the ids of every row for each of `columns`, from the text of every row for each column of `form`."""
+        """Return the ids of every row for each of `columns`, from the text of every row for each column of `form`.
+
+        Where the form is `in_blocks` there may be several rows of ids for a row of text.
+        """
 
 
 @dataclass(frozen=True)
 class PreparationReport:
-    """How many rows a corpus had and what became of them."""
+    """How many rows a corpus had and what became of them; a text in several blocks is as many rows."""
 
     read: int
     kept: int
@@ -438,14 +441,15 @@ def write_token_file(
             text.update(table)
             texts = zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True)
             full = [row for row in texts if all(row[number].strip() for number in required)]
-            fitting = [row for row in full if max(map(len, row)) <= longest]
-            short = _short_enough(_encoded(fitting, tokenizer, task), max_length)
+            fitting = full if task.form.in_blocks else [row for row in full if max(map(len, row)) <= longest]
+            rows = _encoded(fitting, tokenizer, task)
+            short = _short_enough(rows, max_length)
             if short:
                 columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
                 writer.write_batch(pa.record_batch(columns, schema))
                 written = map(_Column.from_arrow, columns)
                 tokens.add((column.ids.data, np.diff(column.bounds).astype(np.int64)) for column in written)
-            read += table.num_rows
+            read += table.num_rows + len(rows) - len(fitting)
             kept += len(short)
             empty += table.num_rows - len(full)
             progress(table.num_rows)

@@ -22,7 +22,7 @@ class MetricError(ValueError):
 
 @dataclass(frozen=True)
 class Score:
-    """The value of a metric, in percent, and its signature."""
+    """The value of a metric, in percent unless its name says otherwise, and its signature."""
 
     name: str
     value: float

@@ -106,7 +106,8 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
                 likeliest pieces), `character` (one piece for each character), or `presplit` (for text that is split
                 already: what stands between spaces, where a piece of a word that goes on ends with `@@`).
             begins: Whether `<s>` stands before a text, as decoder-only and encoder-only models have it.
-            ends: Whether `</s>` stands after it; a decoder-only model goes on with a text that it is given.
+            ends: Whether `</s>` stands after it; a decoder-only model goes on with a text that it is given. Without it
+                no space is put before a text, so that pieces decoded alone keep theirs (`presplit` drops it still).
             mask_token: Whether there is a `<mask>`. That string stands for it in every text, as for no other token;
                 the space before it is part of what it masks.
 
@@ -134,7 +135,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         elif algorithm == "character":
             tokenizer = _learn_characters(texts, vocab_size)
         else:
-            tokenizer = _learn_sub_words(texts, vocab_size, algorithm)
+            tokenizer = _learn_sub_words(texts, vocab_size, algorithm, ends)
         available = tokenizer.get_vocab_size() + mask_token
         if wanted is not None and available < wanted:
             raise VocabularyError(wanted, available)
@@ -239,13 +240,18 @@ def _with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     return masked
 
 
-def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str) -> Tokenizer:
-    """Pieces of words; a word has the same ones wherever it stands, since a space goes before the text too."""
+def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends: bool) -> Tokenizer:
+    """Pieces of words; a word has the same ones wherever it stands, since a space goes before the text too.
+
+    But not before a text without an end: what goes on with it is decoded alone, and its first space must stay.
+    """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Prepend(" ")
     words, cut = pre_tokenizers.Split(_WORDS, "isolated"), pre_tokenizers.Split(_CUT_WORDS, "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, cut, _TO_BYTES])
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    tokenizer.decoder = decoders.ByteLevel()
+    if ends:
+        tokenizer.normalizer = normalizers.Prepend(" ")
+        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     if algorithm == "unigram":
         _learn_unigram(tokenizer, texts, vocab_size)
     else:
@@ -292,7 +298,7 @@ def _learn_unigram(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) 
 
     def counted() -> Iterator[str]:
         for text in texts:
-            words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+            words = pre_tokenizer.pre_tokenize_str(text if normalizer is None else normalizer.normalize_str(text))
             counts.update(word for word, _ in words)
             yield text
 

@@ -335,7 +335,8 @@ def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
 
 def _limits(recipe: Recipe, task: "Task") -> list[str]:
     form = task.form
-    return [f"It was trained on {form.unit} of at most {recipe.max_length} tokens{' per side' * form.parallel}."]
+    end = " per side" * form.parallel + ", longer ones in blocks of as many" * form.in_blocks
+    return [f"It was trained on {form.unit} of at most {recipe.max_length} tokens{end}."]
 
 
 def _general_limits(scored: bool, tag: str) -> list[str]:
@@ -349,7 +350,10 @@ def _general_limits(scored: bool, tag: str) -> list[str]:
 
 
 def _data_lines(recipe: Recipe, summary: Summary, task: "Task") -> list[str]:
-    learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"
+    if task.form.in_blocks:
+        learned = f"{summary.pairs:,} {task.form.unit} or blocks of them, after removing empty ones"
+    else:
+        learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"
     lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
     return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
 

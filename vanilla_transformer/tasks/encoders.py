@@ -1,4 +1,4 @@
-"""What the tasks of encoder-only models have in common: sizes, costs, and rows that pass through them in batches."""
+"""What the tasks of models of one stack have in common: sizes, costs, and rows that pass through them in batches."""
 
 import dataclasses
 import time
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from vanilla_transformer.evaluation.scoring import Processes
 
 # What only an encoder-decoder has; each is refused where it is not as a recipe leaves it.
-_FOREIGN = (
-    *("architecture", "cell", "attention", "attention_window", "decoder_layers", "tokenizer_sides"),
+ONE_STACK_FOREIGN = (
+    *("architecture", "cell", "attention", "attention_window", "tokenizer_sides"),
     *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
 )
 # Tokens of a row that a model reads where its positions have no end.
@@ -38,9 +38,17 @@ Row = tuple[str, ...]
 
 
 class EncoderTask(ABC):
-    """A task of encoder-only models: what they have in common."""
+    """A task of encoder-only models, or of others of one stack: what they have in common.
+
+    Attributes:
+        foreign: Fields of a recipe that are refused.
+        kind: What its models are, as the refusal says it.
+    """
 
     name: str
+    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers")
+    kind = "an encoder"
+    config_class: type[Any] = VanillaTransformerEncoderConfig
     form: TextForm
     settings: tuple[Any, ...] = ()
     special_tokens = SpecialTokens(begins=True)
@@ -52,8 +60,8 @@ class EncoderTask(ABC):
     def check(self, recipe: Recipe) -> None:
         """Refuses what only an encoder-decoder has, and metrics of other tasks."""
         for field in dataclasses.fields(Recipe):
-            if field.name in _FOREIGN and getattr(recipe, field.name) != field.default:
-                raise RecipeError(f"{field.name} is not for {self.name}, whose model is an encoder: leave it out.")
+            if field.name in self.foreign and getattr(recipe, field.name) != field.default:
+                raise RecipeError(f"{field.name} is not for {self.name}, whose model is {self.kind}: leave it out.")
         if recipe.labels is not None and not 2 <= len(set(recipe.labels)) == len(recipe.labels):
             raise RecipeError(f"labels must be two or more, each once, not {' '.join(recipe.labels) or 'none'}.")
         from vanilla_transformer.evaluation.metrics import check_names
@@ -68,12 +76,12 @@ class EncoderTask(ABC):
         """The texts, and no labels."""
         return tuple(column.name for column in self.form.columns if column.setting != "label_column")
 
-    def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
+    def config(self, recipe: Recipe) -> Any:
         """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
-        fields = [name for name in MODEL_FIELDS if hasattr(VanillaTransformerEncoderConfig, name)]
+        fields = [name for name in MODEL_FIELDS if hasattr(self.config_class, name)]
         given = {name: getattr(recipe, name) for name in fields if getattr(recipe, name) is not None}
         given["architectures"] = [self.model_class.__name__]
-        config = VanillaTransformerEncoderConfig.from_preset(recipe.preset or "base", **given, **self.head(recipe))
+        config = self.config_class.from_preset(recipe.preset or "base", **given, **self.head(recipe))
         # Only learned positions have an end.
         config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length)
         return config
@@ -86,17 +94,17 @@ class EncoderTask(ABC):
         """The model that the recipe describes, with random weights."""
         return self.model_class(self.config(recipe))
 
-    def training_flops(self, config: VanillaTransformerEncoderConfig, *lengths: np.ndarray) -> float:
+    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
         """Operations of one training pass over texts of these lengths, as Table 2 counts them."""
         return training_flops(config, lengths[-1])
 
-    def numbers_kept(self, config: VanillaTransformerEncoderConfig) -> int:
+    def numbers_kept(self, config: Any) -> int:
         """Those of all layers."""
-        return config.encoder_layers * (10 * config.d_model + 2 * config.d_ff)
+        return config.num_hidden_layers * (10 * config.d_model + 2 * config.d_ff)
 
-    def describe(self, config: VanillaTransformerEncoderConfig) -> str:
+    def describe(self, config: Any) -> str:
         """Layers, width and dropout."""
-        return f"{config.encoder_layers} layers of width {config.d_model} with dropout {config.dropout:g}"
+        return f"{config.num_hidden_layers} layers of width {config.d_model} with dropout {config.dropout:g}"
 
     @abstractmethod
     def predictor(
@@ -231,7 +239,7 @@ class EncoderPredictor(ABC):
     ) -> Iterator[tuple[int, np.ndarray]]:
         """The place of each row of ids, the longest first, and what the softmax of its logits is."""
         order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
-        with _evaluating(self.model), torch.inference_mode():
+        with evaluating(self.model), torch.inference_mode():
             while order:
                 count = max(1, self.batch_tokens // max(1, len(rows[order[0]])))
                 batch, order = order[:count], order[count:]
@@ -247,7 +255,8 @@ class EncoderPredictor(ABC):
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Without dropout; afterwards the model is as it was."""
     was_training = model.training
     model.eval()
     try:

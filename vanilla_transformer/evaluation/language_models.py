@@ -1,0 +1,38 @@
+"""Metrics of language models: what each text costs them, by the token, the character and the byte."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from vanilla_transformer import __version__
+from vanilla_transformer.analysis.text_cost import TextCost
+from vanilla_transformer.evaluation.metrics import Metric, MetricError
+
+
+def _per(unit: str, size: Callable[[str], int] | None) -> Metric:
+    """Perplexity of a token, or bits for each of the units that `size` counts in a text."""
+
+    def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+        costs = [TextCost.parse(one) for one in predictions]
+        nats, tokens = math.fsum(cost.nats for cost in costs), sum(cost.tokens for cost in costs)
+        # A text that is only white space is left out, as it is in training.
+        texts = [text for (text, *_), cost in zip(references, costs, strict=True) if cost.tokens]
+        count = tokens if size is None else sum(map(size, texts))
+        if not count:
+            raise MetricError("A language model cannot be scored on texts that are all empty.")
+        try:
+            value = math.exp(nats / count) if size is None else nats / math.log(2) / count
+        except OverflowError:
+            value = math.inf
+        counted = f"perplexity-of-{unit}" if size is None else f"bits-per-{unit}"
+        figures = {"items": len(texts), unit + "s": count, "context": max(cost.context for cost in costs)}
+        how = [f"{name}:{figure}" for name, figure in figures.items()]
+        return value, "|".join([f"count:{counted}", *how, "ends:counted", f"version:{__version__}"])
+
+    return Metric(measure)
+
+
+LANGUAGE_MODEL_METRICS = {
+    "perplexity": _per("token", None),
+    "bits_per_character": _per("character", len),
+    "bits_per_byte": _per("byte", lambda text: len(text.encode())),
+}
