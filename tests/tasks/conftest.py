@@ -73,6 +73,13 @@ def lines(tmp_path_factory) -> Recipe:
     return Recipe(task="language-modeling", examples=("the dog sees",), **corpora, **steps)
 
 
+@pytest.fixture(scope="session")
+def masked_lines(lines) -> Recipe:
+    """The same for a masked language model."""
+    changes = {"task": "masked-language-modeling", "encoder_layers": 1, "decoder_layers": None}
+    return dataclasses.replace(lines, examples=("the <mask> sees", "the dog"), **changes)
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """The weights that a run comes to which is lost in its thirtieth step and goes on."""
@@ -97,8 +104,8 @@ def stopped(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def trained(labelled, tagged, lines, tmp_path_factory) -> dict[str, Path]:
+def trained(labelled, tagged, lines, masked_lines, tmp_path_factory) -> dict[str, Path]:
     """A model of each."""
     directory = tmp_path_factory.mktemp("models")
-    recipes = {"labelled": labelled, "tagged": tagged, "lines": lines}
+    recipes = {"labelled": labelled, "tagged": tagged, "lines": lines, "masked_lines": masked_lines}
     return {name: train(dataclasses.replace(recipe, output=str(directory / name))) for name, recipe in recipes.items()}

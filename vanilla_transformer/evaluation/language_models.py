@@ -36,3 +36,5 @@ LANGUAGE_MODEL_METRICS = {
     "bits_per_character": _per("character", len),
     "bits_per_byte": _per("byte", lambda text: len(text.encode())),
 }
+# What is masked of a text follows from the text alone.
+MASKED_METRICS = {"masked_perplexity": _per("masked-token", None)}

@@ -112,6 +112,12 @@ class EncoderTask(ABC):
     ) -> "EncoderPredictor":
         """What makes predictions of rows."""
 
+    def scorer(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> "EncoderPredictor":
+        """What makes the predictions that are scored."""
+        return self.predictor(model, tokenizer, batch_tokens=batch_tokens)
+
     @abstractmethod
     def reference(self, row: Mapping[str, str]) -> str:
         """What the prediction of a row should be, as its `line` without a score says it."""
@@ -144,7 +150,7 @@ class EncoderTask(ABC):
             raise MetricError("The corpus to evaluate on is empty.")
         if settings:
             raise ValueError(f"{' and '.join(settings)} is for models that write text, which this one does not.")
-        predictor = self.predictor(model, tokenizer, batch_tokens=batch_tokens)
+        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens)
         start = time.perf_counter()
         predictions = in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes, progress)
         seconds = time.perf_counter() - start
@@ -167,7 +173,7 @@ class EncoderTask(ABC):
         """Predicts a part of the rows."""
         from vanilla_transformer.evaluation.scoring import in_shares
 
-        predictor = self.predictor(model, tokenizer, batch_tokens=batch_tokens)
+        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens)
         in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes)
 
     def _rows(self, corpus: "Dataset") -> list[Row]:

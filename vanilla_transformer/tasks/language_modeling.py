@@ -76,8 +76,9 @@ class TextScorer(EncoderPredictor):
         most = self.model.config.max_position_embeddings
         texts = [in_blocks(ids, most) for ids in ids_of_texts([rows[place][0] for place in full], self.tokenizer)]
         blocks = [(place, block) for place, text in zip(full, texts, strict=True) for block in text]
+        ids = [block for _, block in blocks]
         nats = [0.0] * len(rows)
-        for (place, _), cost in zip(blocks, self._costs([block for _, block in blocks]), strict=True):
+        for (place, _), cost in zip(blocks, summed_losses(self, ids, ids, shift=1), strict=True):
             nats[place] += cost
         for place, text in zip(full, texts, strict=True):
             tokens = sum(len(block) - 1 for block in text)
@@ -89,23 +90,27 @@ class TextScorer(EncoderPredictor):
         progress(len(rows))
         return predictions
 
-    def _costs(self, blocks: Sequence[Sequence[int]]) -> list[float]:
-        """Of each block: minus the log-probability of all its tokens but the first."""
-        costs = [0.0] * len(blocks)
-        order = sorted(range(len(blocks)), key=lambda place: -len(blocks[place]))
-        with evaluating(self.model), torch.inference_mode():
-            while order:
-                count = max(1, self.batch_tokens // len(blocks[order[0]]))
-                batch, order = order[:count], order[count:]
-                ids = pad([blocks[place] for place in batch], self.model.config.pad_token_id)[0]
-                labels = pad([blocks[place] for place in batch], LABEL_PADDING)[0]
-                logits = self.model(input_ids=ids.to(self.model.device), use_cache=False).logits[:, :-1]
-                losses = torch.nn.functional.cross_entropy(
-                    logits.float().transpose(1, 2), labels[:, 1:].to(logits.device), reduction="none"
-                )
-                for place, cost in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
-                    costs[place] = cost
-        return costs
+
+def summed_losses(
+    scorer: EncoderPredictor, inputs: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], shift: int
+) -> list[float]:
+    """Of each row: the sum of minus the log-probabilities of its labels, so many places after those that predict."""
+    sums = [0.0] * len(inputs)
+    order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
+    with evaluating(scorer.model), torch.inference_mode():
+        while order:
+            count = max(1, scorer.batch_tokens // len(inputs[order[0]]))
+            batch, order = order[:count], order[count:]
+            ids, mask = (
+                one.to(scorer.model.device)
+                for one in pad([inputs[place] for place in batch], scorer.model.config.pad_token_id)
+            )
+            expected = pad([labels[place] for place in batch], LABEL_PADDING)[0][:, shift:].to(ids.device)
+            logits = scorer.model(input_ids=ids, attention_mask=mask).logits[:, : expected.shape[1]]
+            losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), expected, reduction="none")
+            for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
+                sums[place] = loss
+    return sums
 
 
 class LanguageModeling(EncoderTask):

@@ -7,13 +7,21 @@ from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.language_modeling import LanguageModeling
+from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
 from vanilla_transformer.tasks.text_classification import TextClassification
 from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.translation.loading import saved_architectures
 
 _TASKS: dict[str, Task] = {
-    task.name: task for task in (Translation(), TextClassification(), TokenClassification(), LanguageModeling())
+    task.name: task
+    for task in (
+        Translation(),
+        TextClassification(),
+        TokenClassification(),
+        LanguageModeling(),
+        MaskedLanguageModeling(),
+    )
 }
 
 

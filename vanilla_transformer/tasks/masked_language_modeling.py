@@ -1,0 +1,204 @@
+"""Tokens that are masked, by an encoder-only model that reads what stands before and after them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, pipeline
+
+from vanilla_transformer.analysis.text_cost import TextCost
+from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
+from vanilla_transformer.data.columns import TEXTS_IN_BLOCKS, TextForm
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
+from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks.encoders import ONE_STACK_FOREIGN, EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
+from vanilla_transformer.tasks.language_modeling import summed_losses
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.evaluation.metrics import Metric
+
+MASKED_SHARE = 0.15
+# Of the tokens that are masked: those that `<mask>` stands for; as many of the rest are others as are themselves.
+_HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
+# Those before are special; the last is `<mask>`.
+_FIRST_PIECE = 4
+
+
+def tokens_masked(lengths: Lengths) -> Lengths:
+    """How many tokens of rows are masked: round(0.15 n) of the n between `<s>` and `</s>`, and one of fewer."""
+    inner = np.asarray(lengths, dtype=np.int64) - 2
+    return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
+
+
+def masked(ids: Sequence[int], random: np.random.Generator, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A row with some tokens masked, and its labels, which are -100 elsewhere."""
+    seen = np.array(ids, dtype=np.int64)
+    labels = np.full_like(seen, LABEL_PADDING)
+    count = int(tokens_masked(np.array([len(seen)]))[0])
+    places = 1 + random.permutation(len(seen) - 2)[:count]
+    labels[places] = seen[places]
+    draws, others = random.random(count), random.integers(_FIRST_PIECE, vocab_size - 1, count)
+    seen[places] = np.where(draws < _HIDDEN, vocab_size - 1, np.where(draws < _HIDDEN_OR_OTHER, others, seen[places]))
+    return seen, labels
+
+
+def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, most: int) -> list[list[list[int]]]:
+    """The ids of each text, in blocks of so many that begin and end as texts do.
+
+    Raises:
+        CorpusError: `<mask>` is not the last entry of the vocabulary, where the model has it.
+    """
+    if tokenizer.mask_token_id != len(tokenizer) - 1:
+        raise CorpusError("<mask> must be the last entry of the tokenizer: train one by leaving --tokenizer out")
+    found = []
+    for first, *inner, last in token_ids(texts, tokenizer):
+        starts = range(0, max(1, len(inner)), most - 2)
+        found.append([[first, *inner[start : start + most - 2], last] for start in starts])
+    return found
+
+
+class _MaskedEncoder:
+    """Texts in blocks of so many ids."""
+
+    form: TextForm = TEXTS_IN_BLOCKS
+    columns: tuple[str, ...] = ("text",)
+    settings: tuple[Any, ...] = ()
+
+    def __init__(self, name: str, most: int) -> None:
+        self.name, self.most = name, most
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        return len(tokenizer)
+
+    def encode(
+        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, list[list[int]]]:
+        return {"text": [block for text in blocks_of_texts(texts["text"], tokenizer, self.most) for block in text]}
+
+
+class MaskedScorer(EncoderPredictor):
+    """Masks each text, always in the same places, and says what the masked tokens cost."""
+
+    def read(self, line: str) -> Row:
+        """The line."""
+        return (line,)
+
+    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
+        """The cost of each text that is not empty; longer ones than the model reads in blocks."""
+        predictions = [Prediction("", "", {})] * len(rows)
+        full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
+        config: Any = self.model.config
+        texts = blocks_of_texts([rows[place][0] for place in full], self.tokenizer, config.max_position_embeddings)
+        places = [place for place, text in zip(full, texts, strict=True) for _ in text]
+        hidden: Any = [masked(ids, np.random.default_rng(ids), config.vocab_size) for text in texts for ids in text]
+        nats, tokens = [0.0] * len(rows), [0] * len(rows)
+        costs = summed_losses(self, [seen for seen, _ in hidden], [labels for _, labels in hidden], shift=0)
+        for place, (_, labels), loss in zip(places, hidden, costs, strict=True):
+            nats[place] += loss
+            tokens[place] += int((labels != LABEL_PADDING).sum())
+        for place in full:
+            cost = TextCost(nats[place], tokens[place], config.max_position_embeddings)
+            predictions[place] = Prediction(str(cost), str(cost), {})
+        progress(len(rows))
+        return predictions
+
+
+class MaskedLanguageModeling(EncoderTask):
+    """A row is a text between `<s>` and `</s>`, or a block of one: each masked token is an item of the loss.
+
+    Of 15% that are masked in a row, others in each epoch, 80% are `<mask>`, 10% any token and 10% as they are.
+    """
+
+    name = "masked-language-modeling"
+    form = TEXTS_IN_BLOCKS
+    columns: tuple[str, ...] = ("text",)
+    foreign = (*ONE_STACK_FOREIGN, "decoder_layers", "labels")
+    special_tokens = SpecialTokens(begins=True, mask_token=True)
+    auto_class = "AutoModelForMaskedLM"
+    pipeline = "fill-mask"
+    model_class = VanillaTransformerEncoderForMaskedLM
+    metrics: tuple[str, ...] = ("masked_perplexity",)
+    item = "masked tokens"
+    use = "Filling in masked words, and as the beginning of classifiers"
+    least_warmup = LEAST_WARMUP
+    size_presets: tuple[SizePreset, ...] = (
+        SizePreset(20_000, 4_000, "tiny", "tiny", 0.1, 2_048, 100),
+        SizePreset(100_000, 8_000, "tiny", "tiny", 0.1, 4_096, 60),
+        SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 40),
+        SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 10),
+    )
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuses also blocks without a token to mask."""
+        super().check(recipe)
+        if recipe.max_length < 3:
+            raise RecipeError(f"max_length must be 3 or more for {self.name}: <s>, </s> and a token between them.")
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """The recipe as it is."""
+        return recipe
+
+    def encoder(self, recipe: Recipe) -> _MaskedEncoder:
+        """With the length of the blocks."""
+        return _MaskedEncoder(self.name, recipe.max_length)
+
+    def known_metrics(self) -> "Mapping[str, Metric]":
+        """Those of masked tokens."""
+        from vanilla_transformer.evaluation.language_models import MASKED_METRICS
+
+        return MASKED_METRICS
+
+    def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
+        """The sizes of the model, and the length of the blocks as the most that it reads."""
+        config: VanillaTransformerEncoderConfig = super().config(recipe)
+        config.max_position_embeddings = recipe.max_length
+        return config
+
+    def items(self, *lengths: Lengths) -> Lengths:
+        """The masked tokens."""
+        return tokens_masked(lengths[0])
+
+    def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
+        """Masks texts and pads them to `input_ids`, `attention_mask` and `labels`."""
+        if not rows["text"]:
+            nothing = torch.full((1, 1), config.pad_token_id)
+            labels = torch.full_like(nothing, LABEL_PADDING)
+            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": labels}
+        hidden = [masked(ids, rng[place], config.vocab_size) for place, ids in enumerate(rows["text"])]  # type: ignore[arg-type]
+        input_ids, attention_mask = pad([seen for seen, _ in hidden], config.pad_token_id)
+        labels, _ = pad([labels for _, labels in hidden], LABEL_PADDING)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+
+    def reference(self, row: Mapping[str, str]) -> str:
+        """The text."""
+        return row["text"]
+
+    def scorer(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> MaskedScorer:
+        """Says what the masked tokens of each text cost."""
+        return MaskedScorer(model, tokenizer, batch_tokens)
+
+    def predictor(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> NoReturn:
+        """There is none: the library's pipeline fills masks."""
+        raise ValueError('The model fills masks: give it to pipeline("fill-mask") in place of `predict`')
+
+    def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
+        """Each text with its first `<mask>` filled; one without any as it is."""
+        fill: Any = pipeline("fill-mask", model=model, tokenizer=tokenizer)
+        filled = []
+        for text in texts:
+            found = fill(text, top_k=1) if str(tokenizer.mask_token) in text else []
+            best = found[0] if found and isinstance(found[0], dict) else (found[0][0] if found else None)
+            filled.append(text if best is None else str(best["sequence"]))
+        return filled
