@@ -1,4 +1,4 @@
-"""`vanilla-transformer predict`: what a classifier or a tagger says of each text."""
+"""`vanilla-transformer predict`: what a classifier, a tagger or a language model says of each text."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,9 @@ class Predict:
     """Predict a label or tags for each text: one line out for each line or row in, in order.
 
     A classifier writes the label and its probability with a tab between them, a tagger the tags of the words with
-    spaces between them; the words of a line stand between white space. Empty lines come back empty. What is too long
-    for the model is cut and reported on standard error. From a file to a file, what was killed goes on with --resume.
+    spaces between them; the words of a line stand between white space. A language model writes the log-probability of
+    the text in nats and its number of tokens. Empty lines come back empty. What is too long for a classifier or a
+    tagger is cut and reported on standard error. From a file to a file, what was killed goes on with --resume.
     """
 
     model: Model

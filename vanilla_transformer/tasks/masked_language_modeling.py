@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, pipeline
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
@@ -195,6 +195,8 @@ class MaskedLanguageModeling(EncoderTask):
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Each text with its first `<mask>` filled; one without any as it is."""
+        from transformers import pipeline
+
         fill: Any = pipeline("fill-mask", model=model, tokenizer=tokenizer)
         filled = []
         for text in texts:
