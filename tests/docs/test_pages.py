@@ -107,3 +107,14 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     done = subprocess.run(command, env={**os.environ, "DOCS_EXECUTION": "off"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "<math" in (tmp_path / "paper" / "3.2-attention.html").read_text("utf-8")
+
+
+def test_the_readme_is_short_and_its_commands_and_links_are_there(tmp_path, monkeypatch):
+    readme = ROOT / "README.md"
+    text = readme.read_text("utf-8")
+    assert len(text.split()) < 900
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / link).exists(), link
+    monkeypatch.chdir(tmp_path)
+    for words in commands(readme):
+        assert program._parse(words) is not None, words
