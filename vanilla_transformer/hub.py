@@ -1,4 +1,4 @@
-"""Uploads a model directory to the Hub."""
+"""Uploads a model directory to the Hub, or a folder as a Space."""
 
 import fnmatch
 import re
@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
-from huggingface_hub import HfApi, constants, get_token, hf_hub_download
+from huggingface_hub import HfApi, RepoCard, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
@@ -18,7 +19,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 
 import vanilla_transformer.model
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -59,6 +60,8 @@ SENT = (
 )
 # Files of an earlier push that may be obsolete: weights in other shards, code of another version.
 _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
+# The tag of a Space that may be replaced by another push.
+SPACE_TAG = "vanilla_transformer"
 
 
 class PushError(OSError):
@@ -94,18 +97,7 @@ def push_model(
         CardError: The card has another licence.
     """
     model_type = _check_model(directory)
-    token = get_token()
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise PushError(
-            "The Hub token contains invalid characters: copy it again from "
-            f"{constants.ENDPOINT}/settings/tokens into `hf auth login` or the environment variable HF_TOKEN."
-        )
-    if token is None:
-        raise PushError(
-            "No Hub token found: log in with `hf auth login`, or set the environment variable HF_TOKEN to a token "
-            f"with write access ({constants.ENDPOINT}/settings/tokens)."
-        )
-    api = HfApi(library_name="vanilla_transformer")
+    api = _hub()
     with _hub_errors(repo_id):
         repo_id = _prepare_place(api, repo_id, model_type, private)
         if revision not in (None, constants.DEFAULT_REVISION):
@@ -126,6 +118,63 @@ def push_model(
                 delete_patterns=_REPLACED,
             )
     return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
+
+
+def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
+    """Uploads a folder as a Space, of the kind that the front matter of its README.md says, and returns its URL.
+
+    The Space is created if it does not exist, and then has the files of the folder and no others.
+
+    Args:
+        repo_id: ORG/NAME, or NAME in the user's own namespace.
+        private: Create a private Space; an existing public one is refused.
+
+    Raises:
+        PushError: There is a Space of that name which was not made by this package, or the Hub refuses it.
+    """
+    api = _hub()
+    head: Any = RepoCard.load(folder / CARD).data
+    with _hub_errors(repo_id, "spaces/"):
+        repo_id = _full_name(api, repo_id)
+        try:
+            there = api.space_info(repo_id)
+        except RepositoryNotFoundError:
+            api.create_repo(repo_id, repo_type="space", space_sdk=head.sdk, private=private or None, exist_ok=True)
+        else:
+            if there.sdk != head.sdk or SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
+                raise PushError(
+                    f"spaces/{repo_id} is already taken on the Hub by a Space that this command did not make: choose "
+                    "another name."
+                )
+            _check_private(there, f"spaces/{repo_id}", private)
+        api.upload_folder(
+            folder_path=folder,
+            repo_id=repo_id,
+            repo_type="space",
+            commit_message=message or "Push with vanilla_transformer",
+            delete_patterns=["*"],
+        )
+    return f"{constants.ENDPOINT}/spaces/{repo_id}"
+
+
+def _hub() -> HfApi:
+    """The Hub, once there is a token to write to it."""
+    token = get_token()
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise PushError(
+            "The Hub token contains invalid characters: copy it again from "
+            f"{constants.ENDPOINT}/settings/tokens into `hf auth login` or the environment variable HF_TOKEN."
+        )
+    if token is None:
+        raise PushError(
+            "No Hub token found: log in with `hf auth login`, or set the environment variable HF_TOKEN to a token "
+            f"with write access ({constants.ENDPOINT}/settings/tokens)."
+        )
+    return HfApi(library_name="vanilla_transformer")
+
+
+def _full_name(api: HfApi, repo_id: str) -> str:
+    return repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
 
 
 def _check_model(directory: Path) -> str:
@@ -158,8 +207,7 @@ def _check_model(directory: Path) -> str:
 
 def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> str:
     """Creates the repository if it does not exist, and returns its full name."""
-    if "/" not in repo_id:
-        repo_id = f"{api.whoami()['name']}/{repo_id}"
+    repo_id = _full_name(api, repo_id)
     try:
         there = api.model_info(repo_id)
     except RepositoryNotFoundError:
@@ -173,10 +221,13 @@ def _check_place(there: ModelInfo, repo_id: str, model_type: str, private: bool)
     kind = (there.config or {}).get("model_type")
     if kind not in (None, model_type):
         raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
+    _check_private(there, repo_id, private)
+
+
+def _check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> None:
     if private and not there.private:
         raise PushError(
-            f"{repo_id} already exists on the Hub and is public: make it private in its settings, or choose another "
-            "name."
+            f"{name} already exists on the Hub and is public: make it private in its settings, or choose another name."
         )
 
 
@@ -226,8 +277,9 @@ def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None
 
 
 @contextmanager
-def _hub_errors(repo_id: str) -> Iterator[None]:
-    """Turns errors of the Hub and the network into advice."""
+def _hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
+    """Turns errors of the Hub and the network into advice; `kind` is what stands before a name in its address."""
+    repo_id = kind + repo_id
     again = "run the same command again to upload the rest"
     try:
         yield

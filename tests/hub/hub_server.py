@@ -29,6 +29,7 @@ class Repository:
     """Commits by name, each with all of its files, and the branches that point to them."""
 
     private: bool = False
+    sdk: str | None = None
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
@@ -56,6 +57,7 @@ class HubServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        # Spaces stand under "spaces/" and their names.
         self.repositories: dict[str, Repository] = {}
         self.users = {"token-of-ann": "ann", "token-of-bob": "bob"}
         self.requests: list[str] = []
@@ -122,10 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/api/validate-yaml":
             problems = card_problems(json.loads(body)["content"])
             return self._send(400 if problems else 200, {"errors": [{"message": p} for p in problems], "warnings": []})
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(\S*))?", path):
-            action, _, rest = (match[2] or "revision/main").partition("/")
-            return getattr(self, f"_{action.replace('-', '_')}")(match[1], rest, query, body)
-        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+        if match := re.fullmatch(r"/api/(?:models/|(spaces/))([^/]+/[^/]+)(?:/(\S*))?", path):
+            action, _, rest = (match[3] or "revision/main").partition("/")
+            return getattr(self, f"_{action.replace('-', '_')}")((match[1] or "") + match[2], rest, query, body)
+        if match := re.fullmatch(r"/((?:spaces/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(*match.groups())
         raise _Refusal(404, f"no such place: {path}")
 
@@ -138,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.users.get(token)
 
     def _repository(self, name: str, write: bool = False) -> Repository:
-        user, owner = self._user(), name.partition("/")[0]
+        user, owner = self._user(), name.removeprefix("spaces/").partition("/")[0]
         repository = self.server.repositories.get(name)
         if repository is None or (repository.private and user != owner):
             raise _Refusal(401 if user is None else 404, "Repository not found", "RepoNotFound")
@@ -161,12 +163,15 @@ class _Handler(BaseHTTPRequestHandler):
         owner = wish.get("organization") or user
         if owner != user:
             raise _Refusal(403, f'You don\'t have the rights to create a model under the namespace "{owner}"')
-        name = f"{owner}/{wish['name']}"
+        space = wish.get("type") == "space"
+        name = f"{'spaces/' if space else ''}{owner}/{wish['name']}"
+        if space and wish.get("sdk") not in ("gradio", "static", "docker"):
+            raise _Refusal(400, "A Space needs an SDK")
         url = {"url": f"{self.server.url}/{name}", "name": name}
         if name in self.server.repositories:
             self._send(409, {"error": "You already created this model repo", **url})
             return
-        repository = self.server.repositories[name] = Repository(private=wish.get("visibility") == "private")
+        repository = self.server.repositories[name] = Repository(wish.get("visibility") == "private", wish.get("sdk"))
         repository.commit("main", {".gitattributes": b""}, "initial commit")
         self._send(200, url)
 
@@ -209,13 +214,15 @@ class _Handler(BaseHTTPRequestHandler):
         config = json.loads(files["config.json"]) if "config.json" in files else {}
         head = card_head(files.get("README.md", b"").decode()) or {}
         info = {
-            "id": name,
+            "id": name.removeprefix("spaces/"),
             "sha": commit,
             "private": repository.private,
             "config": {key: config[key] for key in ("model_type", "architectures") if key in config},
             "pipeline_tag": head.get("pipeline_tag"),
             "library_name": head.get("library_name"),
             "tags": [],
+            "sdk": repository.sdk,
+            "cardData": head,
             "siblings": [{"rfilename": path} for path in files],
         }
         self._send(200, info)
