@@ -10,14 +10,18 @@ from transformers import PreTrainedTokenizerFast
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.inspection import KINDS, InspectionError, Pieces, attention
+from vanilla_transformer.model.fast_generation import unsupported_model
 from vanilla_transformer.model.layers import scaled_dot_product_attention
+from vanilla_transformer.translation import LineTranslator
 
 
 def test_weights_are_those_of_a_pass_with_the_written_out_attention(model, tokenizer):
@@ -169,3 +173,18 @@ def test_ten_thousand_words_are_refused_before_they_are_read(model, tokenizer, m
     for target in (None, "Ein Hund."):
         with pytest.raises(InspectionError, match="too long to be looked at"):
             attention(model, tokenizer, "dog " * 10_000, target)
+
+
+def test_a_model_that_was_looked_at_still_decodes_on_the_fast_path_and_with_scores(tokenizer):
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
+    translator = LineTranslator.from_model(model.eval(), tokenizer, scores=True)
+    (before,) = translator.translate(["A dog runs."])
+    attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
+    assert unsupported_model(model) is None and unsupported_model(model, "encoder") is None
+    for _ in range(2):  # The second call is planned.
+        assert translator.translate(["A dog runs."]) == [before]
+    assert before.score is not None
+    model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
+    assert "a hook" in unsupported_model(model)

@@ -21,6 +21,7 @@ from .packed_encoder import PackedEncoder
 
 # Plans of a model, and lengths of a plan, that are kept.
 MOST_PLANS = 64
+_CAPTURING = "transformers.utils.output_capturing"
 _ATOMS = frozenset({type(None), bool, int, float, str, torch.dtype})
 
 
@@ -66,10 +67,10 @@ class Structure:
         """Whether the model still has the same modules, weights of the same addresses, and no hook."""
         if model.training or tuple(vars(model)) != self.attributes or not _same(model._modules, self.children):
             return False
-        if model._forward_hooks or model._forward_pre_hooks:
+        if is_hooked(model):
             return False
         for module, kind, children, weights in self.below:
-            if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+            if is_hooked(module) or "forward" in module.__dict__:
                 return False
             if module.__class__ is not kind or not _same(module._modules, children):
                 return False
@@ -78,6 +79,18 @@ class Structure:
         if not all(module._shared is shared for module, shared in self.shared):
             return False
         return self.addresses == [weight.data_ptr() for weight in self.weights]
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a hook may see or change what goes through a module.
+
+    Those that the library leaves once a model was asked for its attention or hidden states do nothing until it is
+    asked again.
+    """
+    if not module._forward_hooks:
+        return bool(module._forward_pre_hooks)
+    others = any(getattr(hook, "__module__", None) != _CAPTURING for hook in module._forward_hooks.values())
+    return others or bool(module._forward_pre_hooks)
 
 
 def _parts(module: nn.Module) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -27,7 +27,7 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from .call_plans import CallPlan, Prepared
+from .call_plans import CallPlan, Prepared, is_hooked
 from .cpu import computing_dtype
 from .packed_copies import packed
 from .packed_decoder import DecoderCache, PackedDecoder
@@ -228,7 +228,7 @@ def _unsupported_in_own(model: Any, settings: GenerationConfig) -> str | None:
     if getattr(settings, "quantization", None) is not None:
         return f"a {type(model).__name__}, which has no 8-bit weights"
     for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        if is_hooked(module) or "forward" in vars(module):
             return f"a hook on the model's {name or 'forward'}"
     return None
 
@@ -246,7 +246,7 @@ def unsupported_model(model: Any, stack: str = "decoder") -> str | None:
     device = model.device
     ends = [*([] if alone else [("model.shared", model.model.shared)]), ("lm_head", model.lm_head)]
     for name, module in [("", model), ("model", model.model), *ends, *layers]:
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        if is_hooked(module) or "forward" in vars(module):
             return f"a hook on the model's {name or 'forward'}"
         origin = type(module).__module__
         if not origin.startswith(PLAIN_MODULES) and origin.rpartition(".")[0] != __name__.rpartition(".")[0]:
