@@ -147,6 +147,49 @@ def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(
     assert code == 2 and message in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sample"], "--sample cannot be combined with --num-beams"),
+        (["--sample", "--nbest", "2"], "--sample cannot be combined with"),
+        (["--top-k", "5"], "--top-k is for --sample."),
+        (["--seed", "5"], "--seed is for --sample."),
+    ],
+)
+def test_samples_are_not_asked_for_together_with_a_search(run, monkeypatch, words, said):
+    monkeypatch.setattr("vanilla_transformer.translation.loading.load_model", None)
+    code, err = run("in", *words)
+    assert code == 2 and said in err
+
+
+@pytest.mark.parametrize("words", [["--top-k", "0"], ["--top-p", "2"], ["--temperature", "0"]])
+def test_samples_of_settings_that_make_no_sense_are_refused(monkeypatch, tmp_path, capsys, words):
+    monkeypatch.setattr("vanilla_transformer.translation.loading.load_model", None)
+    assert main(["translate", str(tmp_path), "--sample", *words]) == 2
+    assert f"{words[0]} must be" in capsys.readouterr().err
+
+
+def test_samples_are_gone_on_with(run, tmp_path, monkeypatch, model):
+    def sampled(*words):
+        settings = ["--sample", "--precision", "float32", "--max-length-beyond-source", "1"]
+        return main(["translate", str(model), "in", *words, *settings])
+
+    assert sampled("--output", "whole") == 0
+    translate, windows = LineTranslator.translate, []
+
+    def until(self, lines, progress=None):
+        windows.append(lines)
+        if len(windows) == 2:
+            raise KeyboardInterrupt
+        return translate(self, lines, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LineTranslator, "translate", until)
+        assert sampled("--output", "out") == 130
+    assert sampled("--output", "out", "--resume", "--batch-tokens", "8") == 0
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
 def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run, monkeypatch):
     def allocate(*_):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: 9 bytes")

@@ -33,7 +33,7 @@ from vanilla_transformer.cli.task_options import TaskOptions
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
+    from vanilla_transformer.translation import ExportedModel, Hypothesis, Sampling, Translation
     from vanilla_transformer.translation.lines import Translator
 
 
@@ -153,6 +153,43 @@ class Decoding:
         return given | ({} if taken == "float32" else {"precision": taken})
 
 
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Translations that are drawn from the model's probabilities."""
+
+    sample: Flag = False
+    """Draw each translation in place of searching for the best one, as for synthetic text. A line's sample follows
+    from the line and --seed: it is the same wherever the line stands, in batches of any size, in any number of tasks
+    and after an interruption, but where rounding, which is another in another batch, tips the scales; equal lines have
+    equal samples."""
+    top_k: OptionalInt = None
+    """Draw among so many of the likeliest tokens (default: all)."""
+    top_p: OptionalFloat = None
+    """Draw among the likeliest tokens that have this probability together (default: 1, all)."""
+    temperature: OptionalFloat = None
+    """Divide the logits by this: below 1 likely tokens become likelier (default: 1, the model's own probabilities)."""
+    seed: OptionalInt = None
+    """Another seed draws other translations (default: 1)."""
+
+    def sampling(self, decoding: Decoding) -> "Sampling | None":
+        """What translations are drawn by, None where they are searched for."""
+        given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
+        if not self.sample:
+            for name in given:
+                raise UsageError(f"--{name.replace('_', '-')} is for --sample.")
+            return None
+        for name in ("num_beams", "length_penalty"):
+            if getattr(decoding, name) is not None:
+                raise UsageError(f"--sample cannot be combined with --{name.replace('_', '-')}, which is for beams.")
+        from vanilla_transformer.translation import Sampling
+
+        try:
+            return Sampling(**given)
+        except ValueError as error:
+            name, _, rest = str(error).partition(" ")
+            raise UsageError(f"--{name.replace('_', '-')} {rest}") from None
+
+
 def _reason(taken: str) -> str:
     """Why another precision was taken than the one that was asked for, or this one by auto."""
     return {
@@ -243,12 +280,15 @@ class Translate:
     progress: Flag = False
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
+    drawn: SamplingOptions = SamplingOptions()
     numbered: TaskOptions = TaskOptions()
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
+        if self.drawn.sampling(self.decoding) is not None and self.nbest is not None:
+            raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
                 "translate needs no launcher such as torchrun: on several devices or machines give "
@@ -299,6 +339,7 @@ class Translate:
             ("device", self.decoding.device is not None, "it runs on the CPU"),
             ("alignment", self.alignment is not None, "it does not tell its attention"),
             ("keep-markup", self.keep_markup, "it does not tell its attention"),
+            ("sample", self.drawn.sample, "it does not tell its probabilities"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -459,6 +500,8 @@ class Translate:
         if self._aligns:
             options |= {"alignment": self.alignment, "keep_markup": self.keep_markup}
             options |= {"alignment_heads": str(cast(Any, translator).heads)}
+        if (sampling := self.drawn.sampling(self.decoding)) is not None:
+            options |= {"sample": True, **asdict(sampling)}
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,
@@ -469,6 +512,8 @@ class Translate:
     def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
         """What the translation is told; for the rest the model's own settings hold."""
         arguments = self.decoding.arguments()
+        if (sampling := self.drawn.sampling(self.decoding)) is not None:
+            return arguments | {"sampling": sampling}
         if self.nbest is None:
             return arguments
         own: Any = getattr(model, "generation_config", model)

@@ -32,7 +32,9 @@ from .cpu import computing_dtype
 from .packed_copies import packed
 from .packed_decoder import DecoderCache, PackedDecoder
 from .packed_encoder import PackedEncoder
+from .sampling import SampledByRow
 from .search import (
+    Choice,
     Decoding,
     Hypotheses,
     Limits,
@@ -164,6 +166,8 @@ def _unsupported_settings(settings: GenerationConfig, types: int) -> str | None:
 def _unsupported_arguments(
     logits_processor: Any, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, kwargs: dict[str, Any]
 ) -> str | None:
+    if _draws_by_row(logits_processor):
+        logits_processor = logits_processor[:-1]
     for part in (*logits_processor, *stopping_criteria):
         if type(part) not in ROWWISE_PROCESSORS | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
             return type(part).__name__
@@ -376,9 +380,13 @@ def fast_greedy_search(
 ) -> GenerateEncoderDecoderOutput | GenerateDecoderOnlyOutput | torch.LongTensor:
     """Greedy search or sampling as `GenerationMixin._sample` gives it, with its arguments.
 
-    Sampling draws for finished sentences too, as the library does: by one seed the same tokens are drawn.
+    Sampling by torch's generator draws for finished sentences too, as the library does: by one seed the same tokens
+    are drawn.
     """
     returns_cache = settings.return_dict_in_generate
+    choose: Choice = sampled if settings.do_sample else likeliest
+    if by_row := _draws_by_row(logits_processor):
+        choose, logits_processor = logits_processor[-1].draw, logits_processor[:-1]
     with _decoding(model, inputs, settings) as cache:
         limits = _limits(inputs.prompts_NP, stopping_criteria, settings, logits_processor)
         sequences: Any = greedy_search(
@@ -387,8 +395,8 @@ def fast_greedy_search(
             limits,
             padding_of(model, settings),
             _processor(logits_processor),
-            sampled if settings.do_sample else likeliest,
-            may_drop_finished=not (returns_cache or settings.do_sample),
+            choose,
+            may_drop_finished=not (returns_cache or (settings.do_sample and not by_row)),
         )
     sequences = sequences.clone()
     if not returns_cache:
@@ -449,6 +457,11 @@ def _limits(
         google=getattr(settings, "length_penalty_type", "huggingface") == "google",
         early_stopping=settings.early_stopping,
     )
+
+
+def _draws_by_row(logits_processor: Any) -> bool:
+    """Whether the last processor draws, with random numbers of each row's own."""
+    return bool(logits_processor) and type(logits_processor[-1]) is SampledByRow
 
 
 def _processor(logits_processor: Any) -> Processor | None:

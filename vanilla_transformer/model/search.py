@@ -12,8 +12,9 @@ from transformers import StoppingCriteria
 
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Takes a token for each row, (rows, 1), by its scores, (rows, vocabulary).
-Choice = Callable[[torch.Tensor], torch.Tensor]
+# Takes a token for each row, (rows, 1), by its scores, (rows, vocabulary), the numbers of the rows in the whole batch,
+# (rows,), and the tokens before it.
+Choice = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 # Finished sentences are dropped once they are such a share of a batch: copying the others has a price.
 MIN_SHARE_TO_DROP = 0.1
 # Vocabulary entries that share one maximum.
@@ -445,12 +446,12 @@ def _as_tensors(sentences: list[_Sentence], device: torch.device) -> Hypotheses:
     )
 
 
-def likeliest(scores_RV: torch.Tensor) -> torch.Tensor:
+def likeliest(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
     """The token of the highest score in each row, (rows, 1)."""
     return scores_RV.argmax(-1, keepdim=True)
 
 
-def sampled(scores_RV: torch.Tensor) -> torch.Tensor:
+def sampled(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
     """A token of each row, (rows, 1), drawn by the softmax of its scores by torch's generator, as the library does."""
     return torch.multinomial(scores_RV.float().softmax(-1), 1)
 
@@ -481,7 +482,7 @@ def greedy_search(
         scores_NV = decoding.step(tokens_N1)
         if process is not None:
             scores_NV = process(found[rows, :length], scores_NV.float())
-        tokens_N1 = choose(scores_NV)
+        tokens_N1 = choose(scores_NV, rows, length)
         if len(searching) < len(numbers):
             over = torch.tensor([[number not in searching] for number in numbers], device=device)
             tokens_N1 = tokens_N1.masked_fill(over, padding)

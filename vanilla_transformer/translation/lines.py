@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from vanilla_transformer.translation.exported import ExportedModel
+    from vanilla_transformer.translation.sampling import Sampling
 
 # However few lines they are: text takes a hundred times its size while it is split into sub-words.
 CHUNK_CHARACTERS = 1 << 20
@@ -89,6 +90,7 @@ def translate_lines(
     chunk_lines: int | None = None,
     max_source_length: int = 1024,
     scores: bool = False,
+    sampling: "Sampling | None" = None,
     progress: Callable[[int], object] | None = None,
     **generate_kwargs: Any,
 ) -> Iterator[Translation]:
@@ -103,11 +105,15 @@ def translate_lines(
         chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen as those.
         max_source_length: Tokens of a line that are translated; learned positions may end before.
         scores: Whether the hypotheses of beam search come with their scores.
+        sampling: Draws translations in place of searching for the best, `num_return_sequences` of each line. What is
+            drawn follows from the line and the seed, up to the rounding of the batch that it is in.
         progress: Called after each batch with a number of lines; they add up to the lines done. See
             `LineTranslator.translate`.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`.
     """
     settings = {"batch_tokens": batch_tokens, "max_source_length": max_source_length, "scores": scores}
+    if sampling is not None:
+        generate_kwargs["sampling"] = sampling
     translator = translator_of(model, tokenizer, **settings, **generate_kwargs)
     for gathered in chunks(lines, chunk_lines or translator.chunk_lines):
         yield from translator.translate(gathered, progress)

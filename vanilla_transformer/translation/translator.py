@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.translation.lines import NO_TRANSLATION, Hypothesis, Translation, one_line
 from vanilla_transformer.translation.long_lines import beginning
+from vanilla_transformer.translation.sampling import Sampling
 from vanilla_transformer.translation.threads import run_in_threads
 
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
@@ -31,6 +32,7 @@ class LineTranslator:
     max_source_length: int
     generate_kwargs: dict[str, Any]
     chunk_lines: int
+    sampling: Sampling | None
 
     @classmethod
     def from_model(
@@ -41,12 +43,13 @@ class LineTranslator:
         batch_tokens: int | None = None,
         max_source_length: int = 1024,
         scores: bool = False,
+        sampling: Sampling | None = None,
         **generate_kwargs: Any,
     ) -> "LineTranslator":
         """With what is not given chosen by model and device; see `translate_lines`."""
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
-        if scores:
+        if scores and sampling is None:
             settings: Any = model.generation_config
             beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
             # The library's search gives a hypothesis its score only together with those of every step.
@@ -58,7 +61,7 @@ class LineTranslator:
             }
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         batch_tokens = batch_tokens or BATCH_TOKENS[kind]
-        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind])
+        return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind], sampling)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """The translations in the order of the lines, without dropout even for a model in training.
@@ -110,7 +113,8 @@ class LineTranslator:
     def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
         """The hypotheses for each row of source tokens, best first."""
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        output = self.model.generate(**inputs, **self.generate_kwargs)
+        drawing = {} if self.sampling is None else self.sampling.arguments(rows, self._hypotheses)
+        output = self.model.generate(**inputs, **self.generate_kwargs, **drawing)
         sequences = output if isinstance(output, torch.Tensor) else output.sequences
         scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)

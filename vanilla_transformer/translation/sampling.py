@@ -1,0 +1,56 @@
+"""Samples of translations that can be drawn again: what is drawn for a line follows from it and the seed alone."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draws translations from the model's own probabilities, all of them unless told otherwise.
+
+    Attributes:
+        seed: Another one draws others.
+        top_k: Draw among so many of the likeliest tokens.
+        top_p: Draw among the likeliest tokens that have this probability together.
+        temperature: What logits are divided by: below 1 likely tokens become likelier.
+
+    Raises:
+        ValueError: One of them makes no sense.
+    """
+
+    seed: int = 1
+    top_k: int | None = None
+    top_p: float | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {self.top_k}.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0, not {self.temperature}.")
+
+    def arguments(self, rows: Sequence[Sequence[int]], samples: int) -> dict[str, Any]:
+        """What `generate` is told to draw `samples` translations of each row of source tokens."""
+        from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+        from vanilla_transformer.model.sampling import SampledByRow
+
+        parts: list[Any] = []
+        if self.temperature != 1:
+            parts.append(TemperatureLogitsWarper(self.temperature))
+        if self.top_k is not None:
+            parts.append(TopKLogitsWarper(self.top_k))
+        if self.top_p is not None and self.top_p < 1:
+            parts.append(TopPLogitsWarper(self.top_p))
+        parts.append(SampledByRow([self._seed_of(row, number) for row in rows for number in range(samples)]))
+        plain = {"do_sample": True, "num_beams": 1, "top_k": 0, "top_p": 1.0, "temperature": 1.0}
+        return {**plain, "logits_processor": LogitsProcessorList(parts)}
+
+    def _seed_of(self, row: Sequence[int], number: int) -> int:
+        """The seed of a sample of a row, from its tokens: the same wherever the row stands."""
+        words = " ".join(map(str, (self.seed, number, *row)))
+        return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest())
