@@ -80,6 +80,7 @@ SIBLINGS = {
         "packed_copies",
         "packed_decoder",
         "packed_encoder",
+        "sampling",
         "search",
     },
     "packed_decoder": {"packed_weights"},
