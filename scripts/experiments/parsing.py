@@ -82,6 +82,7 @@ def main(words: list[str] | None = None) -> None:
         preset="tiny",
         dropout=0.1,
         max_steps=options.max_steps,
+        warmup_steps=max(1, options.max_steps // 5),
         metrics=("bracketing",),
         num_beams=4,
         length_penalty=0.3,

@@ -65,6 +65,10 @@ class Experiment:
         file = self.model(run) / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
+    def begin_anew(self, run: Run) -> None:
+        """Deletes what a run that is not over has made so far."""
+        shutil.rmtree(self.model(run), ignore_errors=True)
+
     def drop_weights(self, run: Run) -> None:
         """Deletes what is large of a run that is over, and keeps what it measured."""
         shutil.rmtree(self.model(run) / "checkpoints", ignore_errors=True)

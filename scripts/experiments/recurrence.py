@@ -1,0 +1,373 @@
+"""What the paper replaced, beside it: recurrent encoder-decoders and the Transformer on the same pairs of text.
+
+    OMP_NUM_THREADS=1 python -m scripts.experiments.recurrence multi30k-en-de --train train.en.gz train.de.gz \
+        --dev val.en.gz val.de.gz --output recurrence --minutes 20
+
+Everything but the architecture is the same: text, vocabulary, batches, dropout, label smoothing, mean of checkpoints
+and search, and each recurrent model is as wide as makes it have about the Transformer's parameters. The directory gets
+`table.md`, `table.json` and `pictures.png`: scores, those of short, middle and long sources, and the losses on dev.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
+from scripts.experiments.table3 import LOWER_IS_BETTER, Spread
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training.run_directory import output_path
+
+TRANSFORMER = "transformer"
+# The fields of a recipe that make each, and whose model it is.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    TRANSFORMER: ("Transformer (Vaswani et al. 2017)", {}),
+    "lstm": ("LSTM, no attention (Sutskever et al. 2014)", {"cell": "lstm", "attention": "none"}),
+    "gru": ("GRU, no attention (Cho et al. 2014)", {"cell": "gru", "attention": "none"}),
+    "bahdanau": ("GRU, additive attention (Bahdanau et al. 2015)", {"cell": "gru", "attention": "bahdanau"}),
+    "luong-dot": ("LSTM, dot (Luong et al. 2015)", {"cell": "lstm", "attention": "luong-dot"}),
+    "luong-general": ("LSTM, general (Luong et al. 2015)", {"cell": "lstm", "attention": "luong-general"}),
+    "luong-concat": ("LSTM, concat (Luong et al. 2015)", {"cell": "lstm", "attention": "luong-concat"}),
+}
+DEFAULT = (TRANSFORMER, "lstm", "bahdanau", "luong-general")
+# What a recurrent model has not, or has a default of its own for.
+NOT_RECURRENT = (
+    "preset",
+    "d_ff",
+    "num_heads",
+    "d_k",
+    "d_v",
+    "positional_encoding",
+    "attention_dropout",
+    "activation_dropout",
+    "warmup_steps",
+    "learning_rate",
+)
+LENGTHS = ("short", "middle", "long")
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """Train the Transformer and the recurrent models that it replaced on the same text, and write table and pictures.
+
+    A run that is finished is not made again, and with more --architectures or --runs the table grows.
+    """
+
+    name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    """A recipe of the package or a YAML file, which comes before all options: the Transformer's."""
+    architectures: tuple[str, ...] = DEFAULT
+    """Rows of the table: transformer, lstm, gru, bahdanau, luong-dot, luong-general, luong-concat."""
+    layers: int = 2
+    """Recurrent layers of the encoder, and as many of the decoder."""
+    minutes: float | None = None
+    """Minutes of processor time (of all threads together) that each run has; by default it has the recipe's steps."""
+    runs: int = 1
+    """Runs of each architecture, with seeds from --seed on."""
+    jobs: int = 1
+    """Runs at a time, which share the cores or OMP_NUM_THREADS."""
+    recipe: Recipe = Recipe()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to; scores by metric, of all sources and of each third of them by length."""
+
+    architecture: str
+    seed: int
+    parameters: int
+    d_model: int
+    steps: int
+    epochs: float
+    train_tokens_per_second: float
+    decode_tokens_per_second: float
+    dev_loss: float
+    scores: dict[str, float]
+    by_length: dict[str, dict[str, float]]
+    signatures: dict[str, str]
+
+
+def main(words: Sequence[str]) -> None:
+    """Trains what is not there yet, and writes the table and the pictures into the output directory."""
+    default = Recurrence()
+    if words and not words[0].startswith("-"):
+        default = Recurrence(words[0], recipe=dataclasses.replace(load_recipe(words[0]), examples=()))
+    options = tyro.cli(
+        Recurrence,
+        prog="scripts.experiments.recurrence",
+        args=words,
+        default=default,
+        config=(OmitArgPrefixes,),
+        description=None,
+    )
+    base = _checked(options)
+    experiment = Experiment(output_path(base).resolve(), options.jobs)
+    before = None if options.minutes is None else partial(stop_after, options.minutes * 60)
+    # The scores are ours to measure, by length; there need be none at the end of a run.
+    base = dataclasses.replace(base, output=None, test=())
+    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    first = Run(f"{TRANSFORMER}-{base.seed}", base, before)
+    train = partial(_train, experiment, options)
+    train([first], lambda run: None)
+    if experiment.has_diverged(first):
+        raise ExperimentError("The Transformer diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
+    tokenizer = base.tokenizer or str(experiment.model(first))
+    chosen = dataclasses.replace(
+        load_recipe(experiment.model(first) / "recipe.yaml"), tokenizer=tokenizer, output=None
+    )
+    recipes = {name: recipe_of(name, chosen, options.layers) for name in options.architectures}
+    runs = {
+        name: [
+            first if f"{name}-{seed}" == first.name else Run(f"{name}-{seed}", _with_seed(recipe, seed), before)
+            for seed in range(base.seed, base.seed + options.runs)
+        ]
+        for name, recipe in recipes.items()
+    }
+    # Seed by seed, so that a table is there early and its spread comes later.
+    in_order = [runs[name][number] for number in range(options.runs) for name in runs]
+    corpus = options.recipe.corpora("test" if options.recipe.test else "dev")[0]
+    show = partial(_write, experiment, runs, options, corpus)
+    train(in_order, lambda run: show())
+    print(show())
+
+
+def _checked(options: Recurrence) -> Recipe:
+    recipe = options.recipe
+    if recipe.output is None:
+        raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
+    if not recipe.dev:
+        raise ExperimentError("What is learned when is measured on dev: give the pairs of text as --dev.")
+    if (
+        options.runs < 1
+        or options.jobs < 1
+        or options.layers < 1
+        or (options.minutes is not None and options.minutes <= 0)
+    ):
+        raise ExperimentError("--runs, --jobs and --layers must be at least 1, and --minutes above 0.")
+    for name in options.architectures:
+        if name not in ARCHITECTURES:
+            raise ExperimentError(f"There is no architecture {name!r}; there are {', '.join(ARCHITECTURES)}.")
+    if recipe.task != "translation" or recipe.architecture != "transformer":
+        raise ExperimentError("The recipe has to be the Transformer's, for pairs of text.")
+    return recipe
+
+
+def _with_seed(recipe: Recipe, seed: int) -> Recipe:
+    return dataclasses.replace(recipe, seed=seed)
+
+
+def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
+    """The recipe with another architecture, whose width gives it about as many parameters as the Transformer has."""
+    _, fields = ARCHITECTURES[name]
+    if name == TRANSFORMER:
+        return transformer
+    changes: dict[str, Any] = {
+        **dict.fromkeys(NOT_RECURRENT),
+        **fields,
+        "architecture": "recurrent",
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        "learning_rate_scale": 1.0,
+    }
+    recipe = dataclasses.replace(transformer, **changes)
+    wanted = parameters(transformer)
+    low, high = 1, 256  # times 8
+    while low < high:
+        middle = (low + high) // 2
+        if parameters(dataclasses.replace(recipe, d_model=8 * middle)) < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    widths = [8 * max(1, low - 1), 8 * low]
+    nearest = min(widths, key=lambda width: abs(parameters(dataclasses.replace(recipe, d_model=width)) - wanted))
+    return dataclasses.replace(recipe, d_model=nearest)
+
+
+def parameters(recipe: Recipe) -> int:
+    """How many the model of the recipe has; no memory is taken for them."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    with torch.device("meta"):
+        return AutoModelForSeq2SeqLM.from_config(get_task(recipe.task).config(recipe)).num_parameters()
+
+
+def stop_after(seconds: float) -> None:
+    """Makes the trainer of this process end well after so many seconds of processor time, as at its last step."""
+    from vanilla_transformer.training.loop import TrainingLoop
+
+    ends_anyway: Callable[[TrainingLoop], bool] = TrainingLoop.is_over.fget  # type: ignore[attr-defined]
+    start, last_step = time.process_time(), None
+
+    def is_over(loop: TrainingLoop) -> bool:
+        nonlocal last_step
+        # A step that has begun is ended, and one more, so that all who ask within a step get the same answer.
+        if last_step is None and time.process_time() - start >= seconds:
+            last_step = loop.progress.step + 2
+        return ends_anyway(loop) or (last_step is not None and loop.progress.step >= last_step)
+
+    TrainingLoop.is_over = property(is_over)  # type: ignore[assignment, method-assign]
+
+
+def _train(experiment: Experiment, options: Recurrence, runs: Sequence[Run], done: Callable[[Run], object]) -> None:
+    if options.minutes is not None:
+        for run in runs:
+            if not experiment.is_over(run):
+                experiment.begin_anew(run)  # The clock of a stopped run is lost.
+    experiment.train(runs, done)
+
+
+def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, corpus: Any) -> Result:
+    """Measured once: what the summary knows, and the model's translations of the corpus."""
+    file = experiment.directory / run.name / RESULTS
+    if file.exists():
+        return Result(**json.loads(file.read_text(encoding="utf-8")))
+    import torch
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    from vanilla_transformer.data.corpus import read_corpus
+    from vanilla_transformer.evaluation.scoring import evaluate_model, score_translations
+
+    path = experiment.model(run)
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+    recipe = load_recipe(path / "recipe.yaml")
+    metrics = list(recipe.metrics or ())
+    rows = read_corpus(corpus, form=get_task(recipe.task).form)
+    start = time.process_time()
+    evaluation = evaluate_model(model, tokenizer, rows, metrics)
+    seconds = time.process_time() - start
+    thirds = by_length(evaluation.sources, lambda text: len(tokenizer(text)["input_ids"]))
+    translated = dict(zip(evaluation.sources, evaluation.predictions, strict=True))
+
+    def scores(rows: Sequence[int]) -> dict[str, float]:
+        of = [[texts[row] for row in rows] for texts in (evaluation.sources, evaluation.references)]
+        return {score.name: score.value for score in score_translations(metrics, translated, *of)}
+
+    summary = experiment.summary(run)
+    spent = (options.minutes * 60) if options.minutes else summary["seconds"] * torch.get_num_threads()
+    result = Result(
+        architecture=name,
+        seed=run.recipe.seed,
+        parameters=summary["parameters"],
+        d_model=AutoConfig.from_pretrained(path).d_model,
+        steps=summary["steps"],
+        epochs=summary["epochs"],
+        train_tokens_per_second=summary["target_tokens"] / spent,
+        decode_tokens_per_second=evaluation.tokens / seconds,
+        dev_loss=summary["last_dev_loss"],
+        scores={score.name: score.value for score in evaluation.scores},
+        by_length={length: scores(rows) for length, rows in zip(LENGTHS, thirds, strict=True)},
+        signatures={score.name: score.signature for score in evaluation.scores},
+    )
+    write(file, json.dumps(dataclasses.asdict(result), indent=1) + "\n")
+    return result
+
+
+def by_length(sources: Sequence[str], length: Callable[[str], int]) -> list[list[int]]:
+    """The rows of the shortest third of the sources, of the middle one and of the longest; equals stay in order."""
+    order = sorted(range(len(sources)), key=lambda row: length(sources[row]))
+    third = len(order) / len(LENGTHS)
+    return [order[round(number * third) : round((number + 1) * third)] for number in range(len(LENGTHS))]
+
+
+def _write(experiment: Experiment, runs: dict[str, list[Run]], options: Recurrence, corpus: Any) -> str:
+    """Writes what is known by now as table, as JSON and as pictures, and returns the table."""
+    results = {
+        name: [
+            _result(experiment, run, name, options, corpus)
+            for run in all_runs
+            if experiment.is_over(run) and not experiment.has_diverged(run)
+        ]
+        for name, all_runs in runs.items()
+    }
+    results = {name: of for name, of in results.items() if of}
+    diverged = [run.name for all_runs in runs.values() for run in all_runs if experiment.has_diverged(run)]
+    text = markdown(results, diverged, options.minutes)
+    write(experiment.directory / "table.md", text)
+    rows = [dataclasses.asdict(result) for of in results.values() for result in of]
+    write(experiment.directory / "table.json", json.dumps(rows, indent=1) + "\n")
+    records = {name: [experiment.records(run) for run in runs[name] if experiment.is_over(run)] for name in results}
+    _draw(experiment, results, records)
+    return text
+
+
+def markdown(results: dict[str, list[Result]], diverged: Sequence[str], minutes: float | None) -> str:
+    """A row for each architecture: scores, those of short, middle and long sources, size and speed."""
+    first = next(iter(results.values()))[0]
+    metrics = list(first.scores)
+    head = ["architecture", "parameters", "width", "seeds", "steps", "epochs", "dev loss", *metrics]
+    head += [f"{metrics[0]}, {length} sources" for length in LENGTHS] if metrics else []
+    head += ["training, tokens/s", "decoding, tokens/s"]
+    lines = [cells(head), cells(["---"] * len(head))]
+    for name, of in results.items():
+        scores = [Spread.from_values([result.scores[metric] for result in of]) for metric in metrics]
+        parts = [
+            Spread.from_values([result.by_length[length][metrics[0]] for result in of])
+            for length in (LENGTHS if metrics else ())
+        ]
+        size = [f"{of[0].parameters:,}", of[0].d_model, len(of), f"{_mean(of, 'steps'):,.0f}"]
+        speed = [f"{_mean(of, field):,.0f}" for field in ("train_tokens_per_second", "decode_tokens_per_second")]
+        losses = Spread.from_values([result.dev_loss for result in of])
+        row = [ARCHITECTURES[name][0], *size, f"{_mean(of, 'epochs'):.1f}", losses, *map(_short, (*scores, *parts))]
+        lines.append(cells([*row, *speed]))
+    budget = "the recipe's steps" if minutes is None else f"{minutes:g} minutes of processor time"
+    lines += [
+        "",
+        f"Mean ± standard deviation over the seeds; each run had {budget}. Tokens are target tokens, in a second of "
+        "processor time. Short, middle and long: thirds of the sources by their number of tokens.",
+        "",
+        *(f"{name}: {signature}" for name, signature in first.signatures.items()),
+        *([f"Diverged: {', '.join(diverged)}."] if diverged else []),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _mean(results: Sequence[Result], field: str) -> float:
+    return sum(getattr(result, field) for result in results) / len(results)
+
+
+def _short(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    return f"{spread.mean:.2f}" + ("" if spread.deviation is None else f" ± {spread.deviation:.2f}")
+
+
+def _draw(
+    experiment: Experiment, results: dict[str, list[Result]], records: dict[str, list[list[dict[str, Any]]]]
+) -> None:
+    """What was learned when, of each first seed, and the score by the length of the source."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    losses, lengths = figure.subplots(1, 2)
+    metric = next(iter(next(iter(results.values()))[0].scores), None)
+    for name, of in results.items():
+        points = [
+            (record["target_tokens"] / of[0].train_tokens_per_second / 60, record["dev_loss"])
+            for record in records[name][0]
+            if "dev_loss" in record
+        ]
+        losses.plot(*zip(*points, strict=True), label=ARCHITECTURES[name][0])
+        if metric is not None:
+            means = [sum(result.by_length[length][metric] for result in of) / len(of) for length in LENGTHS]
+            lengths.plot(LENGTHS, means, marker="o", label=ARCHITECTURES[name][0])
+    losses.set(xlabel="minutes of processor time", ylabel="loss on dev, nats per target token")
+    better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
+    lengths.set(xlabel="sources, in thirds by their length", ylabel=f"{metric} ({better})")
+    for axes in (losses, lengths):
+        axes.grid(visible=True, alpha=0.3)
+    losses.legend()
+    figure.savefig(experiment.directory / "pictures.png", dpi=120)
+
+
+if __name__ == "__main__":
+    with command("scripts.experiments.recurrence"):
+        main(sys.argv[1:])
