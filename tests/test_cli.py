@@ -199,7 +199,7 @@ def test_translate_answers_each_line_of_a_pipe_and_ends_quietly_without_a_reader
     )
     assert process.stdin and process.stdout and process.stderr
     # Where the answer never comes, the end of the process is what ends the waiting.
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(300, process.kill)
     watchdog.daemon = True
     watchdog.start()
     for line in (b"a\n", b"\n"):

@@ -87,6 +87,15 @@ def test_every_public_name_and_command_stands_in_the_reference():
     assert not [name for name in [*program.COMMANDS, *tokenizer] if f"\n## {name}\n" not in line]
 
 
+def test_every_error_stands_in_the_reference():
+    page = (DOCS / "reference" / "errors.md").read_text("utf-8")
+    package = ROOT / "vanilla_transformer"
+    for file in package.rglob("*.py"):
+        for name in re.findall(r"^class (\w+Error)\(", file.read_text("utf-8"), re.MULTILINE):
+            module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            assert f":: {module}.{name}\n" in page, f"{module}.{name}"
+
+
 def test_every_page_is_in_the_table_of_contents_and_links_lead_to_pages():
     listed = {"index"}
     for page in PAGES:

@@ -130,5 +130,5 @@ def test_a_recipe_that_is_a_directory_of_the_package_or_cannot_be_opened_is_told
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest_and_all_others():
-    with pytest.raises(RecipeError, match=r"'cmudikt', did you mean 'cmudict'\?; recipes .*cmudict"):
+    with pytest.raises(RecipeError, match=r"'cmudikt', did you mean 'cmudict'\? Recipes .*cmudict"):
         load_recipe("cmudikt")

@@ -168,7 +168,7 @@ def error_message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     if isinstance(error, OSError | ValueError | RecipeError):
-        return message.rstrip(".") + "."
+        return message if message.endswith("?") else message.rstrip(".") + "."
     # On a CPU torch has no dedicated exception class.
     if (
         isinstance(error, MemoryError)

@@ -287,9 +287,10 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     path = Path(name_or_path)
     file: Traversable = shipped.get(str(name_or_path), path)
     if str(name_or_path) not in shipped and not path.is_file():
+        hint = did_you_mean(str(name_or_path), shipped) or "."
         raise RecipeError(
-            f"There is no recipe and no file {str(name_or_path)!r}{did_you_mean(str(name_or_path), shipped)}; "
-            f"recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
+            f"There is no recipe and no file {str(name_or_path)!r}{hint} "
+            f"Recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
         )
     values = _read_yaml(file)
     fields = [field.name for field in dataclasses.fields(Recipe)]
