@@ -54,6 +54,9 @@ class Bigrams:
     auto_class, pipeline, metrics = "AutoModelForCausalLM", "text-generation", ()
     size_presets, least_warmup, item, use = SIZE_PRESETS, 10, "tokens", "Text"
 
+    def of_recipe(self, recipe):
+        return self
+
     def check(self, recipe):
         assert not recipe.metrics
 

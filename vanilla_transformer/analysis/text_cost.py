@@ -6,18 +6,22 @@ from typing import NamedTuple
 class TextCost(NamedTuple):
     """What a text costs a model: the sum over its tokens of minus the logarithm of their probabilities.
 
-    `context` is the most tokens that the model saw at once; a longer text is asked about in blocks of as many.
+    `context` is the most tokens that the model saw at once; a longer text is asked about in blocks of as many, each
+    `stride` tokens after the one before. `ends` is whether the end of the text is one of its tokens.
     """
 
     nats: float
     tokens: int
     context: int
+    stride: int
+    ends: bool = True
 
     def __str__(self) -> str:
-        return f"{self.nats!r} {self.tokens} {self.context}"
+        return f"{self.nats!r} {self.tokens} {self.context} {self.stride} {int(self.ends)}"
 
     @classmethod
     def parse(cls, text: str) -> "TextCost":
         """The cost that `str` wrote; that of an empty text is nothing."""
-        nats, tokens, context = text.split() or ("0", "0", "0")
-        return cls(float(nats), int(tokens), int(context))
+        nats, *others = text.split() or ["0", "0", "0", "0", "1"]
+        tokens, context, stride, ends = map(int, others)
+        return cls(float(nats), tokens, context, stride, bool(ends))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -62,6 +62,9 @@ class Evaluate:
     """Column of the second of two texts (default: as text_column)."""
     label_column: OptionalText = None
     """Column of the label, or of the tags (default: as text_column)."""
+    stride: OptionalInt = None
+    """Of a language model: tokens that each further block of a long text predicts, so that these have more context, at
+    the cost of more blocks (default: all of a block, as in training)."""
     output: OptionalPath = None
     """Write the translations, labels or tags to this file, one line for each row of the corpus."""
     card: Flag = False
@@ -75,11 +78,9 @@ class Evaluate:
     def run(self) -> None:
         """Predicts the corpus, with the processes that a launcher started together, and prints the scores."""
         from vanilla_transformer.distributed.peers import meet
-        from vanilla_transformer.tasks import get_task
 
         with meet(LONGEST_SILENCE) as processes:
-            name, metrics = processes.broadcast_from_main(self._check)
-            task = get_task(name)
+            task, metrics = processes.broadcast_from_main(self._check)
             corpus = self._corpus(task)
             model, tokenizer = self.decoding.load(self.model, translates=False)
             processes.check_same(
@@ -90,12 +91,12 @@ class Evaluate:
             if processes.is_main:
                 self._evaluate(task, corpus, model, tokenizer, metrics, processes)
             else:
-                task.evaluate_worker(model, tokenizer, corpus, processes, **self.decoding.arguments())
+                task.evaluate_worker(model, tokenizer, corpus, processes, **self._settings())
 
-    def _check(self) -> tuple[str, tuple[str, ...]]:
+    def _check(self) -> "tuple[Task, tuple[str, ...]]":
         """Finds what is wrong before a model is loaded, on the main process for all.
 
-        Returns the name of the task, and the metrics to score by.
+        Returns the task, and the metrics to score by.
         """
         from vanilla_transformer.tasks import task_of_model
 
@@ -111,7 +112,7 @@ class Evaluate:
         metrics = self.metrics or _metrics_of(self.model, task)
         task.check(Recipe(task=task.name, metrics=metrics))
         locate(self._source(), task.form)
-        return task.name, metrics
+        return task, metrics
 
     def _evaluate(
         self,
@@ -135,7 +136,7 @@ class Evaluate:
                 metrics,
                 progress=bar.update,
                 processes=processes,
-                **self.decoding.arguments(),
+                **self._settings(),
             )
         print_result(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
         if self.output is not None:
@@ -145,6 +146,10 @@ class Evaluate:
 
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 
+    def _settings(self) -> dict[str, Any]:
+        """What the task is told of how to predict."""
+        return self.decoding.arguments() | ({} if self.stride is None else {"stride": self.stride})
+
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
         """What has to be the same in all processes."""
         from vanilla_transformer.fingerprints import fingerprint_lines
@@ -153,7 +158,7 @@ class Evaluate:
         return {
             "model": fingerprint(self.model, model),
             "corpus": fingerprint_lines(corpus[corpus.column_names[0]]),
-            **self.decoding.arguments(),
+            **self._settings(),
             "precision": self.decoding.taken(model),
         }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The fields of a recipe that decide its tokens. --task is the number of one of --tasks here, as everywhere.
 _TASK = "train_task"
 _FIELDS = (
-    *("train", *COLUMN_SETTINGS, "labels", "max_length"),
+    *("train", *COLUMN_SETTINGS, "labels", "max_length", "documents"),
     *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size", "seed"),
 )
 _Data: Any = dataclasses.make_dataclass(

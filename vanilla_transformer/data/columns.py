@@ -32,6 +32,8 @@ class TextForm:
         parallel: Whether its two columns are two texts that translate each other, in line-aligned files as well.
         tagged: Whether its two columns are the words of a sentence and their tags, in CoNLL columns.
         in_blocks: Whether a text with too many tokens becomes several rows of them, so that none is dropped.
+        packed: Whether rows are pieces of a text that goes on from one to the next, with its white space and line
+            ends, so that blocks of its tokens go on, too; an empty row stands where a text begins.
     """
 
     columns: tuple[Column, ...]
@@ -40,6 +42,7 @@ class TextForm:
     parallel: bool = False
     tagged: bool = False
     in_blocks: bool = False
+    packed: bool = False
 
     def without_labels(self) -> "TextForm":
         """The same without what a model is to predict."""
@@ -63,6 +66,7 @@ PAIRS = TextForm(
 )
 TEXTS = TextForm((_TEXT,), "texts", "that are empty")
 TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
+PACKED_TEXT = replace(TEXTS_IN_BLOCKS, unit="pieces of text", packed=True)
 LABELLED_TEXTS = TextForm(
     (_TEXT, _TEXT_PAIR, Column("label", "label_column", ("label", "labels"), numbers=True)),
     "texts",

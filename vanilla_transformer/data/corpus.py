@@ -15,7 +15,7 @@ from datasets import Dataset
 
 from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.data.lines import CorpusError, read_lines, read_pieces
 from vanilla_transformer.data.loading import load_rows, stream_rows
 from vanilla_transformer.data.locations import CorpusLocation, language, locate, table_suffix, without_suffixes
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
@@ -143,7 +143,7 @@ def _tables_of_files(location: CorpusLocation) -> Iterator[pa.Table]:
 
 def _open_table(location: CorpusLocation) -> RowTable:
     if location.kind == "lines":
-        return RowTable(None, _lines(*location.paths))
+        return RowTable(None, _pieces(*location.paths) if location.form.packed else _lines(*location.paths))
     path = location.paths[0]
     if location.kind == "conll":
         return read_conll(path, location.wanted)
@@ -153,6 +153,10 @@ def _open_table(location: CorpusLocation) -> RowTable:
 def _lines(path: str, *others: str) -> NumberedRows:
     rows = _aligned_lines(path, *others) if others else ((line,) for line in read_lines(path))
     return enumerate(rows, start=1)
+
+
+def _pieces(path: str) -> NumberedRows:
+    return ((number, (piece,)) for number, piece in enumerate(read_pieces(path)))
 
 
 def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
@@ -189,7 +193,8 @@ def _kept_on_disk(stream: TextStream, destination: Path) -> Dataset:
 
 def _file_of(location: CorpusLocation, directory: Path) -> Path:
     paths = [os.path.abspath(path) for path in location.paths]
-    identity = json.dumps([paths, location.config, location.split, location.wanted, location.form.names])
+    form = [location.form.names, *["packed"] * location.form.packed]
+    identity = json.dumps([paths, location.config, location.split, location.wanted, *form])
     return directory / f"pairs-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.arrow"
 
 

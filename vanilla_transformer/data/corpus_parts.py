@@ -105,7 +105,10 @@ def _wholes(number: int, corpus: CorpusSpec, cache: Path, form: TextForm) -> Ite
     first = corpus.parts[0]
     wanted = corpus.wanted(form)
     plain = not any(path.endswith(".gz") or table_suffix(path) for path in corpus.parts)
-    if plain and (len(corpus.parts) == 2 if form.parallel else len(form.columns) == 1 and first.endswith(".txt")):
+    if form.packed:
+        locate(corpus, form)
+        yield CorpusPiece(number, "whole"), sum(size for path in corpus.parts for _, size in _sizes(path))
+    elif plain and (len(corpus.parts) == 2 if form.parallel else len(form.columns) == 1 and first.endswith(".txt")):
         if any(wanted):
             raise CorpusError(f"{corpus} has no named columns: leave the names out")
         (_, size), *_ = [whole for path in corpus.parts for whole in wholes_of(path)]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO
 
+# In characters: a tokenizer takes long for one of millions.
+LONGEST_PIECE = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -26,6 +28,18 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         if line.endswith("\n"):
             line = line[:-2] if line.endswith("\r\n") else line[:-1]
         yield line
+
+
+def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield all characters of a UTF-8 file in pieces: lines with their ends, and parts of very long ones.
+
+    Before the first comes an empty piece, as a sign that a text begins; an empty file has none.
+    """
+    for number, line in enumerate(decoded_lines(path)):
+        if not number:
+            yield ""
+        for start in range(0, len(line), LONGEST_PIECE):
+            yield line[start : start + LONGEST_PIECE]
 
 
 def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:

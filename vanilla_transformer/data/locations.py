@@ -40,6 +40,8 @@ def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     if corpus.prepared is not None:
         raise CorpusError(f"{corpus} is in tokens, which can be learned from and nothing else: give its text")
     location = replace(_locate(corpus, form), form=form, wanted=corpus.wanted(form))
+    if form.packed and location.kind != "lines":
+        raise CorpusError(f"{location}: only plain text files can be packed: leave documents out, or give its text")
     if location.kind in ("lines", "built-in") and any(location.wanted):
         raise CorpusError(f"{location} has no named columns: leave the names out")
     return location

@@ -64,7 +64,8 @@ class Encoder(Protocol):
     ) -> Mapping[str, Sequence[Sequence[int]]]:
         """Return the ids of every row for each of `columns`, from the text of every row for each column of `form`.
 
-        Where the form is `in_blocks` there may be several rows of ids for a row of text.
+        Where the form is `in_blocks` there may be several rows of ids for a row of text. Where it is `packed` there is
+        one, which is cut into blocks with those before and after it; that of an empty row begins a text.
         """
 
 
@@ -435,26 +436,71 @@ def write_token_file(
     schema = pa.schema([(column, kind) for column in task.columns], metadata={"id": name})
     text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
     longest = _longest_text(tokenizer, max_length)
+    packed = _PackedBlocks(max_length) if task.form.packed else None
     required = [number for number, column in enumerate(task.form.columns) if not column.optional]
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for table in tables:
-            text.update(table)
-            texts = zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True)
-            full = [row for row in texts if all(row[number].strip() for number in required)]
-            fitting = full if task.form.in_blocks else [row for row in full if max(map(len, row)) <= longest]
-            rows = _encoded(fitting, tokenizer, task)
-            short = _short_enough(rows, max_length)
-            if short:
-                columns = [_id_lists(ids, kind) for ids in zip(*short, strict=True)]
+
+        def write(rows: Sequence[tuple[Sequence[int], ...]]) -> int:
+            if rows:
+                columns = [_id_lists(ids, kind) for ids in zip(*rows, strict=True)]
                 writer.write_batch(pa.record_batch(columns, schema))
                 written = map(_Column.from_arrow, columns)
                 tokens.add((column.ids.data, np.diff(column.bounds).astype(np.int64)) for column in written)
-            read += table.num_rows + len(rows) - len(fitting)
-            kept += len(short)
-            empty += table.num_rows - len(full)
+            return len(rows)
+
+        for table in tables:
+            text.update(table)
+            texts = list(zip(*(table.column(column).to_pylist() for column in task.form.names), strict=True))
+            if packed is not None:
+                kept += write(packed.add(texts, _encoded(texts, tokenizer, task)))
+            else:
+                full = [row for row in texts if all(row[number].strip() for number in required)]
+                fitting = full if task.form.in_blocks else [row for row in full if max(map(len, row)) <= longest]
+                rows = _encoded(fitting, tokenizer, task)
+                kept += write(_short_enough(rows, max_length))
+                read += table.num_rows + len(rows) - len(fitting)
+                empty += table.num_rows - len(full)
             progress(table.num_rows)
+        if packed is not None:
+            kept += write(packed.rest())
+            read = kept
     report = PreparationReport(read, kept, empty, read - empty - kept)
     return {"text": text.hexdigest(), "tokens": tokens.hexdigest(), **asdict(report)}
+
+
+class _PackedBlocks:
+    """Cuts the ids of texts that come in pieces into blocks of `most`, each beginning with the last of the one before.
+
+    So all ids but the first of a text are predicted, and once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._open = most, list[int]()
+
+    def add(
+        self, texts: Sequence[tuple[str, ...]], ids: Sequence[tuple[Sequence[int], ...]]
+    ) -> list[tuple[list[int]]]:
+        """The blocks that are full after some pieces more; an empty one ends the text before it."""
+        blocks: list[tuple[list[int]]] = []
+        for (piece,), (its_ids,) in zip(texts, ids, strict=True):
+            if not piece:
+                blocks += self.rest()
+            self._open += its_ids
+        return blocks + self._full()
+
+    def rest(self) -> list[tuple[list[int]]]:
+        """The blocks to the end of the text, of which the last may be shorter."""
+        blocks = self._full()
+        blocks += [(self._open,)] if len(self._open) > 1 else []
+        self._open = []
+        return blocks
+
+    def _full(self) -> list[tuple[list[int]]]:
+        """Those that are full; the last ids stay, for the next block begins with them."""
+        starts = range(0, len(self._open) - self._most, self._most - 1)
+        blocks = [(self._open[start : start + self._most],) for start in starts]
+        self._open = self._open[len(starts) * (self._most - 1) :]
+        return blocks
 
 
 def refuse_nothing(report: PreparationReport, form: TextForm, max_length: int) -> None:

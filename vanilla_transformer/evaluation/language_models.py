@@ -24,9 +24,11 @@ def _per(unit: str, size: Callable[[str], int] | None) -> Metric:
         except OverflowError:
             value = math.inf
         counted = f"perplexity-of-{unit}" if size is None else f"bits-per-{unit}"
-        figures = {"items": len(texts), unit + "s": count, "context": max(cost.context for cost in costs)}
+        scored = max(costs, key=lambda cost: cost.context)
+        figures = {"items": len(texts), unit + "s": count, "context": scored.context, "stride": scored.stride}
         how = [f"{name}:{figure}" for name, figure in figures.items()]
-        return value, "|".join([f"count:{counted}", *how, "ends:counted", f"version:{__version__}"])
+        ends = "counted" if scored.ends else "none"
+        return value, "|".join([f"count:{counted}", *how, f"ends:{ends}", f"version:{__version__}"])
 
     return Metric(measure)
 

@@ -1,5 +1,7 @@
 """Sizes and settings of the decoder of "Attention Is All You Need" on its own."""
 
+from typing import Any
+
 from .configuration_vanilla_transformer import STACK_TP_PLAN, VanillaTransformerBaseConfig
 
 
@@ -12,6 +14,7 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
         decoder_layers: N (section 3.1), each without the attention to an encoder's output.
         label_smoothing: Off: section 5.4 has it for translation, where it "hurts perplexity, but improves BLEU", and
             a language model is measured by its perplexity.
+        documents: What it was trained on: `lines`, texts that end in `</s>`, or `packed`, text that goes on.
     """
 
     model_type = "vanilla_transformer_decoder"
@@ -20,7 +23,13 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
 
     decoder_layers: int = 6
     label_smoothing: float | int = 0.0
+    documents: str = "lines"
     use_cache: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.documents not in ("lines", "packed"):
+            raise ValueError(f"documents must be 'lines' or 'packed', not {self.documents!r}.")
+        super().__post_init__(**kwargs)
 
 
 __all__ = ["VanillaTransformerDecoderConfig"]

@@ -79,6 +79,10 @@ class Recipe:
     max_length: int = 256
     """Skip pairs, or other rows, with more tokens than this on either side; their number is reported."""
 
+    documents: Literal["lines", "packed"] = "lines"
+    """What a language model learns from: a text a line (or a row of a table), or packed: plain text files as they
+    stand, each one text with its line ends, cut into blocks of max_length tokens so that none is lost."""
+
     tokenizer: str | None = None
     """Model directory or Hub id of a tokenizer to use; by default one is trained on `train`."""
     tokenizer_algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"

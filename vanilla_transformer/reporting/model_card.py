@@ -56,9 +56,9 @@ def write_model_card(
         for part, scores in summary.scores.items()
         for score in scores
     ]
-    from vanilla_transformer.tasks import get_task
+    from vanilla_transformer.tasks import task_for
 
-    task = get_task(recipe.task)
+    task = task_for(recipe)
     known = [language for language in languages if language]
     direction = f"{languages[0]} to {languages[1]}" if len(known) == 2 else ""
     text = _fill(
@@ -350,7 +350,9 @@ def _general_limits(scored: bool, tag: str) -> list[str]:
 
 
 def _data_lines(recipe: Recipe, summary: Summary, task: "Task") -> list[str]:
-    if task.form.in_blocks:
+    if task.form.packed:
+        learned = f"{summary.pairs:,} blocks of running text, none of it left out"
+    elif task.form.in_blocks:
         learned = f"{summary.pairs:,} {task.form.unit} or blocks of them, after removing empty ones"
     else:
         learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"

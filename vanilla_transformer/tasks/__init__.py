@@ -1,7 +1,7 @@
 """What a run trains for: one file a task, each behind the same interface, found by its name."""
 
 from vanilla_transformer.tasks.interface import Batch, Evaluated, Prediction, Predictor, RowRandom, SpecialTokens, Task
-from vanilla_transformer.tasks.registry import get_task, register_task, task_of_model
+from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model
 
 __all__ = [
     "Batch",
@@ -13,5 +13,6 @@ __all__ = [
     "Task",
     "get_task",
     "register_task",
+    "task_for",
     "task_of_model",
 ]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -43,11 +43,13 @@ class EncoderTask(ABC):
     Attributes:
         foreign: Fields of a recipe that are refused.
         kind: What its models are, as the refusal says it.
+        evaluation_settings: What `evaluate` may be told beside the tokens of a batch.
     """
 
     name: str
-    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers")
+    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers", "documents")
     kind = "an encoder"
+    evaluation_settings: tuple[str, ...] = ()
     config_class: type[Any] = VanillaTransformerEncoderConfig
     form: TextForm
     settings: tuple[Any, ...] = ()
@@ -56,6 +58,10 @@ class EncoderTask(ABC):
     least_warmup: int
     metrics: tuple[str, ...]
     model_class: type[PreTrainedModel]
+
+    def of_recipe(self, recipe: Recipe) -> Self:
+        """The task itself."""
+        return self
 
     def check(self, recipe: Recipe) -> None:
         """Refuses what only an encoder-decoder has, and metrics of other tasks."""
@@ -113,7 +119,12 @@ class EncoderTask(ABC):
         """What makes predictions of rows."""
 
     def scorer(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        batch_tokens: int | None = None,
+        **settings: Any,
     ) -> "EncoderPredictor":
         """What makes the predictions that are scored."""
         return self.predictor(model, tokenizer, batch_tokens=batch_tokens)
@@ -141,16 +152,15 @@ class EncoderTask(ABC):
         """Predicts every row and scores the predictions.
 
         Raises:
-            ValueError: There are settings, which are for models that write text.
+            ValueError: There are settings, which are for other models.
         """
         from vanilla_transformer.evaluation.metrics import MetricError, score
         from vanilla_transformer.evaluation.scoring import in_shares
 
         if not len(corpus):
             raise MetricError("The corpus to evaluate on is empty.")
-        if settings:
-            raise ValueError(f"{' and '.join(settings)} is for models that write text, which this one does not.")
-        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens)
+        self.check_settings(settings)
+        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
         start = time.perf_counter()
         predictions = in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes, progress)
         seconds = time.perf_counter() - start
@@ -173,8 +183,19 @@ class EncoderTask(ABC):
         """Predicts a part of the rows."""
         from vanilla_transformer.evaluation.scoring import in_shares
 
-        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens)
+        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
         in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Refuses settings of an evaluation that are for other models.
+
+        Raises:
+            ValueError: Says for which.
+        """
+        foreign = [name for name in settings if name not in self.evaluation_settings]
+        if foreign:
+            whom = "language models" if "stride" in foreign else "models that write text"
+            raise ValueError(f"{' and '.join(foreign)} is for {whom}, and this one is for {self.name}.")
 
     def _rows(self, corpus: "Dataset") -> list[Row]:
         """The texts of a corpus, without their labels."""

@@ -126,6 +126,9 @@ class Task(Architecture, Protocol):
     item: str
     use: str
 
+    def of_recipe(self, recipe: Recipe) -> "Task":
+        """The task as the recipe has it: itself, but where a recipe chooses between kinds of text."""
+
     def check(self, recipe: Recipe) -> None:
         """Refuses, before any text is read, what the recipe asks for and the task cannot do.
 

@@ -1,37 +1,52 @@
 """Text that goes on, by a decoder-only model: each token from those before it."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import TEXTS_IN_BLOCKS, TextForm
-from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, TextForm
+from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.tasks.encoders import ONE_STACK_FOREIGN, EncoderPredictor, EncoderTask, Row, evaluating
+from vanilla_transformer.tasks.encoders import (
+    ONE_STACK_FOREIGN,
+    EncoderPredictor,
+    EncoderTask,
+    Predictions,
+    Row,
+    evaluating,
+)
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Metric
+    from vanilla_transformer.evaluation.scoring import Processes
 
 # Tokens that an example is continued by.
 _CONTINUATION = 40
 
 
-def in_blocks(ids: Sequence[int], most: int) -> list[list[int]]:
-    """A text in blocks of so many ids, each but the first beginning with the last of the one before.
+def in_blocks(ids: Sequence[int], most: int, stride: int | None = None) -> list[list[int]]:
+    """A text in blocks of so many ids, each `stride` after the one before, by default all that it predicts.
 
-    So all ids but the first of the text are predicted, and once.
+    By default each but the first so begins with the last of the one before: all ids but the first of the text are
+    predicted, and once.
     """
-    return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1), most - 1)]
+    stride = stride or most - 1
+    return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1 - (most - 1 - stride)), stride)]
 
 
 def ids_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
@@ -45,12 +60,10 @@ class _BlockEncoder:
     form: TextForm = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
 
+    settings: tuple[Any, ...] = ()
+
     def __init__(self, name: str, most: int) -> None:
         self.name, self.most = name, most
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        return ()
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
         return len(tokenizer)
@@ -62,8 +75,58 @@ class _BlockEncoder:
         return {"text": [block for ids in rows for block in in_blocks(ids, self.most)]}
 
 
+class _PieceEncoder:
+    """Pieces of text that goes on, of which an empty one begins a text."""
+
+    form: TextForm = PACKED_TEXT
+    columns: tuple[str, ...] = ("text",)
+    settings: tuple[Any, ...] = ("packed",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        return len(tokenizer)
+
+    def encode(
+        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, list[list[int]]]:
+        rows = zip(texts["text"], token_ids(texts["text"], tokenizer), strict=True)
+        return {"text": [ids[1:] if piece else ids for piece, ids in rows]}
+
+
+class Block(NamedTuple):
+    """A block of a text, by the text's number, whose first ids are seen and the others predicted."""
+
+    text: int
+    ids: list[int]
+    seen: int
+
+
 class TextScorer(EncoderPredictor):
-    """Gives each text its log-probability, its end included."""
+    """Gives each text its log-probability, its end included unless the model has learned from text that goes on.
+
+    Args:
+        stride: How many tokens of a text that is longer than a block each further block adds; by default all that it
+            predicts. Fewer give tokens more of what is before them.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        batch_tokens: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, batch_tokens)
+        self.most = int(model.config.max_position_embeddings)
+        if stride is not None and not 1 <= stride < self.most:
+            raise ValueError(
+                f"stride must be at least 1 and at most {self.most - 1}, what a block of this model predicts, "
+                f"not {stride}."
+            )
+        self.stride = stride or self.most - 1
+        self.ends = getattr(model.config, "documents", "lines") == "lines"
 
     def read(self, line: str) -> Row:
         """The line."""
@@ -73,26 +136,47 @@ class TextScorer(EncoderPredictor):
         """The log-probability of each text that is not empty, in nats; longer ones than the model reads in blocks."""
         predictions = [Prediction("", "", {"log_probability": None, "tokens": 0})] * len(rows)
         full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
-        most = self.model.config.max_position_embeddings
-        texts = [in_blocks(ids, most) for ids in ids_of_texts([rows[place][0] for place in full], self.tokenizer)]
-        blocks = [(place, block) for place, text in zip(full, texts, strict=True) for block in text]
-        ids = [block for _, block in blocks]
-        nats = [0.0] * len(rows)
-        for (place, _), cost in zip(blocks, summed_losses(self, ids, ids, shift=1), strict=True):
-            nats[place] += cost
-        for place, text in zip(full, texts, strict=True):
-            tokens = sum(len(block) - 1 for block in text)
+        texts = [rows[place][0] for place in full]
+        ids = ids_of_texts(texts, self.tokenizer) if self.ends else token_ids(texts, self.tokenizer)
+        for place, cost in zip(full, self.costs(ids, self.losses(self.blocks(ids))), strict=True):
             predictions[place] = Prediction(
-                str(TextCost(nats[place], tokens, most)),
-                f"{-nats[place]:.4f}\t{tokens}",
-                {"log_probability": -nats[place], "tokens": tokens},
+                str(cost),
+                f"{-cost.nats:.4f}\t{cost.tokens}",
+                {"log_probability": -cost.nats, "tokens": cost.tokens},
             )
         progress(len(rows))
         return predictions
 
+    def blocks(self, texts: Sequence[Sequence[int]]) -> list[Block]:
+        """Texts of these ids in blocks."""
+        return [
+            # What an earlier block has predicted is only seen.
+            Block(place, block, self.most - self.stride if number else 1)
+            for place, ids in enumerate(texts)
+            for number, block in enumerate(in_blocks(ids, self.most, self.stride))
+        ]
+
+    def losses(self, blocks: Sequence[Block], progress: Callable[[int], object] = lambda count: None) -> list[float]:
+        """What the tokens of each block cost that it predicts; `progress` is told how many blocks are done."""
+        labels = [[LABEL_PADDING] * block.seen + block.ids[block.seen :] for block in blocks]
+        return summed_losses(self, [block.ids for block in blocks], labels, shift=1, progress=progress)
+
+    def costs(self, texts: Sequence[Sequence[int]], losses: Sequence[float]) -> list[TextCost]:
+        """What texts of these ids cost, of which the first is given, from the losses of their blocks."""
+        nats = [0.0] * len(texts)
+        for block, loss in zip(self.blocks(texts), losses, strict=True):
+            nats[block.text] += loss
+        return [
+            TextCost(nats[place], len(ids) - 1, self.most, self.stride, self.ends) for place, ids in enumerate(texts)
+        ]
+
 
 def summed_losses(
-    scorer: EncoderPredictor, inputs: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], shift: int
+    scorer: EncoderPredictor,
+    inputs: Sequence[Sequence[int]],
+    labels: Sequence[Sequence[int]],
+    shift: int,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> list[float]:
     """Of each row: the sum of minus the log-probabilities of its labels, so many places after those that predict."""
     sums = [0.0] * len(inputs)
@@ -110,6 +194,7 @@ def summed_losses(
             losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), expected, reduction="none")
             for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
                 sums[place] = loss
+            progress(len(batch))
     return sums
 
 
@@ -121,6 +206,7 @@ class LanguageModeling(EncoderTask):
     columns: tuple[str, ...] = ("text",)
     foreign = (*ONE_STACK_FOREIGN, "encoder_layers", "labels")
     kind = "a decoder"
+    evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig
     # The end is not the tokenizer's: a prompt must be able to go on.
     special_tokens = SpecialTokens(begins=True, ends=False)
@@ -144,11 +230,15 @@ class LanguageModeling(EncoderTask):
         if recipe.max_length < 2:
             raise RecipeError(f"max_length must be 2 or more for {self.name}: a block is its first token and others.")
 
+    def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
+        """For texts, or for text that goes on."""
+        return PackedLanguageModeling() if recipe.documents == "packed" else self
+
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe as it is."""
         return recipe
 
-    def encoder(self, recipe: Recipe) -> _BlockEncoder:
+    def encoder(self, recipe: Recipe) -> Encoder:
         """With the length of the blocks."""
         return _BlockEncoder(self.name, recipe.max_length)
 
@@ -182,6 +272,17 @@ class LanguageModeling(EncoderTask):
         """The text, whose characters and bytes are counted."""
         return row["text"]
 
+    def scorer(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        batch_tokens: int | None = None,
+        **settings: Any,
+    ) -> TextScorer:
+        """Gives each text what it costs."""
+        return TextScorer(model, tokenizer, batch_tokens, **settings)
+
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> TextScorer:
@@ -197,3 +298,104 @@ class LanguageModeling(EncoderTask):
                 ids: Any = model.generate(**inputs, max_new_tokens=_CONTINUATION, do_sample=False)  # type: ignore[operator]
             continued.append(str(tokenizer.decode(ids[0], skip_special_tokens=True)))
         return continued
+
+
+class PackedLanguageModeling(LanguageModeling):
+    """A row is a block of text that goes on from one to the next: each token but the first is an item of the loss."""
+
+    form = PACKED_TEXT
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """Of pieces, which are cut into blocks afterwards."""
+        return _PieceEncoder(self.name)
+
+    def config(self, recipe: Recipe) -> VanillaTransformerDecoderConfig:
+        """Says also that texts had no end."""
+        config = super().config(recipe)
+        config.documents = "packed"
+        return config
+
+    def evaluate(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        corpus: "Dataset",
+        metrics: Sequence[str],
+        *,
+        progress: Callable[[int], object] = lambda count: None,
+        processes: "Processes | None" = None,
+        batch_tokens: int | None = None,
+        **settings: Any,
+    ) -> Predictions:
+        """What each text as a whole costs; with a `stride`, each block but the first predicts so many tokens alone."""
+        from vanilla_transformer.evaluation.metrics import score
+
+        self.check_settings(settings)
+        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
+        texts, ids = self._texts(corpus, tokenizer)
+        start = time.perf_counter()
+        losses = self._losses(predictor, ids, processes, _in_proportion(progress, len(corpus), predictor.blocks(ids)))
+        seconds = time.perf_counter() - start
+        costs = [str(cost) for cost in predictor.costs(ids, losses)]
+        scores = score(metrics, costs, [[text] for text in texts], self.known_metrics())
+        return _ScoredText(scores, costs, seconds, 0, "texts", sum(map(len, ids)) - len(ids))
+
+    def evaluate_worker(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        corpus: "Dataset",
+        processes: "Processes",
+        *,
+        batch_tokens: int | None = None,
+        **settings: Any,
+    ) -> None:
+        """Goes through a part of the blocks."""
+        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
+        self._losses(predictor, self._texts(corpus, tokenizer)[1], processes)
+
+    def _losses(
+        self,
+        scorer: TextScorer,
+        texts: Sequence[Sequence[int]],
+        processes: "Processes | None",
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> list[float]:
+        from vanilla_transformer.evaluation.scoring import in_shares
+
+        return in_shares(scorer.losses, scorer.blocks(texts), scorer.chunk_lines, processes, progress)
+
+    def _texts(self, corpus: "Dataset", tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[list[int]]]:
+        """The texts of a corpus, whole, and their ids, which are those of training."""
+        pieces = list(corpus["text"])
+        encoded = _PieceEncoder(self.name).encode({"text": pieces}, tokenizer)["text"]
+        starts = [place for place, piece in enumerate(pieces) if not piece]
+        bounds = list(pairwise([*starts, len(pieces)]))
+        texts = ["".join(pieces[start:end]) for start, end in bounds]
+        return texts, [list(chain.from_iterable(encoded[start:end])) for start, end in bounds]
+
+
+@dataclass(frozen=True)
+class _ScoredText(Predictions):
+    """The scores of text that goes on."""
+
+    tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        figures = {"texts": len(self.predictions), "tokens": self.tokens, "seconds": self.seconds}
+        return {**figures, "tokens_per_second": self.tokens / self.seconds}
+
+    def in_words(self) -> list[str]:
+        return [f"{self.tokens:,} tokens in {self.seconds:.1f} s: {self.tokens / self.seconds:,.0f} tokens/s"]
+
+
+def _in_proportion(progress: Callable[[int], object], rows: int, blocks: Sequence[Block]) -> Callable[[int], object]:
+    """Tells the share of the rows that is that of the blocks which are done."""
+    done = 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        progress(rows * (done + count) // len(blocks) - rows * done // len(blocks))
+        done += count
+
+    return tell

@@ -105,7 +105,8 @@ class MaskedScorer(EncoderPredictor):
             nats[place] += loss
             tokens[place] += int((labels != LABEL_PADDING).sum())
         for place in full:
-            cost = TextCost(nats[place], tokens[place], config.max_position_embeddings)
+            most = config.max_position_embeddings
+            cost = TextCost(nats[place], tokens[place], most, most - 2)
             predictions[place] = Prediction(str(cost), str(cost), {})
         progress(len(rows))
         return predictions
@@ -120,7 +121,7 @@ class MaskedLanguageModeling(EncoderTask):
     name = "masked-language-modeling"
     form = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
-    foreign = (*ONE_STACK_FOREIGN, "decoder_layers", "labels")
+    foreign = (*ONE_STACK_FOREIGN, "decoder_layers", "labels", "documents")
     special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
     pipeline = "fill-mask"
@@ -182,7 +183,12 @@ class MaskedLanguageModeling(EncoderTask):
         return row["text"]
 
     def scorer(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        batch_tokens: int | None = None,
+        **settings: Any,
     ) -> MaskedScorer:
         """Says what the masked tokens of each text cost."""
         return MaskedScorer(model, tokenizer, batch_tokens)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vanilla_transformer.recipe.schema import RecipeError, load_recipe
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
@@ -11,7 +11,7 @@ from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageMod
 from vanilla_transformer.tasks.text_classification import TextClassification
 from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
-from vanilla_transformer.translation.loading import saved_architectures
+from vanilla_transformer.translation.loading import saved_config
 
 _TASKS: dict[str, Task] = {
     task.name: task
@@ -37,6 +37,15 @@ def get_task(name: str) -> Task:
     return _TASKS[name]
 
 
+def task_for(recipe: Recipe) -> Task:
+    """The task of a recipe, as the recipe has it.
+
+    Raises:
+        RecipeError: There is none of that name.
+    """
+    return get_task(recipe.task).of_recipe(recipe)
+
+
 def task_of_model(path: str | Path) -> Task:
     """The task of a model in a directory or on the Hub: that of its recipe, or else of the head it was saved with.
 
@@ -45,15 +54,16 @@ def task_of_model(path: str | Path) -> Task:
     """
     recipe = Path(path) / "recipe.yaml"
     if recipe.is_file():
-        return get_task(load_recipe(recipe).task)
-    architectures = saved_architectures(path)
+        return task_for(load_recipe(recipe))
+    config = saved_config(path)
+    architectures = config.architectures or []
     for models in FAMILIES.values():
         for auto_class, model in models.items():
             if model.__name__ in architectures:
                 tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
                 if not tasks:
                     raise ValueError(f"{path} is a {model.__name__}, which no task is for.")
-                return tasks[0]
+                return tasks[0].of_recipe(Recipe(documents=getattr(config, "documents", "lines")))
     return _TASKS["translation"]
 
 

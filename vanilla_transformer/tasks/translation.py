@@ -47,14 +47,20 @@ class Translation:
     item = "target tokens"
     use = "Text-to-text generation"
 
+    def of_recipe(self, recipe: Recipe) -> "Translation":
+        """The task itself."""
+        return self
+
     def check(self, recipe: Recipe) -> None:
-        """Refuses metrics that there are not, and labels."""
+        """Refuses metrics that there are not, labels, and packed text."""
         from vanilla_transformer.evaluation.metrics import check_names
 
         check_names(recipe.metrics or ())
 
         if recipe.labels is not None:
             raise RecipeError("A translation has no labels: leave them out.")
+        if recipe.documents != "lines":
+            raise RecipeError("A translation is of pairs, which cannot be packed: leave documents out.")
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe as it is."""
@@ -166,6 +172,8 @@ class Translation:
         **settings: Any,
     ) -> "Evaluation":
         """Translates the sources and scores the translations against the targets."""
+        if "stride" in settings:
+            raise ValueError("stride is for language models, and this one translates.")
         from vanilla_transformer.evaluation.scoring import evaluate_model
 
         return evaluate_model(model, tokenizer, corpus, metrics, progress=progress, **settings)

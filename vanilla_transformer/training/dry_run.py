@@ -15,7 +15,7 @@ from vanilla_transformer.data.preparation import TrainingCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.prefetch import make_plan
 from vanilla_transformer.training.run_directory import AlreadyFinished
 from vanilla_transformer.training.setup import RunContext, start_run
@@ -44,7 +44,7 @@ def _dry_run(given: Recipe) -> None:
         position = broadcast_from_main(accelerator, lambda: _position(context))
         ahead = _steps_from(position, inputs.train, recipe)
         steps = list(islice(ahead, min(STEPS_SHOWN, recipe.max_steps - position.step)))
-        mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator, get_task(recipe.task).form.unit)])
+        mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator, task_for(recipe).form.unit)])
         everyone = gather_object([mine])
         if accelerator.is_main_process:
             print(_overview(recipe, context, len(inputs.train), steps, position), *everyone, sep="\n")
@@ -70,7 +70,7 @@ def _steps_from(position: Progress, corpus: TrainingCorpus, recipe: ResolvedReci
 def _overview(
     recipe: ResolvedRecipe, context: RunContext, pairs: int, steps: Sequence[tuple[StepPlan, Step]], position: Progress
 ) -> str:
-    accelerator, run, unit = context.accelerator, context.run, get_task(recipe.task).form.unit
+    accelerator, run, unit = context.accelerator, context.run, task_for(recipe).form.unit
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
     tokens = f"{recipe.batch_tokens:,} tokens a side in {recipe.batches_per_step} batches"
     return "\n".join(

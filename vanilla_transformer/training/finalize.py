@@ -23,7 +23,7 @@ from vanilla_transformer.reporting.curves import plot_learning_curves
 from vanilla_transformer.reporting.model_card import write_model_card
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.summary import Summary, describe_weights
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import without_progress_bars
@@ -53,7 +53,7 @@ def finalize(
     plot_learning_curves(logger.read_metrics(), run.path / "learning_curves.png")
     write_model_card(run.path, recipe, summary, inputs.languages)
     _print_examples(recipe, inputs, model)
-    logger.info(summary.describe(get_task(recipe.task).item))
+    logger.info(summary.describe(task_for(recipe).item))
     shutil.rmtree(run.prepared, ignore_errors=True)
     summary.write(run.summary)
 
@@ -102,7 +102,7 @@ def _score(
     model: PreTrainedModel,
     logger: RunLogger,
 ) -> list[Score]:
-    task = get_task(recipe.task)
+    task = task_for(recipe)
     with progress_bar(True, f"sentences of {name}", total=task.examples(corpus), quiet=True) as bar:
         scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update).scores
     for score in scores:
@@ -119,7 +119,7 @@ def _summarise(
     averaged: list[int],
     scores: dict[str, list[Score]],
 ) -> Summary:
-    corpus, task = inputs.train, get_task(recipe.task)
+    corpus, task = inputs.train, task_for(recipe)
     items, flops_of_epoch = 0, 0.0
     for lengths in corpus.all_lengths():
         items += int(task.items(*lengths).sum(dtype=np.int64))
@@ -157,6 +157,6 @@ def _summarise(
 
 def _print_examples(recipe: ResolvedRecipe, inputs: Inputs, model: PreTrainedModel) -> None:
     """Prints each example and what the model makes of it to standard output, with a tab between them."""
-    shown = get_task(recipe.task).show(model, inputs.tokenizer, recipe.examples)
+    shown = task_for(recipe).show(model, inputs.tokenizer, recipe.examples)
     for source, text in zip(recipe.examples, shown, strict=True):
         print(source, text, sep="\t")

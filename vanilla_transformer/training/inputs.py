@@ -35,11 +35,12 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
 )
 from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
     check_tokenizer,
+    describe_unseen_characters,
     learn_tokenizer,
     load_shared_tokenizer,
 )
@@ -67,7 +68,7 @@ class Inputs:
 
 def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None]) -> Inputs:
     """Reads the corpora, learns or loads the tokenizer and prepares the tokens."""
-    task = get_task(recipe.task)
+    task = task_for(recipe)
     if not recipe.train:
         raise RecipeError(f"There is nothing to learn from: give the {task.form.unit} as --train.")
     corpora, cache = recipe.corpora("train"), run.prepared / "text"
@@ -89,6 +90,10 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         tokenizer, train = _tokenizer(recipe, run, train, say)
         prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
+        if recipe.tokenizer_algorithm == "character":
+            unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
+            for sentence in filter(None, unseen):
+                say(sentence)
     prepared_dev = None if dev is None else _prepare("dev", "dev", streams["dev"][0], tokenizer, recipe, run, say)
     texts = {
         "train": prepared.texts,
@@ -148,7 +153,7 @@ def _tokenizer_of_shards(
                 f"{url} was prepared with {name} {prepared}, and the recipe has {asked}: give --"
                 f"{name.replace('_', '-')} {prepared}, or prepare it anew."
             )
-    encoder = get_task(recipe.task).encoder(recipe)
+    encoder = task_for(recipe).encoder(recipe)
     own = load_own_tokenizer(recipe.tokenizer) if recipe.tokenizer is not None else tokenizer
     if settings_fingerprint(own, encoder, recipe.max_length) != manifest.settings:
         raise RecipeError(
@@ -217,7 +222,7 @@ def _prepare(
     prepared = prepare_corpus(
         corpus,
         tokenizer,
-        get_task(recipe.task).encoder(recipe),
+        task_for(recipe).encoder(recipe),
         max_length=recipe.max_length,
         directory=run.prepared / directory,
     )
@@ -237,7 +242,7 @@ def _tokenizer(
         tokenizer = load_own_tokenizer(run.path)
     elif recipe.tokenizer is not None:
         tokenizer = load_own_tokenizer(recipe.tokenizer)
-        check_tokenizer(tokenizer, recipe.tokenizer, get_task(recipe.task).special_tokens)
+        check_tokenizer(tokenizer, recipe.tokenizer, task_for(recipe).special_tokens)
         _save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import final_scores, start_trackers
-from vanilla_transformer.tasks import Batch, RowRandom, get_task
+from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
 from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan, prefetch
@@ -111,7 +111,7 @@ class TrainingLoop:
         logger: RunLogger,
     ) -> None:
         self.recipe, self.accelerator, self.logger = recipe, accelerator, logger
-        self.task = get_task(recipe.task)
+        self.task = task_for(recipe)
         self.corpus, self.dev, self.checkpoints = corpus, dev, checkpoints
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes

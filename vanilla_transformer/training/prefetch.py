@@ -11,7 +11,7 @@ from typing import TypeVar
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.data.preparation import PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
-from vanilla_transformer.tasks import Batch, RowRandom, get_task
+from vanilla_transformer.tasks import Batch, RowRandom, task_for
 
 Item = TypeVar("Item")
 _LOOKS_FOR_THE_END = 0.1  # Seconds between two looks at whether somebody still wants what is made.
@@ -133,7 +133,7 @@ def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
     """The recipe's batches for a corpus."""
     return StepPlan(
         *corpus.lengths.values(),
-        items=get_task(recipe.task).items,
+        items=task_for(recipe).items,
         batch_tokens=recipe.batch_tokens,
         batches_per_step=recipe.batches_per_step,
         seed=recipe.seed,

@@ -21,7 +21,7 @@ from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
 from vanilla_transformer.training.saved_start import recipe_of_start
@@ -46,7 +46,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
         RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
         AlreadyFinished: On all processes: there is nothing to do.
     """
-    task = get_task(recipe.task)
+    task = task_for(recipe)
     task.check(recipe)
     recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
@@ -120,7 +120,7 @@ def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: R
         vocab_size=len(inputs.tokenizer),
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
-    resolved, sentences = resolve(recipe, get_task(recipe.task), corpus, device)
+    resolved, sentences = resolve(recipe, task_for(recipe), corpus, device)
     for sentence in sentences:
         logger.info(sentence)
     return resolved

@@ -29,7 +29,7 @@ from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder, in_ranges, job_digest
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import get_task, task_for
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
     TOKENIZER_FILES,
@@ -44,7 +44,10 @@ PIECES = "pieces.json"
 # Places from which the sample for the vocabulary may come.
 PLACES = 1_000
 # What decides the tokens, beside the text itself.
-_FIELDS = ("task", "max_length", "tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size", "seed")
+_FIELDS = (
+    *("task", "documents", "max_length", "vocab_size", "seed"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides"),
+)
 
 
 def report_name(number: int) -> str:
@@ -69,7 +72,7 @@ class ShardPreparation:
 
     def __init__(self, recipe: Recipe, url: str, tasks: int, say: Callable[[str], None]) -> None:
         self.tasks, self._say = tasks, say
-        self._task = get_task(recipe.task)
+        self._task = task_for(recipe)
         self._task.check(recipe)
         self._form, self._corpora = self._task.form, recipe.corpora("train")
         if not self._corpora:

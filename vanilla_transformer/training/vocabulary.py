@@ -1,12 +1,14 @@
 """Section 5.1: the tokenizer that a recipe asks for, learned from a sample of its text."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.streams import TextStream
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
@@ -17,13 +19,15 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
 from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
-from vanilla_transformer.tasks import SpecialTokens, get_task
+from vanilla_transformer.tasks import SpecialTokens, task_for
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 # Sub-words are counts: more sentences than this change hardly any of them.
 MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
 # How to get a tokenizer with these special tokens.
 _ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that does."}
+# Characters that are named in a sentence.
+_MOST_SHOWN = 10
 # What a tokenizer is kept in; the last says that all are there.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -58,7 +62,7 @@ def learn_tokenizer(
     recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
 ) -> VanillaTransformerTokenizer:
     """Learns sub-words from a sample of all rows, in the number that suits these unless the recipe gives it."""
-    task = get_task(recipe.task)
+    task = task_for(recipe)
     if not sample:
         raise CorpusError(f"{in_words(recipe.train)}: there are no {task.form.unit} in it")
     vocab_size, sentences = choose_vocab_size(recipe, task, rows)
@@ -82,17 +86,42 @@ def learn_tokenizer(
 
 
 def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
-    special, algorithm = asdict(get_task(recipe.task).special_tokens), recipe.tokenizer_algorithm
+    special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer_algorithm
     return VanillaTransformerTokenizer.train(_sentences(sample, recipe), vocab_size, algorithm=algorithm, **special)
 
 
 def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
-    task = get_task(recipe.task)
+    task = task_for(recipe)
     columns = [task.form.names.index(name) for name in task.vocabulary_columns(recipe)]
     for start in range(0, len(sample), 1000):
         for column in columns:
             for row in sample[start : start + 1000]:
                 yield row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
+
+
+def describe_unseen_characters(
+    recipe: Recipe, train: Iterable[TextStream], name: str, others: Iterable[TextStream]
+) -> str | None:
+    """Which characters of another text were never seen in `train`, and how often they stand there; None for none."""
+    columns = task_for(recipe).vocabulary_columns(recipe)
+    known = {character for text in _texts(train, columns) for character in text}
+    counts = Counter(character for text in _texts(others, columns) for character in text if character not in known)
+    if not counts:
+        return None
+    shown = [f"{character!r} {count:,}" for character, count in counts.most_common(_MOST_SHOWN)]
+    more = ["..."] * (len(counts) > _MOST_SHOWN)
+    characters = "character" if len(counts) == 1 else "characters"
+    return (
+        f"{name} has {len(counts):,} {characters} that train never has, {counts.total():,} times in all, which the "
+        f"model knows nothing of: {', '.join([*shown, *more])}"
+    )
+
+
+def _texts(streams: Iterable[TextStream], columns: Sequence[str]) -> Iterator[str]:
+    for stream in streams:
+        for table in stream.tables():
+            for column in columns:
+                yield from table.column(column).to_pylist()
 
 
 def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) -> None:

@@ -275,10 +275,10 @@ def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
         return tokenizer
 
 
-def saved_architectures(path: str | Path) -> list[str]:
-    """Names of the classes that a model was saved from, in a directory or on the Hub."""
+def saved_config(path: str | Path) -> Any:
+    """The configuration of a model in a directory or on the Hub."""
     with _not_found(path, "config.json", blame="config.json"):
-        return AutoConfig.from_pretrained(path, trust_remote_code=False).architectures or []
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def fingerprint(path: str | Path, model: PreTrainedModel) -> str:
