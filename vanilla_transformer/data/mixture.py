@@ -30,6 +30,7 @@ class MixedCorpus(PreparedCorpus):
 
     Attributes:
         shares: How many pairs of each part are in an epoch.
+        pairs: Where each pair of the epoch stands among those of the parts, one part after the other.
     """
 
     def __init__(
@@ -39,14 +40,14 @@ class MixedCorpus(PreparedCorpus):
         sizes = [len(part) for part in self.parts]
         self.shares = _shares(sizes, weights) if weights is not None else sizes
         self._starts = np.cumsum([0, *sizes])
-        self._pairs = np.concatenate(
+        self.pairs = np.concatenate(
             [
                 start + _repeated(size, share, np.random.default_rng([seed, number, *([epoch] if epoch else [])]))
                 for number, (start, size, share) in enumerate(zip(self._starts, sizes, self.shares, strict=False))
             ]
         )
         self.lengths = {
-            name: np.concatenate([part.lengths[name] for part in self.parts])[self._pairs]
+            name: np.concatenate([part.lengths[name] for part in self.parts])[self.pairs]
             for name in self.parts[0].lengths
         }
         self.report = PreparationReport(*np.sum([astuple(part.report) for part in self.parts], axis=0).tolist())
@@ -63,7 +64,7 @@ class MixedCorpus(PreparedCorpus):
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
         """Return the ids of the rows at `indices`, by column."""
-        pairs = self._pairs[np.asarray(indices, dtype=np.int64)]
+        pairs = self.pairs[np.asarray(indices, dtype=np.int64)]
         if not len(pairs):
             return {name: [] for name in self.lengths}
         return rows_of_several(self.parts, self._starts[:-1], pairs)

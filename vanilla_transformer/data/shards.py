@@ -9,7 +9,7 @@ import json
 import math
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
+from vanilla_transformer.data.background import Background
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import (
     EpochPart,
@@ -194,7 +195,7 @@ class ShardedCorpus(TrainingCorpus):
         self._rows = [shard.rows for shard in self.manifest.shards]
         self._starts = np.cumsum([0, *self._rows])
         self._files = ShardFiles(self._folder, self.manifest.shards, copies)
-        self._next: tuple[tuple[int, ...], _Background] | None = None
+        self._next: tuple[tuple[int, ...], Background[None]] | None = None
         self._shards_of_parts(0)  # Says at once that a shard is too large.
 
     def __len__(self) -> int:
@@ -234,7 +235,7 @@ class ShardedCorpus(TrainingCorpus):
         opened = [self._files.open(shard) for shard in shards]
         if not self._files.are_local:
             keep = {*shards, *following}
-            self._next = tuple(following), _Background(lambda: self._files.fetch(following, keep))
+            self._next = tuple(following), Background(lambda: self._files.fetch(following, keep), "shards")
         lengths = [lengths for _, lengths in opened]
         columns = lengths[0] if len(lengths) == 1 else np.concatenate(lengths, axis=1)
         part = _ShardedPart([tokens for tokens, _ in opened], self._starts[shards])
@@ -360,24 +361,3 @@ class ShardFiles:
 
 def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0] or type(error).__name__
-
-
-class _Background:
-    """Work that a thread does meanwhile; a process that ends does not wait for it."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), name="shards", daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> None:
-        """Waits for the end of the work, and raises what it has raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error

@@ -91,6 +91,14 @@ class Recipe:
     """Sides of `train` to train the tokenizer on."""
     vocab_size: int | None = None
     """Size of the shared vocabulary; by default chosen from the number of pairs."""
+    bpe_dropout: float | None = None
+    """Split the words of `train` anew for each epoch by BPE-dropout: the probability that a pair of pieces is not
+    joined, 0.1 in its paper (Provilkov et al. 2020); off by default. The text of dev and test is never sampled."""
+    unigram_alpha: float | None = None
+    """The same with a unigram tokenizer: each way to split a word is drawn by its probability to this power, 0.1 to
+    0.5 in its paper (Kudo 2018); off by default."""
+    sampled_sides: Literal["both", "source", "target"] = "both"
+    """Sides of `train` that `bpe_dropout` or `unigram_alpha` splits."""
 
     from_model: str | None = None
     """Start from the weights and the tokenizer of this model, a directory or a Hub id: to train it further or on other
@@ -236,7 +244,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("eval_steps", "patience", "save_steps", "average_checkpoints", "log_steps"), (1, math.inf)),
     "attention_window": (1, math.inf),
     "num_beams": (1, 10_001),
-    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), (0, 1)),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "bpe_dropout"), (0, 1)),
+    "unigram_alpha": (0, math.inf),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), (0, 1)),
     **dict.fromkeys(("learning_rate_scale", "learning_rate", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
     "process_timeout": (1, 1e6),

@@ -37,6 +37,7 @@ from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.sampling import sampled
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
     check_tokenizer,
@@ -88,7 +89,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     else:
         recipe = task.complete(recipe, {"train": train, **streams})
         tokenizer, train = _tokenizer(recipe, run, train, say)
-        prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
+        prepared = sampled(_prepare_all(corpora, train, tokenizer, recipe, run, say), tokenizer, recipe, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
         if recipe.tokenizer_algorithm == "character":
             unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())

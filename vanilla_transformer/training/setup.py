@@ -24,6 +24,7 @@ from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
+from vanilla_transformer.training.sampling import check_sampling
 from vanilla_transformer.training.saved_start import recipe_of_start
 
 
@@ -52,6 +53,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     check_sizes(recipe, task)
     if recipe.patience is not None and not recipe.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
+    check_sampling(recipe)
     run = RunDirectory(output_path(recipe))
     check_launch(recipe, run.path)
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())

@@ -1,0 +1,135 @@
+"""Runs with sub-word sampling: the same from any checkpoint and on any number of processes, and never on dev."""
+
+import dataclasses
+import random
+from functools import partial
+from itertools import islice
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.data.sampled import SampledCorpus
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training import loop
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.sampling import check_sampling
+
+TASK = get_task("translation")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Recipe:
+    directory, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
+    words = ["walking", "walked", "talker", "talking", "stalked"]
+    paths = {}
+    for name, number in (("train", 60), ("dev", 6)):
+        paths[name] = (str(directory / f"{name}.en"), str(directory / f"{name}.de"))
+        sentences = [[draw.choice(words) for _ in range(draw.randint(1, 4))] for _ in range(number)]
+        for path, step in zip(paths[name], (1, -1), strict=True):
+            lines = [" ".join(sentence[::step]) + "\n" for sentence in sentences]
+            (directory / path).write_text("".join(lines))
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    return Recipe(
+        **paths,
+        **sizes,
+        vocab_size=275,
+        bpe_dropout=0.3,
+        dropout=0.2,
+        batch_tokens=180,
+        batches_per_step=2,
+        max_steps=12,
+        warmup_steps=4,
+        save_steps=2,
+        eval_steps=4,
+        average_checkpoints=2,
+        metrics=(),
+    )
+
+
+def weights(directory):
+    return load_file(directory / "model.safetensors")
+
+
+def test_a_killed_run_goes_on_to_the_same_weights_in_a_later_epoch(recipe, tmp_path, monkeypatch):
+    undisturbed = train(dataclasses.replace(recipe, output=str(tmp_path / "undisturbed")))
+    mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
+    with monkeypatch.context() as patch:
+        update, steps = loop.TrainingLoop._update, []
+
+        def killed(self, *args):
+            steps.append(self.progress.epoch)
+            if len(steps) == 10:
+                raise KeyboardInterrupt
+            return update(self, *args)
+
+        patch.setattr(loop.TrainingLoop, "_update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(mine)
+    assert steps[-1] >= 1
+    expected, found = weights(undisturbed), weights(train(mine))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    assert "Sub-word sampling: bpe_dropout 0.3 on source and target; the first epoch has " in (
+        undisturbed / "train.log"
+    ).read_text("utf-8")
+    with pytest.raises(OutputError, match="bpe_dropout"):
+        train(dataclasses.replace(mine, bpe_dropout=0.2))
+
+
+def inputs_of(recipe, directory):
+    run = RunDirectory(directory)
+    run.path.mkdir(exist_ok=True)
+    return gather_inputs(recipe, run, lambda sentence: None)
+
+
+def test_processes_share_the_steps_that_one_would_make(recipe, tmp_path):
+    collate = partial(TASK.collate, config=VanillaTransformerConfig())
+    alone, first, second = (inputs_of(recipe, tmp_path / "run").train for _ in range(3))
+    plan = partial(
+        make_plan, recipe=dataclasses.replace(recipe, output="model", preset="tiny", precision="float32")
+    )
+
+    def steps(corpus, rank, processes):
+        return islice(local_steps(plan, corpus, collate, DataPosition(1, 0, rank, processes), pin=False), 8)
+
+    found = zip(steps(alone, 0, 1), steps(first, 0, 2), steps(second, 1, 2), strict=True)
+    for whole, *halves in found:
+        assert [half.items for half in halves] == [whole.items] * 2
+        rows = [sorted(row.tolist() for batch in one.batches for row in batch["labels"]) for one in (whole, *halves)]
+        pairs = [[[token for token in row if token >= 0] for row in side] for side in rows]
+        assert sorted(pairs[0]) == sorted([row for row in (*pairs[1], *pairs[2]) if row])
+
+
+def test_dev_is_not_sampled(recipe, tmp_path):
+    sampled = inputs_of(recipe, tmp_path / "sampled")
+    usual = inputs_of(dataclasses.replace(recipe, bpe_dropout=None), tmp_path / "usual")
+    assert sampled.dev.tokens == usual.dev.tokens and sampled.train.tokens != usual.train.tokens
+    assert isinstance(sampled.train, SampledCorpus) and not isinstance(usual.train, SampledCorpus)
+    one_side = inputs_of(dataclasses.replace(recipe, sampled_sides="target"), tmp_path / "target").train
+    assert one_side.token_counts[0] == usual.train.token_counts[0] != sampled.train.token_counts[0]
+
+
+def test_a_unigram_model_is_sampled(recipe, tmp_path):
+    mine = dataclasses.replace(recipe, bpe_dropout=None, unigram_alpha=0.2, tokenizer_algorithm="unigram")
+    assert isinstance(inputs_of(mine, tmp_path / "run").train, SampledCorpus)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unigram_alpha": 0.2}, "bpe_dropout and unigram_alpha are two ways to split words at random: leave one out"),
+        ({"task": "language-modeling"}, "bpe_dropout splits the words of pairs at random, and language-modeling has"),
+        ({"train": "prepared:corpus"}, "a prepared corpus has them split once: give the text as --train"),
+        ({"tokenizer_algorithm": "presplit"}, "bpe_dropout is for the tokenizer_algorithm bpe, not for presplit"),
+        ({"bpe_dropout": None, "sampled_sides": "source"}, "sampled_sides is for sub-word sampling: add bpe_dropout"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(recipe, changes, message):
+    check_sampling(recipe)
+    with pytest.raises(RecipeError, match=message):
+        check_sampling(dataclasses.replace(recipe, **changes))

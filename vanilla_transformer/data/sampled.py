@@ -1,0 +1,233 @@
+"""Sub-word sampling: a corpus whose words are split anew for each epoch, the next one's while one is learned from."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+from vanilla_transformer.data.background import Background
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.mixture import MixedCorpus
+from vanilla_transformer.data.preparation import EpochPart, Lengths, PreparedCorpus, Rows, TrainingCorpus
+from vanilla_transformer.data.subword_models import (
+    BpeDropout,
+    Ints,
+    Ragged,
+    UnigramSampling,
+    Word,
+    WordSampler,
+    starts_of,
+    unsupported_reason,
+)
+from vanilla_transformer.fingerprints import fingerprint_settings
+
+# Rows whose words are split together: another number draws other random numbers for them.
+BLOCK = 8192
+# No other random numbers of a run are drawn from sequences with this key.
+_SPAWN_KEY = 2
+
+
+@dataclass(frozen=True)
+class SubwordSampling:
+    """How words are split, one of both: BPE-dropout, or sampling from a unigram model.
+
+    Attributes:
+        bpe_dropout: The probability that a pair of pieces is not joined.
+        unigram_alpha: The power of the probability of each way to split a word.
+        columns: Those of the corpus that it is done to.
+    """
+
+    bpe_dropout: float | None
+    unigram_alpha: float | None
+    columns: tuple[str, ...]
+
+
+class SampledCorpus(TrainingCorpus):
+    """A corpus in tokens, whose words are split anew for each epoch.
+
+    The words are found in the tokens once. An epoch is drawn as a whole, since batches are planned by lengths: from
+    seed, epoch and place of a row alone, so that each process and each resumed run draws the same. The next epoch is
+    drawn by a thread meanwhile. A row that is then longer than `max_length` keeps its usual pieces in that epoch.
+
+    What it counts (`token_counts`, `all_lengths`) is counted in the first epoch.
+
+    Args:
+        corpus: The tokens.
+        tokenizer: What has made them.
+        sampling: How words are split.
+        max_length: Most ids in a column of a row.
+        seed: Another one draws other pieces.
+
+    Raises:
+        CorpusError: The tokenizer does not split words in a way that is known.
+    """
+
+    def __init__(
+        self,
+        corpus: PreparedCorpus,
+        tokenizer: PreTrainedTokenizerFast,
+        sampling: SubwordSampling,
+        *,
+        max_length: int,
+        seed: int,
+    ) -> None:
+        parts = json.loads(tokenizer.backend_tokenizer.to_str())
+        reason = unsupported_reason(tokenizer, parts, sampling.bpe_dropout)
+        if reason is not None:
+            raise CorpusError(reason)
+        self._corpus, self._sampling, self._max_length, self._seed = corpus, sampling, max_length, seed
+        self.report, self.texts = corpus.report, corpus.texts
+        self.tokens = fingerprint_settings(
+            [corpus.tokens, sampling.bpe_dropout, sampling.unigram_alpha, sampling.columns]
+        )
+        numbers: dict[Word, int] = {}
+        parts_of = corpus.parts if isinstance(corpus, MixedCorpus) else (corpus,)
+        self._words = {name: _words(parts_of, name, tokenizer, numbers) for name in sampling.columns}
+        self._sampler: WordSampler
+        if sampling.bpe_dropout is not None:
+            self._sampler = BpeDropout(tokenizer, parts["model"], list(numbers), sampling.bpe_dropout)
+        else:
+            assert sampling.unigram_alpha is not None
+            self._sampler = UnigramSampling(tokenizer, parts["model"], list(numbers), sampling.unigram_alpha)
+        first = self._drawn(0)
+        self._lengths = tuple(first.lengths.values())
+        self._next: tuple[int, Background[_SampledEpoch]] = 0, Background(lambda: first, "first epoch")
+
+    def __len__(self) -> int:
+        return len(self._corpus)
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """The ids of the first epoch, for each column."""
+        return tuple(int(lengths.sum(dtype=np.int64)) for lengths in self._lengths)
+
+    def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
+        """Yield all rows as one part."""
+        if first == 0:
+            yield EpochPart(0, self._taken(epoch))
+
+    def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
+        """Yield the lengths of the first epoch at once."""
+        yield self._lengths
+
+    def _taken(self, epoch: int) -> "_SampledEpoch":
+        """The rows of an epoch, while a thread begins with the next one."""
+        number, drawing = self._next
+        sampled = drawing.result() if number == epoch else self._drawn(epoch)
+        self._next = epoch + 1, Background(lambda: self._drawn(epoch + 1), "next epoch")
+        return sampled
+
+    def _drawn(self, epoch: int) -> "_SampledEpoch":
+        usual = self._corpus.of_epoch(epoch)
+        rows = usual.pairs if isinstance(usual, MixedCorpus) else np.arange(len(usual))
+        drawn = {name: self._column(usual, name, rows, epoch) for name in self._sampling.columns}
+        return _SampledEpoch(usual, drawn)
+
+    def _column(self, usual: PreparedCorpus, name: str, rows: Ints, epoch: int) -> Ragged:
+        """One column of an epoch."""
+        number = list(usual.lengths).index(name)
+        blocks = []
+        for start in range(0, len(rows), BLOCK):
+            key = _SPAWN_KEY, number, start // BLOCK
+            random = np.random.default_rng(np.random.SeedSequence([self._seed, epoch], spawn_key=key))
+            words = self._words[name].select(rows[start : start + BLOCK])
+            pieces = self._sampler.sample(words.values.astype(np.int64), random)
+            blocks.append(self._short_enough(Ragged(pieces.values, pieces.starts[words.starts]), usual, name, start))
+        lengths = np.concatenate([block.lengths for block in blocks])
+        return Ragged(np.concatenate([block.values for block in blocks]), starts_of(lengths))
+
+    def _short_enough(self, drawn: Ragged, usual: PreparedCorpus, name: str, start: int) -> Ragged:
+        """The drawn rows, of numbers from `start` on, with the usual pieces for those that have become too long."""
+        longer = np.flatnonzero(drawn.lengths > self._max_length)
+        # Half of what 32 bits take, where the tokens themselves are kept so.
+        kind = usual.rows([0])[name][0].dtype
+        if not len(longer):
+            return Ragged(drawn.values.astype(kind), drawn.starts)
+        rows = np.split(drawn.values.astype(kind), drawn.starts[1:-1])
+        for row, ids in zip(longer.tolist(), usual.rows(longer + start)[name], strict=True):
+            rows[row] = ids
+        return Ragged(np.concatenate(rows), starts_of([len(row) for row in rows]))
+
+
+class _SampledEpoch(PreparedCorpus):
+    """The rows of an epoch: drawn columns, and the usual ones beside them."""
+
+    def __init__(self, usual: PreparedCorpus, drawn: Mapping[str, Ragged]) -> None:
+        self._usual = usual
+        self._drawn = {name: (one.values, one.starts) for name, one in drawn.items()}
+        self.report, self.tokens, self.texts = usual.report, usual.tokens, usual.texts
+        lengths = {name: column.lengths.astype(np.int32) for name, column in drawn.items()}
+        self.lengths = {name: lengths.get(name, column) for name, column in usual.lengths.items()}
+
+    def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
+        """Return the ids of the rows at `indices`, by column."""
+        rows: dict[str, Sequence[Any]] = dict(self._usual.rows(indices))
+        for name, (values, starts) in self._drawn.items():
+            rows[name] = [values[starts[index] : starts[index + 1]] for index in np.asarray(indices).tolist()]
+        return rows
+
+
+def _words(
+    parts: Sequence[PreparedCorpus], name: str, tokenizer: PreTrainedTokenizerFast, numbers: dict[Word, int]
+) -> Ragged:
+    """The words of each row of a column as numbers, which words that are new get in their order.
+
+    Raises:
+        CorpusError: Words of a row do not make up its pieces.
+    """
+    backend = tokenizer.backend_tokenizer
+    added = backend.get_added_tokens_decoder()
+    sizes = np.zeros(len(tokenizer), dtype=np.int64)
+    for piece, number in tokenizer.get_vocab().items():
+        sizes[number] = 1 if number in added else len(piece)
+    found: list[int] = []
+    counts: list[int] = []
+    for part in parts:
+        for start in range(0, len(part), BLOCK):
+            rows = part.rows(np.arange(start, min(start + BLOCK, len(part))))[name]
+            for place, (ids, words) in enumerate(zip(rows, _split(rows, tokenizer, added), strict=True), start=start):
+                if sizes[ids].sum() != sum(1 if isinstance(word, int) else len(word) for word in words):
+                    raise CorpusError(
+                        f"row {place + 1:,} is split into words that are not those of its pieces: the tokenizer is "
+                        "not one that this package has learned, and its words cannot be split at random"
+                    )
+                found.extend(numbers.setdefault(word, len(numbers)) for word in words)
+                counts.append(len(words))
+    return Ragged(np.array(found, dtype=np.int32), starts_of(counts))
+
+
+def _split(
+    rows: Sequence[NDArray[np.integer]], tokenizer: PreTrainedTokenizerFast, added: Mapping[int, object]
+) -> Iterator[list[Word]]:
+    """The words of each row; tokens that were added to the vocabulary, such as the end, are words of their own."""
+    backend = tokenizer.backend_tokenizer
+    normalizer, pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    cut = [list(_segments(ids.tolist(), added)) for ids in rows]
+    texts = iter(backend.decode_batch([one for row in cut for one in row if isinstance(one, list)]))
+    for row in cut:
+        words: list[Word] = []
+        for one in row:
+            if isinstance(one, int):
+                words.append(one)
+                continue
+            text = next(texts)
+            text = text if normalizer is None else normalizer.normalize_str(text)
+            words.extend(word for word, _ in pre_tokenizer.pre_tokenize_str(text))
+        yield words
+
+
+def _segments(ids: list[int], added: Mapping[int, object]) -> Iterator[list[int] | int]:
+    """Runs of usual ids, and between them each added one."""
+    start = 0
+    for place, number in enumerate(ids):
+        if number in added:
+            if place > start:
+                yield ids[start:place]
+            yield number
+            start = place + 1
+    if start < len(ids):
+        yield ids[start:]

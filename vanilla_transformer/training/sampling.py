@@ -1,0 +1,59 @@
+"""Sub-word sampling as a recipe asks for it."""
+
+from collections.abc import Callable
+
+from transformers import PreTrainedTokenizerFast
+
+from vanilla_transformer.data.preparation import PreparedCorpus, TrainingCorpus
+from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import get_task
+
+_ALGORITHMS = {"bpe_dropout": "bpe", "unigram_alpha": "unigram"}
+
+
+def check_sampling(recipe: Recipe) -> None:
+    """Refuses, before any text is read, sub-word sampling that there is not.
+
+    Raises:
+        RecipeError: The message says what to leave out.
+    """
+    given = [name for name in _ALGORITHMS if getattr(recipe, name) is not None]
+    if not given:
+        if recipe.sampled_sides != "both":
+            raise RecipeError("sampled_sides is for sub-word sampling: add bpe_dropout or unigram_alpha.")
+        return
+    name, task = given[0], get_task(recipe.task)
+    if len(given) > 1:
+        raise RecipeError(f"{' and '.join(given)} are two ways to split words at random: leave one out.")
+    if not task.form.parallel:
+        raise RecipeError(f"{name} splits the words of pairs at random, and {task.name} has none: leave it out.")
+    if any(corpus.prepared is not None for corpus in recipe.train):
+        raise RecipeError(
+            f"{name} splits words anew for each epoch, and a prepared corpus has them split once: give the text as "
+            f"--train, or leave {name} out."
+        )
+    is_learned = recipe.tokenizer is None and recipe.from_model is None
+    if is_learned and recipe.tokenizer_algorithm != _ALGORITHMS[name]:
+        raise RecipeError(
+            f"{name} is for the tokenizer_algorithm {_ALGORITHMS[name]}, not for {recipe.tokenizer_algorithm}."
+        )
+
+
+def sampled(
+    corpus: PreparedCorpus, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, say: Callable[[str], None]
+) -> TrainingCorpus:
+    """The corpus with its words split anew for each epoch, if the recipe asks for it.
+
+    Raises:
+        CorpusError: The tokenizer is of another algorithm.
+    """
+    names = [f"{name} {getattr(recipe, name):g}" for name in _ALGORITHMS if getattr(recipe, name) is not None]
+    if not names:
+        return corpus
+    columns = tuple(corpus.lengths) if recipe.sampled_sides == "both" else (recipe.sampled_sides,)
+    sampling = SubwordSampling(recipe.bpe_dropout, recipe.unigram_alpha, columns)
+    drawn = SampledCorpus(corpus, tokenizer, sampling, max_length=recipe.max_length, seed=recipe.seed)
+    now, usual = (" + ".join(f"{count:,}" for count in one.token_counts) for one in (drawn, corpus))
+    say(f"Sub-word sampling: {names[0]} on {' and '.join(columns)}; the first epoch has {now} tokens, not {usual}.")
+    return drawn
