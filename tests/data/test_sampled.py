@@ -1,4 +1,4 @@
-"""Words split at random: the pieces are of the same text, drawn as the papers say, and the same wherever they are drawn."""
+"""Words split at random: pieces of the same text, drawn as the papers say, and the same wherever they are drawn."""
 
 import json
 import math

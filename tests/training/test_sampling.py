@@ -90,9 +90,7 @@ def inputs_of(recipe, directory):
 def test_processes_share_the_steps_that_one_would_make(recipe, tmp_path):
     collate = partial(TASK.collate, config=VanillaTransformerConfig())
     alone, first, second = (inputs_of(recipe, tmp_path / "run").train for _ in range(3))
-    plan = partial(
-        make_plan, recipe=dataclasses.replace(recipe, output="model", preset="tiny", precision="float32")
-    )
+    plan = partial(make_plan, recipe=dataclasses.replace(recipe, output="model", preset="tiny", precision="float32"))
 
     def steps(corpus, rank, processes):
         return islice(local_steps(plan, corpus, collate, DataPosition(1, 0, rank, processes), pin=False), 8)

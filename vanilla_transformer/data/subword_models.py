@@ -72,9 +72,7 @@ def unsupported_reason(
     unusual = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk")
     is_byte_level = "ByteLevel" in str(parts["pre_tokenizer"]) and not tokenizer.backend_tokenizer.truncation
     if any(model.get(name) for name in unusual) or not is_byte_level:
-        return (
-            "the tokenizer is not one that this package has learned, and its words cannot be split at random"
-        )
+        return "the tokenizer is not one that this package has learned, and its words cannot be split at random"
     return None
 
 
