@@ -1,5 +1,6 @@
 import pytest
 
+from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, parse_corpora, parse_corpus, to_words
 
@@ -34,7 +35,7 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("a.tsv wieght=1", "no setting 'wieght', did you mean 'weight'.* There are weight, source_column"),
+        ("a.tsv wieght=1", "no setting 'wieght', did you mean 'weight'.* There are weight, tag, source_column"),
         ("a.tsv sorce_column=en", "did you mean 'source_column'"),
         ("a.tsv weight=0", "a.tsv: a weight is a number greater than 0, not '0'"),
         ("a.tsv weight=-1", "greater than 0"),
@@ -42,6 +43,9 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
         ("a.tsv weight=inf", "greater than 0"),
         ("a.tsv weight=much", "not 'much'"),
         ("a.tsv streaming=perhaps", "streaming is true or false, not 'perhaps'"),
+        ("a.tsv tag=", "a.tsv: a tag begins with a letter"),
+        ("a.tsv tag=<pad>", "none of pad, s, unk, mask, not '<pad>'"),
+        ("a.tsv tag=back<translated", "not 'back<translated'"),
         ("a.tsv weight=1 + b.tsv", "b.tsv has no weight and others have one"),
         ("a.tsv +", "no corpus on one side of a +"),
         ("+ a.tsv", "no corpus on one side of a +"),
@@ -63,10 +67,11 @@ def test_held_out_text_is_one_corpus():
 
 def test_mappings_of_yaml_mean_the_same_as_words():
     mappings = [
-        {"corpus": ["news.en", "news.de"], "weight": 0.7},
+        {"corpus": ["news.en", "news.de"], "weight": 0.7, "tag": "<BT>"},
         {"corpus": "org/name:train", "weight": 2, "source_column": "en", "target_column": "de", "streaming": True},
     ]
-    words = "news.en news.de weight=0.7 + org/name:train weight=2 source_column=en target_column=de streaming=true"
+    words = "news.en news.de weight=0.7 tag=<BT> + "
+    words += "org/name:train weight=2 source_column=en target_column=de streaming=true"
     corpora = corpora_from_values(mappings)
     assert corpora == parse_corpora(words.split()) and to_words(corpora) == words.split()
     assert [corpus.to_mapping() for corpus in corpora] == [mappings[0], mappings[1] | {"corpus": ["org/name:train"]}]
@@ -94,3 +99,14 @@ def test_words_and_corpora_are_taken_as_they_are():
 def test_mappings_that_say_no_corpus_are_refused(corpora, message):
     with pytest.raises(CorpusError, match=message):
         corpora_from_values(corpora)
+
+
+def test_the_brackets_of_a_tag_may_be_left_out_as_a_shell_has_its_own_use_for_them():
+    assert parse_corpora(["a.tsv", "tag=BT"]) == parse_corpora(["a.tsv", "tag=<BT>"])
+    with pytest.raises(CorpusError, match="a corpus without a tag: only what is learned from can have one"):
+        parse_corpus(["a.tsv", "tag=BT"])
+
+
+def test_a_tag_needs_a_source_to_stand_before():
+    with pytest.raises(CorpusError, match="a tag stands before the source of a pair, and texts have none"):
+        CorpusSpec(("a.txt",), tag="<BT>").wanted(TEXTS)

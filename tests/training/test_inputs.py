@@ -1,11 +1,12 @@
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 from datasets import Dataset
 from tokenizers import Tokenizer, models, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
@@ -232,3 +233,63 @@ def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(
 def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, message):
     with pytest.raises(RecipeError, match=message):
         Recipe(**fields)
+
+
+def first_pieces(gathered):
+    ids = [row[0] for row in gathered.train.rows(range(len(gathered.train)))["source"]]
+    return gathered.tokenizer.convert_ids_to_tokens(ids)
+
+
+def test_a_tag_is_one_piece_before_each_source_of_its_corpus_and_of_no_other(files, gather):
+    plain, _ = gather([*files, *COLUMNS])
+    gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
+    assert len(gathered.tokenizer) == 264 and "<BT>" in gathered.tokenizer.get_vocab()
+    assert [piece == "<BT>" for piece in first_pieces(gathered)] == [False] * len(NEWS) + [True] * len(LAW)
+    # Decoded it is nothing, and the rest of the text is as it was.
+    assert texts(gathered, gathered.train) == texts(plain, plain.train) == NEWS + LAW
+    tagged, bare = (one.train.rows([len(NEWS)]) for one in (gathered, plain))
+    assert len(tagged["source"][0]) == len(bare["source"][0]) + 1
+    assert len(tagged["target"][0]) == len(bare["target"][0])
+
+
+def test_text_that_spells_a_tag_is_only_text(files, gather, tmp_path):
+    gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
+    tag = gathered.tokenizer.get_vocab()["<BT>"]
+    gathered.tokenizer.save_pretrained(tmp_path / "saved")
+    for tokenizer in (gathered.tokenizer, AutoTokenizer.from_pretrained(tmp_path / "saved")):
+        assert tag not in tokenizer("<BT> news <BT>")["input_ids"]
+        assert tokenizer.decode(tokenizer("<BT> news <BT>")["input_ids"], skip_special_tokens=True) == "<BT> news <BT>"
+        assert tokenizer.decode([tag, *tokenizer("news")["input_ids"]], skip_special_tokens=True) == "news"
+
+
+def test_a_tokenizer_without_the_tag_is_refused_and_one_with_it_is_taken(files, gather, tmp_path):
+    for name, tag in (("with", ["tag=BT"]), ("without", [])):
+        gathered, _ = gather([*files, *COLUMNS, *tag])
+        gathered.tokenizer.save_pretrained(tmp_path / name)
+        shutil.rmtree(tmp_path / "run")
+    with pytest.raises(RecipeError, match="The tokenizer of .*without has no piece <BT>: leave the tag out"):
+        gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "without"))
+    gathered, _ = gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "with"))
+    assert first_pieces(gathered)[-1] == "<BT>"
+
+
+def test_another_tag_makes_another_vocabulary_and_other_tokens_in_the_same_directory(files, gather):
+    hashes = []
+    for tag in ([], ["tag=BT"], ["tag=FT"], []):
+        gathered, _ = gather([*files, *COLUMNS, *tag])
+        assert [name for name in ("<BT>", "<FT>") if name in gathered.tokenizer.get_vocab()] == [
+            f"<{word.removeprefix('tag=')}>" for word in tag
+        ]
+        hashes.append(gathered.train.tokens)
+    assert hashes[0] == hashes[3] and hashes[0] != hashes[1]
+
+
+def test_a_run_on_a_tagged_corpus_that_was_stopped_ends_as_if_it_had_not_been(files, tmp_path):
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 264}
+    words = ("tag=BT", "weight=1", *files[:2], "+", files[3], *COLUMNS, "weight=1")
+    recipe = Recipe(train=words, max_steps=6, save_steps=2, **sizes)
+    for name, limits in (("whole", [6]), ("stopped", [3, 6])):
+        for limit in limits:
+            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+    whole, stopped = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped"))
+    assert whole == stopped

@@ -240,6 +240,7 @@ def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
     [
         ({"train": ()}, 1, RecipeError, "There is no text to prepare: give it as --train"),
         ({"train": ("cmudict:dev", "weight=2")}, 1, RecipeError, "holds each text once: leave the weights out"),
+        ({"train": ("cmudict:dev", "tag=BT")}, 1, RecipeError, "A prepared corpus has no tags: leave them out"),
         ({"train": ("prepared:somewhere",)}, 1, CorpusError, "prepared:somewhere is in tokens, which can be learned"),
         ({"max_length": 1}, 1, CorpusError, "none of 70 pairs is left"),
         ({"train": ("s3x://bucket/a", "s3x://bucket/b")}, 1, OSError, r"s3x://bucket/a cannot be reached"),

@@ -70,6 +70,46 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
+class TaggedEncoder:
+    """Another encoder's ids with a tag before each source: a piece of the vocabulary that no text gives."""
+
+    encoder: Encoder
+    tag: str
+
+    @property
+    def name(self) -> str:
+        """That of the other."""
+        return self.encoder.name
+
+    @property
+    def form(self) -> TextForm:
+        """That of the other."""
+        return self.encoder.form
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the other."""
+        return self.encoder.columns
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """Those of the other, and the tag."""
+        return (*self.encoder.settings, "tag", self.tag)
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        """Those of the other."""
+        return self.encoder.ids(tokenizer)
+
+    def encode(
+        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
+    ) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Return the ids of the other with the tag's before those of the first column."""
+        encoded, first = self.encoder.encode(texts, tokenizer), self.columns[0]
+        tag = tokenizer.get_vocab()[self.tag]
+        return {**encoded, first: [[tag, *ids] for ids in encoded[first]]}
+
+
+@dataclass(frozen=True)
 class PreparationReport:
     """How many rows a corpus had and what became of them; a text in several blocks is as many rows."""
 

@@ -1,7 +1,8 @@
-"""How corpora are named: files or a dataset, and beside them a weight, columns and whether to stream."""
+"""How corpora are named: files or a dataset, and beside them a weight, a tag, columns and whether to stream."""
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,9 @@ from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"
 PREPARED = "prepared:"
-SETTINGS = ("weight", *COLUMN_SETTINGS, "streaming")
+SETTINGS = ("weight", "tag", *COLUMN_SETTINGS, "streaming")
+# Special tokens have these names.
+_TAKEN = ("pad", "s", "unk", "mask")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -22,6 +25,7 @@ class CorpusSpec:
 
     parts: tuple[str, ...]
     weight: float | None = None
+    tag: str | None = None
     source_column: str | None = None
     target_column: str | None = None
     text_column: str | None = None
@@ -38,8 +42,10 @@ class CorpusSpec:
         """Names of the columns of a form, None where they are not named.
 
         Raises:
-            CorpusError: It names a column that the form does not have.
+            CorpusError: It names a column that the form does not have, or a tag where there is no source.
         """
+        if self.tag is not None and not form.parallel:
+            raise CorpusError(f"{self}: a tag stands before the source of a pair, and {form.unit} have none")
         known = [column.setting for column in form.columns]
         for setting in COLUMN_SETTINGS:
             if setting not in known and getattr(self, setting) is not None:
@@ -99,12 +105,14 @@ def only_corpus(corpora: Corpora) -> CorpusSpec:
     """Return the one corpus that there may be where nothing is mixed.
 
     Raises:
-        CorpusError: There are more or none, or it has a weight.
+        CorpusError: There are more or none, or it has a weight or a tag.
     """
     if not corpora:
         raise CorpusError("there is no corpus")
     if len(corpora) > 1 or corpora[0].weight is not None:
         raise CorpusError("this is one corpus, without a weight: only what is learned from can be mixed")
+    if corpora[0].tag is not None:
+        raise CorpusError("this is a corpus without a tag: only what is learned from can have one")
     return corpora[0]
 
 
@@ -166,6 +174,7 @@ def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusS
     return CorpusSpec(
         tuple(parts),
         weight=_weight(settings["weight"], where) if "weight" in settings else None,
+        tag=_tag(settings["tag"], where) if "tag" in settings else None,
         **{name: settings.get(name) for name in COLUMN_SETTINGS},
         streaming=_truth(settings.get("streaming", "false"), where),
     )
@@ -192,6 +201,22 @@ def _weight(text: str, where: str) -> float:
     if not 0 < weight < math.inf:
         raise CorpusError(f"{where}: a weight is a number greater than 0, not {text!r}")
     return weight
+
+
+def _tag(text: str, where: str) -> str:
+    """A tag as it is a piece of the vocabulary, in brackets: a shell takes them for its own, so they may be left out.
+
+    Raises:
+        CorpusError: There is nothing between them, or what is no word.
+    """
+    name = text.removeprefix("<").removesuffix(">")
+    # No piece that is learned has a letter and a bracket: with one inside, a tag is none of them.
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in _TAKEN:
+        raise CorpusError(
+            f"{where}: a tag begins with a letter, goes on with letters, digits and hyphens, as in tag=BT, and is "
+            f"none of {', '.join(_TAKEN)}, not {text!r}"
+        )
+    return f"<{name}>"
 
 
 def _truth(text: str, where: str) -> bool:

@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Self
 
@@ -92,6 +92,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         *,
         begins: bool = False,
         ends: bool = True,
+        tags: Sequence[str] = (),
         mask_token: bool = False,
     ) -> Self:
         """Learns a vocabulary; the same texts in the same order give the same one.
@@ -108,6 +109,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             begins: Whether `<s>` stands before a text, as decoder-only and encoder-only models have it.
             ends: Whether `</s>` stands after it; a decoder-only model goes on with a text that it is given. Without it
                 no space is put before a text, so that pieces decoded alone keep theirs (`presplit` drops it still).
+            tags: Pieces that no text gives, to be put before sources of one kind, as `<BT>` before synthetic ones.
             mask_token: Whether there is a `<mask>`. That string stands for it in every text, as for no other token;
                 the space before it is part of what it masks.
 
@@ -119,12 +121,13 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         if algorithm not in ALGORITHMS:
             raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
         wanted = vocab_size
-        vocab_size = None if wanted is None else wanted - mask_token
+        others = mask_token + len(tags)
+        vocab_size = None if wanted is None else wanted - others
         least = len(_SPECIAL_TOKENS) + len(_BYTES)
         if vocab_size is not None and vocab_size < least:
             raise ValueError(
-                f"vocab_size must be at least {least + mask_token}, for {len(_BYTES)} bytes and "
-                f"{len(_SPECIAL_TOKENS) + mask_token} special tokens, not {wanted}."
+                f"vocab_size must be at least {least + others}, for {len(_BYTES)} bytes and "
+                f"{len(_SPECIAL_TOKENS) + others} special tokens, not {wanted}."
             )
         if vocab_size is not None and vocab_size > _MOST_TYPES:
             raise ValueError(f"vocab_size must be at most {_MOST_TYPES}, not {vocab_size}.")
@@ -136,13 +139,17 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
             tokenizer = _learn_characters(texts, vocab_size)
         else:
             tokenizer = _learn_sub_words(texts, vocab_size, algorithm, ends)
-        available = tokenizer.get_vocab_size() + mask_token
+        available = tokenizer.get_vocab_size() + others
         if wanted is not None and available < wanted:
             raise VocabularyError(wanted, available)
         names = dict(_SPECIAL_TOKENS)
         if mask_token:
             tokenizer = _with_mask_token(tokenizer)
             names["mask_token"] = _MASK_TOKEN
+        if known := [tag for tag in tags if tokenizer.token_to_id(tag) is not None]:
+            raise ValueError(f"{', '.join(known)} stands in the text as a piece: choose another tag.")
+        # As the special tokens of the class, and so text that spells it is only text.
+        tokenizer.add_special_tokens([AddedToken(tag, special=True, normalized=False) for tag in tags])
         tokenizer.post_processor = _template(tokenizer, begins, ends)
         return cls(tokenizer_object=tokenizer, split_special_tokens=True, **names)
 

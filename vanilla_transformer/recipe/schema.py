@@ -56,8 +56,9 @@ class Recipe:
     train: CorporaOption = ()
     """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id,
     `cmudict:train`, or `prepared:DIR` made by `prepare`. Separate several corpora by `+`; `weight=0.7` after a corpus
-    sets its share of an epoch, oversampling small ones. Each may be followed by `source_column=en target_column=de`,
-    and by `streaming=true`, which keeps no copy of the text."""
+    sets its share of an epoch, oversampling small ones; `tag=BT` puts the piece `<BT>` before each of its sources, to
+    tell synthetic ones from others. Each may be followed by `source_column=en target_column=de`, and by
+    `streaming=true`, which keeps no copy of the text."""
     dev: CorporaOption = ()
     """Held-out data for the loss during training, in any form accepted by `train`."""
     test: CorporaOption = ()

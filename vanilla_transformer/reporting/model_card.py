@@ -402,8 +402,9 @@ def _names_of(recipe: Recipe, field: str) -> str:
 
 
 def _name(corpus: CorpusSpec) -> str:
-    """A readable name for a corpus, with its columns and, in a mixture, its weight."""
-    beside = [words for words in (_columns(corpus), _weight(corpus)) if words]
+    """A readable name for a corpus, with its columns, its tag and, in a mixture, its weight."""
+    tag = "" if corpus.tag is None else f"tag {corpus.tag.strip('<>')}"
+    beside = [words for words in (_columns(corpus), tag, _weight(corpus)) if words]
     return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
 
 

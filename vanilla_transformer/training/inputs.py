@@ -18,6 +18,7 @@ from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import (
     PreparedCorpus,
+    TaggedEncoder,
     TextHash,
     TrainingCorpus,
     has_equal_sides,
@@ -40,10 +41,12 @@ from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.training.sampling import sampled
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
+    check_tags,
     check_tokenizer,
     describe_unseen_characters,
     learn_tokenizer,
     load_shared_tokenizer,
+    tags_of,
 )
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
@@ -196,10 +199,10 @@ def _prepare_all(
 ) -> PreparedCorpus:
     """The corpora to learn from as one, with the share of each in an epoch told."""
     if len(streams) == 1:
-        return _prepare("train", "train", streams[0], tokenizer, recipe, run, say)
+        return _prepare("train", "train", streams[0], tokenizer, recipe, run, say, tag=corpora[0].tag)
     parts = [
-        _prepare(f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, run, say)
-        for number, stream in enumerate(streams, start=1)
+        _prepare(f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, run, say, tag=corpus.tag)
+        for number, (corpus, stream) in enumerate(zip(corpora, streams, strict=True), start=1)
     ]
     weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
     mixed = MixedCorpus(parts, weights or None, seed=recipe.seed)
@@ -219,11 +222,13 @@ def _prepare(
     recipe: Recipe,
     run: RunDirectory,
     say: Callable[[str], None],
+    tag: str | None = None,
 ) -> PreparedCorpus:
+    encoder = task_for(recipe).encoder(recipe)
     prepared = prepare_corpus(
         corpus,
         tokenizer,
-        task_for(recipe).encoder(recipe),
+        encoder if tag is None else TaggedEncoder(encoder, tag),
         max_length=recipe.max_length,
         directory=run.prepared / directory,
     )
@@ -239,10 +244,13 @@ def _tokenizer(
     Learning one counts the rows, and the corpora that come back know their number.
     """
     streams = list(corpora)
-    if run.tokenizer_config.exists() and (recipe.tokenizer is not None or _vocabulary_is_of(streams, run)):
+    tags = tags_of(recipe.train)
+    if run.tokenizer_config.exists() and (recipe.tokenizer is not None or _vocabulary_is_of(streams, tags, run)):
         tokenizer = load_own_tokenizer(run.path)
+        check_tags(tokenizer, str(run.path), recipe.train)
     elif recipe.tokenizer is not None:
         tokenizer = load_own_tokenizer(recipe.tokenizer)
+        check_tags(tokenizer, recipe.tokenizer, recipe.train)
         check_tokenizer(tokenizer, recipe.tokenizer, task_for(recipe).special_tokens)
         _save_tokenizer(tokenizer, run)
     else:
@@ -250,7 +258,10 @@ def _tokenizer(
         hashes = [TextHash() for _ in streams]
         read = [_hashed(stream, text) for stream, text in zip(streams, hashes, strict=True)]
         counts, sample = sample_rows(read, MOST_ROWS_FOR_THE_VOCABULARY)
-        origin = [[stream.stamp, text.hexdigest()] for stream, text in zip(streams, hashes, strict=True)]
+        origin = {
+            "tags": tags,
+            "text": [[stream.stamp, text.hexdigest()] for stream, text in zip(streams, hashes, strict=True)],
+        }
         streams = [replace(stream, rows=count) for stream, count in zip(streams, counts, strict=True)]
         tokenizer = learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
@@ -263,16 +274,19 @@ def _tokenizer(
     return tokenizer, streams
 
 
-def _vocabulary_is_of(streams: Sequence[TextStream], run: RunDirectory) -> bool:
+def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDirectory) -> bool:
     """Whether the tokenizer that is there may stay: weights go with it, or it was learned from this very text."""
     if has_checkpoints(run.checkpoints):
         return True
     try:
         origin = json.loads(run.vocabulary.read_text(encoding="utf-8"))
-        return len(origin) == len(streams) and all(
-            is_same_text(stream, stamp, text) for stream, (stamp, text) in zip(streams, origin, strict=True)
+        known, texts = origin["tags"], origin["text"]
+        return (
+            known == tags
+            and len(texts) == len(streams)
+            and all(is_same_text(stream, stamp, text) for stream, (stamp, text) in zip(streams, texts, strict=True))
         )
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, LookupError):
         return False
 
 

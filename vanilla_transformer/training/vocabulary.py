@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.streams import TextStream
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -58,6 +59,24 @@ def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: 
         raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
 
 
+def check_tags(tokenizer: VanillaTransformerTokenizer, name: str, corpora: Corpora) -> None:
+    """Refuses a tokenizer without the tags that stand before the sources of corpora.
+
+    Raises:
+        RecipeError: One is no piece of its vocabulary.
+    """
+    if missing := [tag for tag in tags_of(corpora) if tag not in tokenizer.get_vocab()]:
+        raise RecipeError(
+            f"The tokenizer of {name} has no piece {' and no piece '.join(missing)}: leave the tag out, or the "
+            "tokenizer, and one is trained that has it."
+        )
+
+
+def tags_of(corpora: Corpora) -> list[str]:
+    """The tags that stand before sources, each once."""
+    return sorted({corpus.tag for corpus in corpora if corpus.tag is not None})
+
+
 def learn_tokenizer(
     recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
 ) -> VanillaTransformerTokenizer:
@@ -87,7 +106,9 @@ def learn_tokenizer(
 
 def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
     special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer_algorithm
-    return VanillaTransformerTokenizer.train(_sentences(sample, recipe), vocab_size, algorithm=algorithm, **special)
+    tags = tags_of(recipe.train)
+    texts = _sentences(sample, recipe)
+    return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, tags=tags, **special)
 
 
 def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
