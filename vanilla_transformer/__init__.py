@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .recipe.schema import load_recipe as load_recipe
     from .training.loop import train as train
     from .translation import Batcher as Batcher
+    from .translation import EnsembleForConditionalGeneration as EnsembleForConditionalGeneration
     from .translation import load_exported as load_exported
     from .translation import translate_lines as translate_lines
 
@@ -83,6 +84,7 @@ _HOMES = {
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
     "Batcher": ".translation",
+    "EnsembleForConditionalGeneration": ".translation",
     "load_exported": ".translation",
     "load_recipe": ".recipe.schema",
     "prepare_corpus": ".data.preparation",

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -13,6 +13,7 @@ OptionalInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+EnsembleMean = Annotated[Literal["probabilities", "log-probabilities"], arg(help_behavior_hint="")]
 
 
 class UsageError(ValueError):

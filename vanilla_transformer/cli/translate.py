@@ -2,15 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import (
+    EnsembleMean,
     Flag,
     Model,
     OptionalFloat,
@@ -69,10 +71,13 @@ class Decoding:
     threads: OptionalInt = None
     """Threads on the CPU (default: one for each core, or its share of them for each of several processes)."""
 
-    def load(self, model: str, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
-        """The model and its tokenizer, in the precision and on the device asked for.
+    def load(
+        self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
+    ) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+        """The model and its tokenizer, or the ensemble with others, in the precision and on the device asked for.
 
         Args:
+            mean: What an ensemble takes the mean of.
             translates: Whether models of the package that do not translate are refused.
         """
         import torch
@@ -95,13 +100,21 @@ class Decoding:
         if device is not None:
             _check_device(device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-        loaded, tokenizer = load_model(model, device=device, dtype=dtype, translates=translates)
+        names = (model, *others)
+        found = [load_model(name, device=device, dtype=dtype, translates=translates) for name in names]
+        loaded: Any = found[0][0]
+        if others:
+            from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration, check_one_vocabulary
+
+            check_one_vocabulary([(name, tokenizer) for name, (_, tokenizer) in zip(names, found, strict=True)])
+            loaded = EnsembleForConditionalGeneration([member for member, _ in found], mean)
         if self.precision == "auto":
             from vanilla_transformer.model.cpu import fastest_dtype
 
-            dtype = fastest_dtype(loaded.config.d_model, loaded.device)
-            loaded = cast(Any, loaded).to(dtype)
-        return loaded, cast(Any, tokenizer)
+            # All in one type: the one that is fastest for each, or else float32.
+            types = {fastest_dtype(member.config.d_model, member.device) for member, _ in found}
+            loaded = loaded.to(types.pop() if len(types) == 1 else torch.float32)
+        return loaded, cast(Any, found[0][1])
 
     def announce(self, model: "PreTrainedModel") -> None:
         """Says on standard error which precision was taken, where it is not the one that was asked for by name."""
@@ -199,6 +212,27 @@ def _reason(taken: str) -> str:
     }.get(taken, "bfloat16 would not be faster here")
 
 
+def check_ensemble(models: Sequence[str]) -> None:
+    """Raises UsageError for an export among several models."""
+    from vanilla_transformer.translation import is_exported
+
+    for model in models:
+        if len(models) > 1 and is_exported(model):
+            raise UsageError(f"{model} is an export, which translates alone: give the model that it was made from.")
+
+
+def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
+    """What tells one or several models, in their order, from any other; `model` is what was loaded of them, if it is.
+
+    Its configuration knows which commit of the Hub it is.
+    """
+    from vanilla_transformer.translation import model_fingerprint
+
+    members: list[Any] = [model] if len(paths) == 1 else list(getattr(model, "members", [None] * len(paths)))
+    configs = [member and member.config for member in members]
+    return " + ".join(model_fingerprint(path, config) for path, config in zip(paths, configs, strict=True))
+
+
 def _processes_here() -> int:
     """Processes that a launcher started together on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -250,8 +284,11 @@ class Translate:
     model: Model
     """Directory or Hub id of the model, or a folder that `export` has written for ONNX Runtime or CTranslate2: it
     answers at once, without torch."""
-    inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[INPUT ...]", help_behavior_hint="")] = ()
-    """File of UTF-8 text, plain or .gz (default: standard input); with --tasks also several, Parquet among them."""
+    inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
+    """First, the directories of other models of the same vocabulary, which translate together with the first one; then
+    a file of UTF-8 text, plain or .gz (default: standard input); with --tasks also several, Parquet among them."""
+    ensemble_mean: EnsembleMean = "probabilities"
+    """What several models' distributions are combined by: the mean of their probabilities, or of the logarithms."""
     output: OptionalText = None
     """File to write to, plain or .gz (default: standard output); with --tasks a directory, or any that fsspec knows,
     such as s3://bucket/directory."""
@@ -298,13 +335,15 @@ class Translate:
             raise UsageError("--keep-markup cannot be combined with --alignment, which counts words without markup.")
         if self.alignment_heads is not None and not self._aligns:
             raise UsageError("--alignment-heads is for --alignment and --keep-markup.")
+        self._refuse_options_of_single_models()
         if self._is_exported:
             self._refuse_options_of_models()
         if self.numbered.tasks is not None:
             self._run_tasks()
             return
         self._refuse_options_of_tasks()
-        check_paths(self.model, self._input, self._output)
+        for model in self._models:
+            check_paths(model, self._input, self._output)
         files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
             raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
@@ -314,9 +353,19 @@ class Translate:
             self._translate_stream()
 
     @property
+    def _models(self) -> tuple[str, ...]:
+        """The models that translate together: the first, and the directories of models right after it."""
+        return (self.model, *takewhile(lambda name: Path(name, "config.json").is_file(), self.inputs))
+
+    @property
+    def _files(self) -> tuple[str, ...]:
+        """What to read, none for standard input."""
+        return self.inputs[len(self._models) - 1 :]
+
+    @property
     def _input(self) -> Path | None:
         """The one file to read, None for standard input."""
-        return Path(self.inputs[0]) if self.inputs else None
+        return Path(self._files[0]) if self._files else None
 
     @property
     def _output(self) -> Path | None:
@@ -332,6 +381,15 @@ class Translate:
 
         return is_exported(self.model)
 
+    def _refuse_options_of_single_models(self) -> None:
+        """What several models together do not have is refused."""
+        check_ensemble(self._models)
+        if len(self._models) == 1:
+            return
+        for option, given in (("alignment", self.alignment is not None), ("keep-markup", self.keep_markup)):
+            if given:
+                raise UsageError(f"--{option} reads the attention of one model, so it cannot be given with several.")
+
     def _refuse_options_of_models(self) -> None:
         """What an exported model does not have is refused."""
         for option, given, why in (
@@ -346,7 +404,7 @@ class Translate:
                 raise UsageError(f"--{option} is not for an exported model such as {self.model}: {why}.")
 
     def _refuse_options_of_tasks(self) -> None:
-        if len(self.inputs) > 1:
+        if len(self._files) > 1:
             raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
         given = {**vars(self.numbered), "source_column": self.source_column}
         for name, value in given.items():
@@ -359,12 +417,12 @@ class Translate:
         from vanilla_transformer.data.parts import cut
 
         assert self.numbered.tasks is not None
-        if not self.inputs or self.output is None:
+        if not self._files or self.output is None:
             raise UsageError("--tasks needs files to read and an --output directory.")
         if self.resume:
             raise UsageError("--resume is for one file: tasks always go on where they were.")
         self.numbered.check(self.output)
-        cut(self.inputs, self.numbered.tasks)  # Refuses what cannot be cut, once for all.
+        cut(self._files, self.numbered.tasks)  # Refuses what cannot be cut, once for all.
         if self.numbered.task_number is not None:
             self.task_runner()(self.numbered.task_number)
         elif self.numbered.engine is not None:
@@ -380,7 +438,7 @@ class Translate:
         tasks = self.numbered.tasks
         assert self.output is not None and tasks is not None
         translator = self._translator()
-        job = job_of(self.inputs, tasks, self.job_fingerprint(translator))
+        job = job_of(self._files, tasks, self.job_fingerprint(translator))
         folder = TaskFolder(self.output)
 
         def run(number: int) -> dict[str, Any]:
@@ -389,7 +447,7 @@ class Translate:
                 number,
                 job,
                 translator,
-                inputs=self.inputs,
+                inputs=self._files,
                 tasks=tasks,
                 column=self.source_column,
                 render=self._format,
@@ -417,11 +475,10 @@ class Translate:
 
     def _run_on_engine(self, output: str, tasks: int) -> None:
         from vanilla_transformer.numbered_tasks.folder import TaskFolder
-        from vanilla_transformer.translation import model_fingerprint
         from vanilla_transformer.translation.tasks import job_of, unfinished
 
         folder = TaskFolder(output)
-        folder.check(job_of(self.inputs, tasks, {"model": model_fingerprint(self.model)}))
+        folder.check(job_of(self._files, tasks, {"model": models_fingerprint(self._models)}))
         self.numbered.run_on_engine(self, output, lambda: unfinished(folder, tasks))
 
     def _translate_stream(self) -> None:
@@ -456,7 +513,7 @@ class Translate:
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """The model, and its tokenizer where it does not have it itself."""
         if not self._is_exported:
-            return self.decoding.load(self.model)
+            return self.decoding.load(*self._models, mean=self.ensemble_mean)
         from vanilla_transformer.translation import load_exported
 
         return load_exported(self.model, threads=self.decoding.threads), None
@@ -493,10 +550,10 @@ class Translate:
         if self._is_exported:
             precision, model_fingerprint = model.engine, model.fingerprint
         else:
-            from vanilla_transformer.translation import fingerprint
-
-            precision, model_fingerprint = self.decoding.taken(model), fingerprint(self.model, model)
+            precision, model_fingerprint = self.decoding.taken(model), models_fingerprint(self._models, model)
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
+        if len(self._models) > 1:
+            options |= {"ensemble_mean": self.ensemble_mean}
         if self._aligns:
             options |= {"alignment": self.alignment, "keep_markup": self.keep_markup}
             options |= {"alignment_heads": str(cast(Any, translator).heads)}

@@ -115,7 +115,7 @@ def unsupported_reason(
         or _unsupported_arguments(logits_processor, stopping_criteria, generation_config, kwargs)
         or _unsupported_cache(model, kwargs.get("past_key_values"))
         or _unsupported_positions(model, input_ids, kwargs)
-        or (_unsupported_in_own(model, generation_config) if _decodes_itself(model) else unsupported_model(model))
+        or _unsupported_decoder(model, generation_config)
     )
 
 
@@ -226,6 +226,14 @@ def _decodes_itself(model: Any) -> bool:
     return hasattr(model, "start_decoding")
 
 
+def _unsupported_decoder(model: Any, settings: GenerationConfig) -> str | None:
+    """The first thing in a model, or in one of several that are searched together, which is not supported."""
+    if hasattr(model, "members"):
+        reasons = (_unsupported_decoder(member, settings) for member in model.members)
+        return next((reason for reason in reasons if reason is not None), None)
+    return _unsupported_in_own(model, settings) if _decodes_itself(model) else unsupported_model(model)
+
+
 def _unsupported_in_own(model: Any, settings: GenerationConfig) -> str | None:
     if model.training:
         return "dropout (model.train())"
@@ -298,6 +306,20 @@ def _encoded(
         # Where the library does not get it, as in `_decoding`.
         with nullcontext() if weights is None else torch.inference_mode():
             return encoder(**arguments).to(dtype)
+
+
+def start_decoding(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, settings: GenerationConfig
+) -> Decoding:
+    """The decoding of some sources before the first token: what a search of several models asks each of them for."""
+    arguments = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if _decodes_itself(model):
+        return model.start_decoding(model.get_encoder()(**arguments), attention_mask, 1)
+    if reason := unsupported_model(model, "encoder"):
+        raise ValueError(f"This package's own search does not support {reason}.")
+    quantization = getattr(settings, "quantization", None)
+    decoder = packed(model, PackedDecoder, computing_dtype(model.dtype, model.device), quantization)
+    return decoder.start(_encoded(model, settings, arguments), attention_mask)
 
 
 class SearchInputs(NamedTuple):
@@ -409,7 +431,8 @@ def fast_greedy_search(
 def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> Iterator[Any]:
     """The decoding before the first token, in the type that the library's search would compute in."""
     if inputs.decoding is not None:
-        yield inputs.decoding
+        with torch.inference_mode():
+            yield inputs.decoding
         return
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
@@ -551,4 +574,5 @@ __all__ = [
     "unsupported_reason",
     "padding_of",
     "planned_search",
+    "start_decoding",
 ]

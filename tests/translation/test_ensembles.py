@@ -1,0 +1,314 @@
+"""Several models that decode together: the mean of their distributions, at the cost of its members."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import T5Config, T5ForConditionalGeneration, pipeline
+
+from vanilla_transformer import (
+    EnsembleForConditionalGeneration,
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+    translate_lines,
+)
+from vanilla_transformer.cli import main
+
+SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+SEARCHES = [
+    {"num_beams": 1},
+    {"num_beams": 4, "num_return_sequences": 3},
+    {"num_beams": 1, "do_sample": True, "num_return_sequences": 2},
+]
+
+
+def transformer(seed, vocab_size=30, **settings):
+    torch.manual_seed(seed)
+    config = VanillaTransformerConfig(vocab_size=vocab_size, **{**SIZES, **settings})
+    model = VanillaTransformerForConditionalGeneration(config)
+    # Far from uniform, so that models differ.
+    torch.nn.init.normal_(model.model.shared.weight, std=0.6)
+    return model.eval()
+
+
+def recurrent(seed, vocab_size=30, **settings):
+    torch.manual_seed(seed)
+    config = RecurrentEncoderDecoderConfig(
+        vocab_size=vocab_size, d_model=16, num_layers=1, dropout=0.0, initializer_range=0.8, **settings
+    )
+    return RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+
+
+FAMILIES = {"transformer": transformer, "recurrent": recurrent}
+
+
+@pytest.fixture
+def source():
+    """More sentences than a search keeps in Python, of which some are padded."""
+    torch.manual_seed(1)
+    mask = torch.arange(7) < torch.tensor([7, 5, 3, 7, 6, 2, 7, 4, 5, 6])[:, None]
+    ids = torch.randint(3, 30, mask.shape).masked_fill(~mask, 0)
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def searched(model, source, search, sentences=10):
+    torch.manual_seed(7)
+    inputs = {name: part[:sentences] for name, part in source.items()}
+    found = model.generate(**inputs, return_dict_in_generate=True, max_length_beyond_source=3, **search)
+    return found.sequences, found.get("sequences_scores")
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_ensemble_of_one_is_the_model_alone_to_the_bit(family, search, source):
+    model = FAMILIES[family](0)
+    for mean in ("probabilities", "log-probabilities"):
+        together = searched(EnsembleForConditionalGeneration([model], mean), source, search)
+        for mine, alone in zip(together, searched(model, source, search), strict=True):
+            assert (mine is alone is None) or torch.equal(mine, alone)
+
+
+def mean_by_hand(models, source, read, mean):
+    """Log-probabilities of the next token after `read`, (rows, vocabulary), in NumPy and float64."""
+    logits = [model(**source, decoder_input_ids=read).logits[:, -1].detach().double().numpy() for model in models]
+    logs = np.stack([part - np.logaddexp.reduce(part, -1, keepdims=True) for part in logits])
+    if mean == "probabilities":
+        return np.log(np.exp(logs).mean(0))
+    return logs.mean(0) - np.logaddexp.reduce(logs.mean(0), -1, keepdims=True)
+
+
+def beam_by_hand(models, source, mean, width, longest):
+    """Section 6.1 for one sentence, whole sequences read anew at each step: (score, tokens), best first."""
+    running, finished = [(0.0, [1])], []
+    for length in range(1, longest + 1):
+        penalty = ((5 + length) / 6) ** 0.6
+        every = {name: part.expand(len(running), -1) for name, part in source.items()}
+        log_p = mean_by_hand(models, every, torch.tensor([tokens for _, tokens in running]), mean)
+        candidates = sorted(
+            (
+                (score + log_p[row, token], [*tokens, token])
+                for row, (score, tokens) in enumerate(running)
+                for token in range(log_p.shape[1])
+            ),
+            key=lambda one: -one[0],
+        )[: 2 * width]
+        ended = [(score / penalty, tokens) for score, tokens in candidates[:width] if tokens[-1] == 2]
+        if length == longest:
+            ended = [(score / penalty, tokens) for score, tokens in candidates[:width]]
+        finished = sorted(finished + ended, key=lambda one: -one[0])[:width]
+        running = [one for one in candidates if one[1][-1] != 2][:width]
+    return finished
+
+
+@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+def test_beams_are_those_of_a_search_written_out_over_the_mean(mean, source):
+    models = [transformer(0), recurrent(1), transformer(2, d_model=32)]
+    ensemble = EnsembleForConditionalGeneration(models, mean)
+    sequences, scores = searched(ensemble, source, {"num_beams": 3, "num_return_sequences": 3})
+    for row in range(10):
+        length = int(source["attention_mask"][row].sum())
+        alone = {name: part[row : row + 1, :length] for name, part in source.items()}
+        expected = beam_by_hand(models, alone, mean, 3, length + 3)
+        for place, (score, tokens) in enumerate(expected):
+            found = sequences[3 * row + place].tolist()
+            assert found[: len(tokens)] == tokens and not any(found[len(tokens) :])
+            assert float(scores[3 * row + place]) == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+def test_greedy_takes_the_likeliest_by_the_mean_and_forward_gives_it(mean, source):
+    models = [recurrent(3), transformer(4)]
+    ensemble = EnsembleForConditionalGeneration(models, mean)
+    sequences, _ = searched(ensemble, source, {"num_beams": 1})
+    read = sequences[:, :1]
+    for place in range(1, 4):
+        log_p = mean_by_hand(models, source, read, mean)
+        torch.testing.assert_close(
+            ensemble(**source, decoder_input_ids=read).logits[:, -1].double(),
+            torch.tensor(log_p),
+            atol=1e-5,
+            rtol=1e-5,
+        )
+        expected = torch.tensor(log_p.argmax(-1))
+        over = (sequences[:, :place] == 2).any(1)
+        assert torch.equal(sequences[~over, place], expected[~over])
+        read = sequences[:, : place + 1]
+
+
+def test_members_keep_their_hypotheses_apart_while_sentences_leave(source):
+    """Alone and in a batch, whatever ends first."""
+    ensemble = EnsembleForConditionalGeneration([transformer(0), recurrent(1)])
+    together, _ = searched(ensemble, source, {})
+    for row in range(10):
+        length = int(source["attention_mask"][row].sum())
+        alone, _ = searched(ensemble, {name: part[row : row + 1, :length] for name, part in source.items()}, {})
+        assert together[row, : alone.shape[1]].tolist() == alone[0].tolist()
+
+
+def test_eight_bits_are_those_of_each_member(source):
+    models = [transformer(0, d_model=32), transformer(1, d_model=32)]
+    ensemble = EnsembleForConditionalGeneration(models)
+    for search in SEARCHES[:2]:
+        same = searched(EnsembleForConditionalGeneration(models[:1]), source, {**search, "quantization": "int8"})
+        assert torch.equal(same[0], searched(models[0], source, {**search, "quantization": "int8"})[0])
+    assert searched(ensemble, source, {"quantization": "int8"})[1] is not None
+    with pytest.raises(ValueError, match="int8.*RecurrentEncoderDecoder.*has no 8-bit weights"):
+        searched(EnsembleForConditionalGeneration([models[0], recurrent(1)]), source, {"quantization": "int8"})
+
+
+def test_the_shortest_positions_of_any_member_end_all(source):
+    short = transformer(1, positional_encoding="learned", max_position_embeddings=9)
+    ensemble = EnsembleForConditionalGeneration([transformer(0), short])
+    assert ensemble.generate(**source, num_beams=1).shape[1] <= 10
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    wide = [transformer(0, 260), transformer(1, 260, positional_encoding="learned", max_position_embeddings=9)]
+    (found,) = translate_lines(EnsembleForConditionalGeneration(wide), tokenizer, ["a" * 30])
+    assert found.truncated
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([], "at least one model"),
+        ([transformer(0), transformer(1, 31)], "the same vocab_size: it is 30 in the first and 31 in number 2"),
+        ([transformer(0), recurrent(1, eos_token_id=3)], "the same eos_token_id: it is 2 in the first and 3"),
+        ([EnsembleForConditionalGeneration([transformer(0)])], "cannot be a member of another"),
+        (
+            [
+                T5ForConditionalGeneration(
+                    T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+                )
+            ],
+            "A T5ForConditionalGeneration cannot be a member.*convert",
+        ),
+    ],
+)
+def test_what_cannot_decode_together_is_refused(models, message):
+    with pytest.raises(ValueError, match=message):
+        EnsembleForConditionalGeneration(models)
+
+
+def test_what_only_the_librarys_search_does_is_refused(source):
+    ensemble = EnsembleForConditionalGeneration([transformer(0), transformer(1)])
+    for asked in ({"output_scores": True, "return_dict_in_generate": True}, {"use_cache": False}):
+        with pytest.raises(ValueError, match=f"does not support {next(iter(asked))}=.*single model"):
+            ensemble.generate(**source, **asked)
+    with pytest.raises(ValueError, match="mean must be one of"):
+        EnsembleForConditionalGeneration([transformer(0)], "logits")
+    with pytest.raises(ValueError, match="An ensemble is not saved"):
+        ensemble.save_pretrained("nowhere")
+
+
+def test_pipeline_translates_with_an_ensemble():
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    models = [transformer(0, 260), transformer(1, 260)]
+    translate = pipeline("translation", model=EnsembleForConditionalGeneration(models), tokenizer=tokenizer)
+    lines = ["a b", "b", ""]
+    texts = [record["translation_text"] for record in translate(lines)]
+    expected = translate_lines(EnsembleForConditionalGeneration(models), tokenizer, lines)
+    assert texts == [translation.text for translation in expected] and texts[2] == ""
+    for model in models:
+        alone = pipeline("translation", model=model, tokenizer=tokenizer)(lines)
+        assert texts != [record["translation_text"] for record in alone]
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    for name, model in (("one", transformer(0, 260)), ("two", recurrent(1, 260)), ("three", transformer(2, 261))):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    VanillaTransformerTokenizer.train(["ab ab"], vocab_size=261).save_pretrained(folder / "three")
+    transformer(2, 260).save_pretrained(folder / "split")
+    unlike = VanillaTransformerTokenizer.train(["a b"], vocab_size=260)
+    unlike.backend_tokenizer.normalizer = None
+    unlike.save_pretrained(folder / "split")
+    (folder / "in").write_text("a b\n\nb\na a b\n")
+    (folder / "out").write_text("a\nb\nb\na\n")
+    return folder
+
+
+@pytest.fixture
+def run(directories, monkeypatch, capsys):
+    monkeypatch.chdir(directories)
+    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
+
+    def run(*words):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as done:
+            code = done.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+FLOAT32 = ("--precision", "float32")
+
+
+def test_translate_and_evaluate_take_several_models(run, directories, tmp_path):
+    from vanilla_transformer.translation import load_model
+
+    models = [load_model(name)[0] for name in ("one", "two")]
+    tokenizer = load_model("one")[1]
+    lines = (directories / "in").read_text().splitlines()
+    for mean in ("probabilities", "log-probabilities"):
+        expected = [
+            one.text for one in translate_lines(EnsembleForConditionalGeneration(models, mean), tokenizer, lines)
+        ]
+        code, out, err = run("translate", "one", "two", "in", *FLOAT32, "--ensemble-mean", mean)
+        assert (code, out.splitlines()) == (0, expected), err
+        code, out, err = run(
+            "evaluate",
+            "one",
+            "two",
+            "--data",
+            "in",
+            "out",
+            "--json",
+            "--ensemble-mean",
+            mean,
+            "--output",
+            str(tmp_path / "found"),
+        )
+        result = json.loads(out)
+        assert result["model"] == ["one", "two"] and result["settings"]["ensemble_mean"] == mean
+        assert (tmp_path / "found").read_text().splitlines() == expected
+
+
+def test_tasks_know_all_models(run, tmp_path):
+    code, out, err = run("translate", "one", "two", "in", *FLOAT32)
+    folder = tmp_path / "parts"
+    tasks = ("in", *FLOAT32, "--output", folder, "--tasks", 2)
+    for number in range(2):
+        assert run("translate", "one", "two", *tasks, "--task", number)[0] == 0
+    assert run("join", folder, "--output", tmp_path / "joined")[0] == 0
+    assert (tmp_path / "joined").read_text() == out
+    for others in (["one"], ["two", "one"]):
+        code, _, err = run("translate", *others, *tasks, "--task", 0)
+        assert code == 1 and "model" in err
+    code, _, err = run("translate", "one", "two", *tasks, "--task", 0, "--ensemble-mean", "log-probabilities")
+    assert code == 1 and "--ensemble-mean" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["translate", "one", "three", "in"], "one and three have different vocabularies"),
+        (["translate", "one", "three", "in"], "one has 260 entries and the other 261"),
+        (["translate", "one", "split", "in"], "they split text in different ways"),
+        (["translate", "one", "two", "in", "--alignment", "words"], "--alignment reads the attention of one model"),
+        (["translate", "one", "two", "in", "--keep-markup"], "--keep-markup reads the attention of one model"),
+        (["translate", "one", "two", "in", "--precision", "int8"], "which has no 8-bit weights"),
+        (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for one model"),
+        (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
+    ],
+)
+def test_what_several_models_cannot_do_is_said_in_a_sentence(run, words, message):
+    code, out, err = run(*words)
+    assert code in (1, 2) and message in err and err.count("\n") == 1, err
