@@ -122,9 +122,9 @@ def test_every_recipe_says_where_its_data_is_from_and_with_what_command_it_is_fo
     monkeypatch.setattr(Train, "run", lambda command: commands.append(command))
     assert main(shlex.split(COMMAND.search(text)[1].replace("\\\n#", ""))) == 0
     assert commands[0].name == name
-    assert (
-        commands[0].recipe.train and commands[0].recipe.dev and commands[0].recipe.test and commands[0].recipe.output
-    )
+    recipe = commands[0].recipe
+    assert recipe.train and recipe.dev and recipe.output
+    assert recipe.test or "it has no test" in text
 
 
 @pytest.mark.parametrize("name", sorted(name for name in shipped_recipes() if not load_recipe(name).train))
