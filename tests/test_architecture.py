@@ -14,7 +14,7 @@ import vanilla_transformer
 PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
 LAYERS = [
-    *("cli", "export", "hub", "training"),
+    *("cli", "demo", "export", "hub", "training"),
     *("inspection", "checkpointing", "distributed", "reporting", "tasks", "evaluation"),
     *("translation", "recipe", "data", "analysis", "numbered_tasks"),
     *(

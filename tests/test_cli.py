@@ -592,3 +592,10 @@ def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, co
     assert (tmp_path / "link").is_symlink() and (tmp_path / "kept").read_text().count("\n") == 3
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == (tmp_path / "kept").read_bytes()
     assert not list(tmp_path.glob(".partial*"))
+
+
+def test_demo_says_how_gradio_is_installed(run, model, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, output, errors = run("demo", str(model))
+    assert (code, output) == (2, "")
+    assert errors.endswith("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.\n")

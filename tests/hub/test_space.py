@@ -1,11 +1,43 @@
-"""Spaces: made, replaced whole, and never in the place of somebody else's."""
+"""Spaces: made, replaced whole, and never in the place of somebody else's; and the page of a model in one."""
 
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer, Repository
+from hub_server import HubServer, Repository, card_head
 
+from vanilla_transformer.cli import main
+from vanilla_transformer.demo.space import GRADIO
 from vanilla_transformer.hub import PushError, push_space
+
+ROOT = Path(__file__).parents[2]
+# As on a machine that has what requirements.txt names, and not this package.
+WITHOUT_THE_PACKAGE = """
+import importlib.metadata, os, runpy
+known = importlib.metadata.Distribution.from_name
+def from_name(name):
+    if name.replace("_", "-") == "vanilla-transformer":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return known(name)
+importlib.metadata.Distribution.from_name = from_name
+import vanilla_transformer
+assert os.path.dirname(vanilla_transformer.__file__) == os.path.join(os.getcwd(), "vanilla_transformer")
+runpy.run_path("app.py", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
 
 
 @pytest.fixture
@@ -57,3 +89,99 @@ def test_what_the_hub_refuses_is_said_in_a_sentence(ann: HubServer, folder: Path
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(PushError, match="No Hub token found"):
         push_space(folder, "ann/page")
+
+
+def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["push", str(model), "tiny", "--space", "--message", "both"]) == 0
+    assert capsys.readouterr().out.split() == [f"{ann.url}/ann/tiny", f"{ann.url}/spaces/ann/tiny"]
+    repository = ann.repositories["spaces/ann/tiny"]
+    assert (repository.sdk, repository.private, repository.messages[-1]) == ("gradio", False, "both")
+    files = repository.files()
+    head = card_head(files["README.md"].decode())
+    assert head == {
+        "title": "tiny",
+        "emoji": "💬",
+        "colorFrom": "indigo",
+        "colorTo": "blue",
+        "sdk": "gradio",
+        "sdk_version": GRADIO,
+        "python_version": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "app_file": "app.py",
+        "license": "apache-2.0",
+        "models": ["ann/tiny"],
+        "tags": ["vanilla_transformer"],
+    }
+    package = ROOT / "vanilla_transformer"
+    sources = {str(path.relative_to(ROOT)) for path in package.rglob("*") if path.is_file()}
+    sources = {name for name in sources if "__pycache__" not in name}
+    assert set(files) - {".gitattributes"} == {"README.md", "app.py", "requirements.txt"} | sources
+    for line in files["requirements.txt"].decode().splitlines():
+        name, _, pinned = line.partition("==")
+        assert pinned == (GRADIO if name == "gradio" else version(name).partition("+")[0])
+    # Nothing of this machine.
+    for name in ("README.md", "app.py", "requirements.txt"):
+        assert str(model.parent).encode() not in files[name] and b"file://" not in files[name]
+
+
+def test_the_space_asks_for_the_gradio_that_the_tests_use():
+    assert f"gradio=={GRADIO}\n" in (ROOT / "constraints.txt").read_text()
+    assert re.search(rf'"gradio>={GRADIO.rpartition(".")[0]},<', (ROOT / "pyproject.toml").read_text())
+
+
+def test_a_private_space_is_told_how_to_read_the_private_model(
+    ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["push", str(model), "ann/tiny", "--space", "--private"]) == 0
+    assert ann.repositories["spaces/ann/tiny"].private and ann.repositories["ann/tiny"].private
+    assert "add a token that may read ann/tiny to the Space's secrets as HF_TOKEN" in capsys.readouterr().err
+
+
+def test_a_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["push", str(model), "ann/tiny", "--space", "--revision", "v2"]) == 2
+    assert "--space shows what is on the branch main" in capsys.readouterr().err
+    assert not ann.repositories
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return trial.getsockname()[1]
+
+
+def test_the_app_of_a_space_runs_where_the_package_is_not_installed(
+    ann: HubServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")  # Of the client.
+    client = pytest.importorskip("gradio_client", reason="gradio is not installed: pip install '.[demo]'")
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
+    assert main(["push", str(model), "ann/tiny", "--space"]) == 0
+    here = tmp_path / "space"
+    for name, content in ann.repositories["spaces/ann/tiny"].files().items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(content)
+    port = free_port()
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HF_TOKEN")}
+    environment |= {"HF_ENDPOINT": ann.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+    environment |= {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE]
+    with open(tmp_path / "log", "w") as log:
+        app = subprocess.Popen(command, cwd=here, env=environment, stdout=log, stderr=log)
+    try:
+        asking = client.Client(wait_for(port, app, tmp_path / "log"), verbose=False)
+        (answer,) = asking.predict("the cat", api_name="/translate")
+        assert answer["model"] == "ann/tiny"
+        assert json.dumps(answer["answers"][0]["source"]) == '"the cat"'
+    finally:
+        app.send_signal(signal.SIGTERM)
+        app.wait(20)
+
+
+def wait_for(port: int, app: subprocess.Popen, log: Path) -> str:
+    """The address of the page, once it is there."""
+    for _ in range(240):
+        assert app.poll() is None, log.read_text()
+        with socket.socket() as trial:
+            if trial.connect_ex(("127.0.0.1", port)) == 0:
+                return f"http://127.0.0.1:{port}"
+        time.sleep(0.25)
+    raise AssertionError(log.read_text())

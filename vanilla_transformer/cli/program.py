@@ -20,6 +20,7 @@ from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.convert import Convert
+from vanilla_transformer.cli.demo import Demo
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.info import Info
@@ -50,6 +51,7 @@ COMMANDS = {
     "info": Info,
     "attend": Attend,
     "align": Align,
+    "demo": Demo,
     "average": Average,
     "push": Push,
     "convert": Convert,

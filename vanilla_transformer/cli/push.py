@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, OptionalText
+from vanilla_transformer.cli.arguments import Flag, OptionalText, UsageError
 from vanilla_transformer.cli.streams import warn
 
 
@@ -33,8 +33,13 @@ class Push:
     replace_card: Flag = False
     """Replace the card on the Hub even if it was written or edited by others."""
 
+    space: Flag = False
+    """Also make a Space of the same name, where anybody can try the model in a browser, or renew it."""
+
     def run(self) -> None:
-        """Pushes the model and prints its URL."""
+        """Pushes the model and prints its URL, and then that of the Space."""
+        if self.space and self.revision is not None:
+            raise UsageError("--space shows what is on the branch main: it cannot be combined with --revision.")
         from vanilla_transformer.hub import push_model
 
         address = push_model(
@@ -48,3 +53,13 @@ class Push:
             report=warn,
         )
         print(address)
+        if self.space:
+            from vanilla_transformer.demo.space import push_demo
+
+            name = "/".join(address.split("/")[-2:])
+            print(push_demo(self.model, name, private=self.private, message=self.message))
+            if self.private:
+                warn(
+                    f"the Space reads a private model: add a token that may read {name} to the Space's secrets as "
+                    "HF_TOKEN."
+                )
