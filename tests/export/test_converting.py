@@ -123,6 +123,15 @@ def test_a_converted_model_goes_on_to_ctranslate2(converted, tmp_path, monkeypat
     assert capsys.readouterr().out.strip()
 
 
+def test_a_converted_model_is_fine_tuned_by_the_trainer_and_not_by_train(converted, tmp_path, capsys):
+    for name in ("a.en", "a.de"):
+        (tmp_path / name).write_text("the cat\n" * 20)
+    pairs = [str(tmp_path / "a.en"), str(tmp_path / "a.de")]
+    assert main(["train", "--from", str(converted), "--train", *pairs, "--output", str(tmp_path / "output")]) == 2
+    assert "has the tokenizer of the model that it was converted from" in capsys.readouterr().err
+    assert not (tmp_path / "output").exists()
+
+
 def test_a_converted_model_comes_back_bit_for_bit(opus_directory, converted, tmp_path, capsys):
     assert main(["convert", str(converted), str(tmp_path / "back")]) == 0
     assert "warning" not in capsys.readouterr().err

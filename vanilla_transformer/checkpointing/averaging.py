@@ -1,6 +1,6 @@
 """Section 6.1: checkpoint averaging."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,24 @@ class AveragingError(ValueError):
     """Checkpoints that cannot be averaged, said in one sentence."""
 
 
-def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
+Weights = dict[str, torch.Tensor]
+
+
+def average_checkpoints(
+    paths: Sequence[str | Path], prepare: Callable[[Weights], Weights] = lambda weights: weights
+) -> Weights:
     """Section 6.1: the mean of the weights of `paths`, summed in float64, each in its dtype in the first.
 
     Args:
         paths: Model directories, checkpoints, or safetensors files.
+        prepare: What to do to the weights of each before the mean is taken.
     """
     if not paths:
         raise AveragingError("There are no checkpoints to average.")
-    total: dict[str, torch.Tensor] = {}
+    total: Weights = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
-        for name, tensor in _weights_like(dtypes, path).items():
+        for name, tensor in _like_the_first(dtypes, prepare(read_weights(path)), path).items():
             if name in total:
                 total[name] += _as_shape(tensor, total[name].shape, name, path)
             else:
@@ -40,9 +46,13 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     return {name: (tensor / len(paths)).to(dtypes[name]).contiguous() for name, tensor in total.items()}
 
 
-def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
+def load_average(
+    model: torch.nn.Module,
+    paths: Sequence[str | Path],
+    prepare: Callable[[Weights], Weights] = lambda weights: weights,
+) -> None:
     """Loads the mean of `paths` into a model of the same architecture, tied weights included."""
-    load_weights(model, average_checkpoints(paths), paths[0])
+    load_weights(model, average_checkpoints(paths, prepare), paths[0])
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:
@@ -69,9 +79,8 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _weights_like(first: dict[str, torch.dtype], path: str | Path) -> dict[str, torch.Tensor]:
+def _like_the_first(first: dict[str, torch.dtype], weights: Weights, path: str | Path) -> Weights:
     """The weights of a checkpoint, checked to have the same names as the first."""
-    weights = read_weights(path)
     if first and weights.keys() != first.keys():
         name = sorted(weights.keys() ^ first.keys())[0]
         raise AveragingError(f"{path} is from another model than the first checkpoint: only one of them has {name}.")

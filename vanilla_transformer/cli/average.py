@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
 from vanilla_transformer.cli.streams import warn
-from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +35,7 @@ class Average:
         """Averages, saves the model and prints its directory."""
         from vanilla_transformer.checkpointing.averaging import AveragingError, load_average
         from vanilla_transformer.checkpointing.store import weights_damage
+        from vanilla_transformer.training.lora import merged
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
 
@@ -46,7 +48,8 @@ class Average:
             if damage is not None:
                 raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
-        load_average(model, checkpoints)
+        recipe = load_recipe(home / "recipe.yaml") if (home / "recipe.yaml").is_file() else Recipe()
+        load_average(model, checkpoints, partial(merged, recipe=recipe))
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
         tokenizer = load_tokenizer(home)
         model.save_pretrained(self.output)

@@ -110,6 +110,8 @@ LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
 RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 # Weights that have learned go on at the rate that Eq. 3 ends with in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
+# Matrices that begin at zero want larger steps; ten times those of all weights is the usual rule.
+LORA_FACTOR = 10
 EVALUATIONS = CHECKPOINTS = 50
 
 
@@ -272,10 +274,10 @@ def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
     assert recipe.d_model is not None
     rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.d_model, MOST_WARMUP, recipe.learning_rate_scale)
+    rate *= 1 if recipe.lora_rank is None else LORA_FACTOR
     rate = recipe.learning_rate or float(f"{rate:.2g}")
-    sentence = (
-        f"Optimisation: a learning rate of {rate:g} after the warm-up, at which weights that have learned go on."
-    )
+    why = "weights that have learned go on" if recipe.lora_rank is None else "matrices beside them learn"
+    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, at which {why}."
     return {"learning_rate": rate}, sentence
 
 

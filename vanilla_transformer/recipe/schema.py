@@ -107,6 +107,13 @@ class Recipe:
     (`learning_rate`), as the peak of Eq. 3 is for random weights and would undo what these have learned."""
     from_fingerprint: str | None = None
     """What tells the model of `--from` from any other; by default that of its files, and a changed one is refused."""
+    lora_rank: int | None = None
+    """Learn nothing of the model of `--from` but matrices of this rank beside its projections (LoRA, through PEFT),
+    which are added to them at the end: the output is a model like any other."""
+    lora_alpha: float | None = None
+    """What the matrices count for, times their rank; by default twice the rank."""
+    lora_targets: tuple[str, ...] | None = None
+    """Projections that get matrices: some of q_proj, k_proj, v_proj, out_proj, w_1, w_2; by default q_proj, v_proj."""
     preset: str | None = None
     """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
     d_model: int | None = None
@@ -246,7 +253,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "attention_window": (1, math.inf),
     "num_beams": (1, 10_001),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "bpe_dropout"), (0, 1)),
-    "unigram_alpha": (0, math.inf),
+    **dict.fromkeys(("unigram_alpha", "lora_alpha"), (0, math.inf)),
+    "lora_rank": (1, math.inf),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), (0, 1)),
     **dict.fromkeys(("learning_rate_scale", "learning_rate", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
     "process_timeout": (1, 1e6),

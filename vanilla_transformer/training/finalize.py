@@ -1,6 +1,7 @@
 """The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
 
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.summary import Summary, describe_weights
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs
+from vanilla_transformer.training.lora import merged
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import without_progress_bars
 
@@ -71,7 +73,7 @@ def _load_mean_of_checkpoints(
             whole.append(checkpoint)
         else:
             logger.info(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
-    load_average(model, [checkpoint.path for checkpoint in whole])
+    load_average(model, [checkpoint.path for checkpoint in whole], partial(merged, recipe=recipe))
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise OutputError(
             f"The checkpoints in {run.checkpoints} hold weights that are NaN or infinite, which make no model: start "

@@ -1,5 +1,6 @@
 """The training loop (section 5.2): batch, loss, backward, step, log, evaluate, save."""
 
+import dataclasses
 import math
 import signal
 import sys
@@ -33,7 +34,7 @@ from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
-from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import final_scores, start_trackers
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
@@ -133,8 +134,11 @@ class TrainingLoop:
             # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
             model.set_attn_implementation("eager")
         if is_sharded(accelerator):
+            if recipe.lora_rank is not None:
+                raise RecipeError("lora_rank cannot be combined with weights that are divided among processes.")
             shard(model, accelerator)
-        optimizer = make_optimizer(model.parameters(), recipe, accelerator.device)
+        learned = [weight for weight in model.parameters() if weight.requires_grad]
+        optimizer = make_optimizer(learned, recipe, accelerator.device)
         rates = recipe.warmup_steps, recipe.learning_rate_scale, recipe.learning_rate
         schedule = make_schedule(optimizer, self.config.d_model, *rates)
         self.plain_model = model
@@ -157,9 +161,13 @@ class TrainingLoop:
         return self.progress.step >= self.max_steps or impatient
 
     def whole_model(self) -> PreTrainedModel:
-        """The model for one process to go on with; where weights are divided one of the same shape, as it begins."""
-        if is_sharded(self.accelerator):
-            return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
+        """The model for one process to go on with.
+
+        Where weights are divided, or there are others beside them, it is one of the same shape, as it begins.
+        """
+        if is_sharded(self.accelerator) or self.recipe.lora_rank is not None:
+            recipe = dataclasses.replace(self.recipe, lora_rank=None)
+            return build_model(recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 
     def resume(self) -> None:

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 from vanilla_transformer.data.preparation import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.tasks import get_task
+from vanilla_transformer.tasks import task_for
 
 _ALGORITHMS = {"bpe_dropout": "bpe", "unigram_alpha": "unigram"}
 
@@ -23,7 +23,7 @@ def check_sampling(recipe: Recipe) -> None:
         if recipe.sampled_sides != "both":
             raise RecipeError("sampled_sides is for sub-word sampling: add bpe_dropout or unigram_alpha.")
         return
-    name, task = given[0], get_task(recipe.task)
+    name, task = given[0], task_for(recipe)
     if len(given) > 1:
         raise RecipeError(f"{' and '.join(given)} are two ways to split words at random: leave one out.")
     if not task.form.parallel:

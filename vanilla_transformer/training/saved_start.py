@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,13 @@ from vanilla_transformer.model.configuration_vanilla_transformer import VanillaT
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import Task
-from vanilla_transformer.translation.loading import load_family_config, model_fingerprint, without_progress_bars
+from vanilla_transformer.training.lora import add_lora
+from vanilla_transformer.translation.loading import (
+    VOCABULARIES,
+    load_family_config,
+    model_fingerprint,
+    without_progress_bars,
+)
 
 # What a run may choose anew: no weight has its shape from these.
 _TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
@@ -44,6 +51,12 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     if recipe.tokenizer not in (None, path):
         raise RecipeError(f"The tokenizer is that of {path}, whose weights go with it: leave --tokenizer out.")
     config = _config(path)
+    there = {file.name for file in Path(path).iterdir()} if Path(path).is_dir() else set()
+    if there & {*VOCABULARIES} and "tokenizer.json" not in there:
+        raise RecipeError(
+            f"{path} has the tokenizer of the model that it was converted from, with which `train` makes no tokens: "
+            "fine-tune it by the Seq2SeqTrainer of transformers, as examples/fine_tune_with_trainer.py does."
+        )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name, value in sizes.items():
         if getattr(recipe, name) not in (None, value):
@@ -119,6 +132,8 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
             ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
         )
         sentence += f" Its head was for the labels {before}, and learns anew that they are {now}."
+    if recipe.lora_rank is not None:
+        sentence += f" {add_lora(loaded, recipe, new)}"
     return loaded.train(), sentence
 
 

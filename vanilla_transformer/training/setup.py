@@ -23,6 +23,7 @@ from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecip
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
+from vanilla_transformer.training.lora import check_lora
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
 from vanilla_transformer.training.sampling import check_sampling
 from vanilla_transformer.training.saved_start import recipe_of_start
@@ -54,6 +55,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     if recipe.patience is not None and not recipe.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
     check_sampling(recipe)
+    check_lora(recipe)
     run = RunDirectory(output_path(recipe))
     check_launch(recipe, run.path)
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())

@@ -1,0 +1,153 @@
+"""`train --from MODEL --lora-rank N`: small matrices learn, and the output is a model without them."""
+
+import dataclasses
+import importlib.util
+import random
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vanilla_transformer import (
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training import loop
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.lora import check_lora, merged
+from vanilla_transformer.training.saved_start import build_model, recipe_of_start
+
+needs_peft = pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="PEFT is not installed.")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Recipe:
+    """What adapts a small model, trained for some steps, with nothing said that the model decides."""
+    directory, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
+    paths = {}
+    for name, number in (("train", 120), ("dev", 10)):
+        paths[name] = (str(directory / f"{name}.en"), str(directory / f"{name}.de"))
+        sentences = [[draw.choice(["one", "two", "three", "four"]) for _ in range(4)] for _ in range(number)]
+        for path, step in zip(paths[name], (1, -1), strict=True):
+            (directory / path).write_text("".join(" ".join(sentence[::step]) + "\n" for sentence in sentences))
+    settings = {"batch_tokens": 180, "batches_per_step": 2, "average_checkpoints": 2, "metrics": (), "eval_steps": 4}
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
+    start = Recipe(**paths, **settings, **sizes, max_steps=4, warmup_steps=2, output=str(directory / "general"))
+    return Recipe(**paths, **settings, max_steps=8, save_steps=2, from_model=str(train(start)), lora_rank=2)
+
+
+def weights(directory):
+    return load_file(directory / "model.safetensors")
+
+
+@needs_peft
+def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(recipe, tmp_path):
+    mine = dataclasses.replace(recipe, lora_targets=("q_proj", "w_1"), output=str(tmp_path / "model"))
+    directory = train(mine)
+    source, found = weights(tmp_path / recipe.from_model), weights(directory)
+    assert found.keys() == source.keys()
+    changed = {name for name in found if not torch.equal(found[name], source[name])}
+    assert changed == {name for name in found if name.endswith((".q_proj.weight", ".w_1.weight"))}
+    VanillaTransformerForConditionalGeneration.from_pretrained(directory)
+    log = (directory / "train.log").read_text("utf-8")
+    assert "LoRA of rank 2 on q_proj, w_1: 384 parameters learn" in log
+    assert "a learning rate of 0.0079 after the warm-up" in log  # Ten times (16 · 100,000)^-½.
+    assert load_recipe(directory / "recipe.yaml").lora_rank == 2
+    # The mean of the merged weights of the last checkpoints, not of their matrices.
+    last = [merged(weights(directory / "checkpoints" / f"step-{step:08d}"), mine) for step in (6, 8)]
+    for name in changed:
+        torch.testing.assert_close(found[name], (last[0][name] + last[1][name]) / 2)
+    assert main(["average", str(directory), "--output", str(tmp_path / "again")]) == 0
+    again = weights(tmp_path / "again")
+    assert all(torch.equal(again[name], weight) for name, weight in found.items())
+
+
+@needs_peft
+def test_merged_weights_give_the_logits_of_the_adapted_model(recipe):
+    translation = get_task("translation")
+    mine = recipe_of_start(dataclasses.replace(recipe, lora_alpha=3.0, lora_targets=("v_proj", "w_2")), translation)
+    model, _ = build_model(mine, translation)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_()
+    plain, _ = build_model(dataclasses.replace(mine, lora_rank=None), translation)
+    before = plain.state_dict()
+    ids = {"input_ids": torch.tensor([[5, 9, 7, 2]]), "labels": torch.tensor([[6, 3, 2]])}
+    expected = model.eval()(**ids).logits
+    assert not torch.allclose(plain.eval()(**ids).logits, expected, atol=1e-2)
+    plain.load_state_dict(before | merged(dict(model.named_parameters()), mine))
+    torch.testing.assert_close(plain(**ids).logits, expected, atol=1e-5, rtol=0)
+
+
+@needs_peft
+def test_a_killed_run_goes_on_to_the_same_weights(recipe, tmp_path, monkeypatch):
+    undisturbed = train(dataclasses.replace(recipe, output=str(tmp_path / "undisturbed")))
+    mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
+    with monkeypatch.context() as patch:
+        update, steps = loop.TrainingLoop._update, []
+
+        def killed(self, *args):
+            steps.append(1)
+            if len(steps) == 6:
+                raise KeyboardInterrupt
+            return update(self, *args)
+
+        patch.setattr(loop.TrainingLoop, "_update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(mine)
+    expected, found = weights(undisturbed), weights(train(mine))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    assert "Going on from the checkpoint of step 4." in (tmp_path / "model" / "train.log").read_text("utf-8")
+
+
+@needs_peft
+def test_a_new_head_learns_beside_the_matrices(tmp_path):
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1}
+    tokenizer = VanillaTransformerTokenizer.train(["the cat"] * 3, vocab_size=265, begins=True, mask_token=True)
+    VanillaTransformerEncoderForMaskedLM(
+        VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), **sizes)
+    ).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    task = get_task("text-classification")
+    mine = Recipe(task=task.name, from_model=str(tmp_path), labels=("bad", "good"), lora_rank=1, max_length=256)
+    model, _ = build_model(recipe_of_start(mine, task), task)
+    learned = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert {name for name in learned if "lora" not in name} == {"classifier.weight", "classifier.bias"}
+
+
+@needs_peft
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"from_model": None}, "lora_rank adapts the weights of a saved model: give the model as --from"),
+        ({"lora_rank": None, "lora_alpha": 4.0}, "lora_alpha is for LoRA: add lora_rank"),
+        ({"lora_rank": None, "lora_targets": ("q_proj",)}, "lora_targets is for LoRA: add lora_rank"),
+    ],
+)
+def test_what_goes_with_no_lora_is_refused(recipe, changes, message):
+    check_lora(recipe)
+    with pytest.raises(RecipeError, match=message):
+        check_lora(dataclasses.replace(recipe, **changes))
+
+
+@needs_peft
+def test_a_target_that_there_is_not_is_refused(recipe):
+    translation = get_task("translation")
+    mine = recipe_of_start(dataclasses.replace(recipe, lora_targets=("query",)), translation)
+    message = "there is no query in the model; there are k_proj, out_proj, q_proj, v_proj, w_1, w_2"
+    with pytest.raises(RecipeError, match=message):
+        build_model(mine, translation)
+
+
+def test_without_peft_the_package_to_install_is_named(recipe, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(RecipeError, match=r"run `pip install 'vanilla-transformer\[lora\]'`"):
+        check_lora(recipe)

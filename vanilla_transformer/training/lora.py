@@ -1,0 +1,91 @@
+"""LoRA (Hu et al. 2022): small matrices are learned beside the weights of a model, and added to them at the end."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from vanilla_transformer.checkpointing.averaging import Weights
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+
+DEFAULT_TARGETS = ("q_proj", "v_proj")  # Those of the paper.
+_BASE = ".base_layer."
+_FIRST, _SECOND = ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+def check_lora(recipe: Recipe) -> None:
+    """Refuses, before any text is read, what goes with no LoRA.
+
+    Raises:
+        RecipeError: The message says what to add or to leave out.
+    """
+    if recipe.lora_rank is None:
+        for name in ("lora_alpha", "lora_targets"):
+            if getattr(recipe, name) is not None:
+                raise RecipeError(f"{name} is for LoRA: add lora_rank, or leave {name} out.")
+        return
+    if recipe.from_model is None:
+        raise RecipeError("lora_rank adapts the weights of a saved model: give the model as --from, too.")
+    try:
+        import peft  # noqa: F401
+    except ImportError:
+        raise RecipeError("lora_rank needs PEFT: run `pip install 'vanilla-transformer[lora]'`.") from None
+
+
+def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
+    """Adds the matrices that learn to a model, whose own weights do not from then on, and says how many do.
+
+    Args:
+        model: Is changed.
+        recipe: Says of which rank and where.
+        new: Names of weights that are of no saved model: they learn as well.
+
+    Raises:
+        RecipeError: There is no such place.
+    """
+    from peft import LoraConfig
+
+    assert recipe.lora_rank is not None
+    targets = recipe.lora_targets or DEFAULT_TARGETS
+    heads = {id(model.get_output_embeddings())}
+    there = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and id(module) not in heads
+    }
+    for name in targets:
+        if name not in there:
+            raise RecipeError(f"lora_targets: there is no {name} in the model; there are {', '.join(sorted(there))}.")
+    fresh = [weight for name, weight in model.named_parameters() if name in set(new)]
+    alpha: Any = _alpha(recipe)  # PEFT says a whole number, and takes others.
+    model.add_adapter(LoraConfig(r=recipe.lora_rank, lora_alpha=alpha, target_modules=list(targets)))
+    for weight in fresh:
+        weight.requires_grad_(True)
+    learned = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return (
+        f"LoRA of rank {recipe.lora_rank} on {', '.join(targets)}: {learned:,} parameters learn, and are added to the "
+        "others at the end."
+    )
+
+
+def merged(weights: Weights, recipe: Recipe) -> Weights:
+    """The weights of a model of a recipe as those of one without LoRA: each with what was learned beside it added."""
+    if recipe.lora_rank is None:
+        return weights
+    scale, plain = _alpha(recipe) / recipe.lora_rank, {}
+    for name, weight in weights.items():
+        if name.endswith((_FIRST, _SECOND)):
+            continue
+        place, is_base, kind = name.partition(_BASE)
+        first = weights.get(place + _FIRST) if is_base and kind == "weight" else None
+        if first is not None:
+            added = weights[place + _SECOND].double() @ first.double()
+            weight = (weight.double() + scale * added).to(weight.dtype)
+        plain[f"{place}.{kind}" if is_base else name] = weight
+    return plain
+
+
+def _alpha(recipe: Recipe) -> float:
+    """What the product of the matrices is multiplied by, times the rank."""
+    return recipe.lora_alpha if recipe.lora_alpha is not None else 2.0 * (recipe.lora_rank or 0)
