@@ -1,5 +1,6 @@
 """What the tests of this folder share: a tiny model that has learned something, in a directory."""
 
+import os
 import random
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.export.web_page import TRANSFORMERS_JS
 
 
 @pytest.fixture(scope="session")
@@ -59,3 +61,24 @@ def ctranslate2_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPat
     output = tmp_path_factory.mktemp("ctranslate2") / "ctranslate2"
     assert main(["export", str(spelled_backwards), str(output), "--to", "ctranslate2"]) == 0
     return output
+
+
+@pytest.fixture(scope="session")
+def web_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model for the browser, which loads the programs from a content delivery network."""
+    output = tmp_path_factory.mktemp("web") / "web"
+    assert main(["export", str(spelled_backwards), str(output), "--to", "web"]) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
+def npm_packages() -> Path:
+    """A folder of npm packages with transformers.js: that of the repository, or one that NODE_PATH names."""
+    folders = [
+        Path(__file__).parents[2] / "node_modules",
+        *map(Path, filter(None, os.getenv("NODE_PATH", "").split(":"))),
+    ]
+    for folder in folders:
+        if (folder / "@huggingface" / "transformers").is_dir():
+            return folder
+    pytest.skip(f"no transformers.js: run `npm install --no-save @huggingface/transformers@{TRANSFORMERS_JS}`")

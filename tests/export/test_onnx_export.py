@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
 from vanilla_transformer.export import to_onnx
-from vanilla_transformer.export.to_onnx import quantize_graphs
+from vanilla_transformer.export.onnx_quantization import quantize_graphs
 from vanilla_transformer.translation import load_model, translate_lines
 from vanilla_transformer.translation.onnx_decode import Decoder
 
@@ -93,8 +93,9 @@ def test_int8_is_smaller_and_translates_almost_the_same(exported, tmp_path, word
     quantize_graphs(tmp_path / "int8")
     for name in ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"):
         graph = onnx.load(tmp_path / "int8" / name).graph
-        rounded = [onnx.numpy_helper.to_array(part) for part in graph.initializer if part.data_type == INT8]
-        matrices = [part.astype(int) for part in rounded if part.ndim == 2]
+        rounded = {part.name: onnx.numpy_helper.to_array(part) for part in graph.initializer if part.data_type == INT8}
+        products = [node.input[1] for node in graph.node if node.op_type == "MatMulInteger"]
+        matrices = [rounded[name].astype(int) for name in products]
         # 255 · 64 twice is less than 2^15: on no processor is a sum of two products too large for 16 bits.
         assert matrices and max(abs(part).max() for part in matrices) <= 64
         assert (tmp_path / "int8" / name).stat().st_size < (exported / name).stat().st_size
@@ -197,9 +198,9 @@ class Graph:
     """What stands for a graph that was never exported: the model itself, as the export reads it."""
 
     def __init__(self, model: VanillaTransformerForConditionalGeneration, name: str) -> None:
-        kinds = {"encoder_model": to_onnx._Encode, "decoder_model": to_onnx._Begin}
+        kinds = {"encoder_model": to_onnx.Encode, "decoder_model": to_onnx._Begin}
         self.module = kinds.get(name, to_onnx._GoOn)(model)
-        parts = to_onnx._PARTS if name == "decoder_model" else to_onnx._PARTS[:2]
+        parts = to_onnx.CACHE_PARTS if name == "decoder_model" else to_onnx.CACHE_PARTS[:2]
         layers = range(model.config.decoder_layers)
         self.names = ["logits", *(f"present.{layer}.{part}" for layer in layers for part in parts)]
 

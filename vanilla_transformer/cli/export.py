@@ -8,35 +8,42 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Model, OptionalText, UsageError, refuse_full_directory
+from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, UsageError, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 
 _PACKAGES: dict[str, list[str]] = {
     "ctranslate2": ["ctranslate2"],
     "onnx": ["onnx", "onnxscript", "onnxruntime"],
     "marian": [],
+    "web": ["onnx", "onnxscript", "onnxruntime"],
 }
 
 
 @dataclass(frozen=True)
 class Export:
-    """Export a model to CTranslate2, ONNX Runtime or transformers' MarianMTModel, with its tokenizer and a README.
+    """Export a model to CTranslate2, ONNX Runtime, transformers' MarianMTModel or a web page, with its tokenizer.
 
     CTranslate2 and ONNX Runtime run without torch. `marian` writes a MarianMTModel, which transformers loads without
-    this package.
+    this package. `web` writes a folder for any host of static files: a page that translates in the browser.
     """
 
     model: Model
     """Model directory or Hub id."""
-    to: Literal["ctranslate2", "onnx", "marian"]
+    to: Literal["ctranslate2", "onnx", "marian", "web"]
     """Target runtime."""
     output: Annotated[Path | None, Positional, arg(metavar="OUTPUT", help_behavior_hint="")] = None
     """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
     quantization: OptionalText = None
     """Type of the weights: float32 or int8, for ctranslate2 also int16, float16 and bfloat16 (default: float32)."""
+    vendor: OptionalPath = None
+    """For web: folder of npm packages to copy transformers.js from, for use offline (default: a public CDN)."""
 
     def run(self) -> None:
         """Exports the model and prints the directory."""
+        if self.to == "web" and self.quantization is not None:
+            raise UsageError("--quantization is not for web: the folder has the model in 8 bits and in float32.")
+        if self.to != "web" and self.vendor is not None:
+            raise UsageError(f"--vendor is for --to web, not for {self.to}.")
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         refuse_full_directory(output)
         for package in _PACKAGES[self.to]:
@@ -60,6 +67,10 @@ class Export:
 
     def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
         """The function that writes the files and returns remarks for the user, and its quantizations."""
+        if self.to == "web":
+            from vanilla_transformer.export.to_web import export_web
+
+            return lambda model, tokenizer, output, _: export_web(model, tokenizer, output, self.vendor), ("float32",)
         if self.to == "onnx":
             from vanilla_transformer.export import to_onnx
 

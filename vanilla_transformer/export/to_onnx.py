@@ -1,26 +1,25 @@
 """Our models for ONNX: three graphs under the names that are usual for translation models, and a decoder in numpy."""
 
-import logging
 import shutil
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.export.onnx_quantization import quantize_graphs
+from vanilla_transformer.export.silence import silence
 from vanilla_transformer.export.vocabulary import save_tokenizer
 from vanilla_transformer.model.generation import savable
 from vanilla_transformer.translation import onnx_decode
 
 QUANTIZATIONS = ("float32", "int8")
 _BATCH, _SOURCE, _TARGET, _PAST = "batch", "source", "target", "past"
-_PARTS = [f"{side}.{kind}" for side in ("decoder", "encoder") for kind in ("key", "value")]
+CACHE_PARTS = [f"{side}.{kind}" for side in ("decoder", "encoder") for kind in ("key", "value")]
 
 
 _README = """# For ONNX Runtime
@@ -42,7 +41,7 @@ _PRECISIONS = {
 }
 
 
-class _Encode(nn.Module):
+class Encode(nn.Module):
     """Source to the encoder's output."""
 
     def __init__(self, model: Any) -> None:
@@ -50,6 +49,7 @@ class _Encode(nn.Module):
         self.model = model  # The embedding is the whole model's.
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """(batch, source length) token ids to (batch, source length, d_model)."""
         return self.model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 
@@ -69,7 +69,7 @@ class _Begin(nn.Module):
             encoder_outputs=(encoder_hidden_states,),
             use_cache=True,
         )
-        return outputs.logits, *_tensors(outputs.past_key_values, _PARTS)
+        return outputs.logits, *cache_tensors(outputs.past_key_values, CACHE_PARTS)
 
 
 class _GoOn(nn.Module):
@@ -98,10 +98,10 @@ class _GoOn(nn.Module):
             past_key_values=cache,
             use_cache=True,
         )
-        return outputs.logits, *_tensors(cache, _PARTS[:2])
+        return outputs.logits, *cache_tensors(cache, CACHE_PARTS[:2])
 
 
-def _tensors(cache: Any, parts: list[str]) -> list[torch.Tensor]:
+def cache_tensors(cache: Any, parts: list[str]) -> list[torch.Tensor]:
     """Keys and values layer by layer, in the order of the parts."""
     caches = {"decoder": cache.self_attention_cache, "encoder": cache.cross_attention_cache}
     return [
@@ -125,7 +125,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
     output.mkdir(parents=True, exist_ok=True)
-    with _traceable(model):
+    with traceable(model):
         _export_graphs(model, output)
     if quantization == "int8":
         quantize_graphs(output)
@@ -139,28 +139,17 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
 
 
 @contextmanager
-def _traceable(model: Any) -> Iterator[None]:
+def traceable(model: Any) -> Iterator[None]:
     """Attention written out, evaluation mode, and no word of the libraries about what a user cannot change."""
     implementation, training = model.config._attn_implementation, model.training
     model.set_attn_implementation("eager")
     model.eval()
     try:
-        with _silence(), torch.no_grad():
+        with silence(), torch.no_grad():
             yield
     finally:
         model.set_attn_implementation(implementation)
         model.train(training)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _export_graphs(model: Any, output: Path) -> None:
@@ -168,43 +157,44 @@ def _export_graphs(model: Any, output: Path) -> None:
     source = torch.zeros(2, 5, dtype=torch.long)
     mask = torch.ones_like(source)
     ids = {0: _BATCH, 1: _SOURCE}
-    _export(
-        _Encode(model),
+    export_graph(
+        Encode(model),
         (source, mask),
         (ids, ids),
         ["input_ids", "attention_mask"],
         ["last_hidden_state"],
         output / "encoder_model.onnx",
     )
-    states = _Encode(model)(source, mask)
+    states = Encode(model)(source, mask)
     target = source[:, :3]
-    _export(
+    export_graph(
         _Begin(model),
         (target, mask, states),
         ({0: _BATCH, 1: _TARGET}, ids, ids),
         ["input_ids", "encoder_attention_mask", "encoder_hidden_states"],
-        ["logits", *(f"present.{layer}.{part}" for layer in layers for part in _PARTS)],
+        ["logits", *(f"present.{layer}.{part}" for layer in layers for part in CACHE_PARTS)],
         output / "decoder_model.onnx",
     )
     _, *past = _Begin(model)(target, mask, states)
     shapes = [{0: _BATCH, 2: _PAST}] * 2 + [{0: _BATCH, 2: _SOURCE}] * 2
-    _export(
+    export_graph(
         _GoOn(model),
         (target[:, :1], mask, past),
         ({0: _BATCH}, ids, shapes * len(layers)),
         [
             "input_ids",
             "encoder_attention_mask",
-            *(f"past_key_values.{layer}.{part}" for layer in layers for part in _PARTS),
+            *(f"past_key_values.{layer}.{part}" for layer in layers for part in CACHE_PARTS),
         ],
-        ["logits", *(f"present.{layer}.{part}" for layer in layers for part in _PARTS[:2])],
+        ["logits", *(f"present.{layer}.{part}" for layer in layers for part in CACHE_PARTS[:2])],
         output / "decoder_with_past_model.onnx",
     )
 
 
-def _export(
+def export_graph(
     module: nn.Module, inputs: tuple, shapes: tuple, input_names: list[str], output_names: list[str], path: Path
 ) -> None:
+    """Writes one graph; `shapes` names the dimensions that are free."""
     program = torch.onnx.export(
         module.eval(),
         inputs,
@@ -216,15 +206,3 @@ def _export(
     )
     assert program is not None
     program.save(str(path))
-
-
-def quantize_graphs(directory: Path) -> None:
-    """Puts graphs with 8-bit matrices in the place of those in the directory."""
-    for path in sorted(directory.glob("*.onnx")):
-        whole = path.with_suffix(".float32")
-        path.rename(whole)
-        with _silence():
-            # Of 7 bits with a scale for each output, which is as exact as 8 with one for all: without VNNI the sums of
-            # weights of 8 bits do not fit in the 16 that pairs are added in, and nobody knows where a file goes.
-            quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
-        whole.unlink()
