@@ -22,7 +22,6 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 
 import vanilla_transformer.model
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.recipe.schema import RecipeError, load_recipe
 from vanilla_transformer.reporting.model_card import (
     CARD,
@@ -185,12 +184,10 @@ def _check_model(directory: Path) -> str:
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
         )
-    if any(directory.glob("modeling_recurrent_*.py")):
-        raise PushError(f"{directory} is a recurrent model, which push does not take yet: use its own push_to_hub.")
     for either in (
         *(["config.json"], ["model*.safetensors"], VOCABULARIES),
         ["tokenizer_config.json"],
-        ["modeling_vanilla_transformer.py", "modeling_vanilla_transformer_*.py"],
+        ["modeling_vanilla_transformer.py", "modeling_vanilla_transformer_*.py", "modeling_recurrent_*.py"],
     ):
         if not any(any(directory.glob(pattern)) for pattern in either):
             raise PushError(
@@ -198,7 +195,7 @@ def _check_model(directory: Path) -> str:
                 "model and of the tokenizer."
             )
     config = load_family_config(directory)
-    if isinstance(config, VanillaTransformerConfig):
+    if config.is_encoder_decoder:
         load_weights_and_config(directory, torch.float32)
     else:
         check_weights(directory, config, numbers=True)

@@ -14,6 +14,8 @@ from huggingface_hub import ModelCard, constants
 from transformers import AutoTokenizer
 
 from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerEncoderForSequenceClassification,
@@ -41,6 +43,7 @@ CODE = {
         "packed_encoder",
         "packed_weights",
         "pipeline_vanilla_transformer",
+        "sampling",
         "saving",
         "search",
         "stacks",
@@ -145,6 +148,19 @@ def test_models_of_one_stack_are_pushed_with_the_name_of_their_pipeline(
     model.save_pretrained(directory)
     assert main(["push", str(directory), "ann/one-stack"]) == 1
     assert main(["push", str(saved), "ann/one-stack"]) == 1  # The name is that of a model of another type.
+
+
+def test_a_recurrent_model_is_pushed_with_its_code(ann: HubServer, saved: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    config = RecurrentEncoderDecoderConfig(vocab_size=280, d_model=16)
+    RecurrentEncoderDecoderForConditionalGeneration(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(saved).save_pretrained(directory)
+    assert main(["push", str(directory), "ann/recurrent"]) == 0
+    files = ann.repositories["ann/recurrent"].files()
+    assert card_problems(files["README.md"].decode()) == []
+    code = {"modeling_recurrent_encoder_decoder.py", "recurrent_equations.py", "search.py"}
+    assert {"model.safetensors", "tokenizer.json", *code} <= set(files)
+    assert main(["push", str(saved), "ann/recurrent"]) == 1  # The name is that of a model of another type.
 
 
 def test_a_card_is_written_where_there_is_none(ann: HubServer, directory: Path) -> None:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
-from vanilla_transformer.analysis.cost import recurrent_training_flops
+from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
@@ -73,12 +73,39 @@ def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys
     assert "per = " in capsys.readouterr().out
 
 
-def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys):
-    for words, said in (
-        (["push", str(trained), "me/model"], "is a recurrent model, which push does not take yet"),
-        (["info", str(trained)], "is a model of the type recurrent_encoder_decoder"),
+def test_info_shows_its_sizes_its_parts_and_its_run(trained, capsys):
+    assert not main(["info", str(trained)])
+    page = capsys.readouterr().out
+    assert "2 + 2 LSTM layers, bidirectional encoder, attention luong-dot" in " ".join(page.split())
+    assert "decoder recurrence" in page and "dev, per" in page and "TRAINING MEMORY" not in page
+    assert not main(["info", str(trained), "--json"])
+    parameters = json.loads(capsys.readouterr().out)["parameters"]
+    model = RecurrentEncoderDecoderForConditionalGeneration.from_pretrained(trained)
+    assert parameters.pop("total") == sum(parameters.values()) == model.num_parameters()
+
+
+def test_its_card_says_what_it_is(trained):
+    card = (trained / "README.md").read_text()
+    assert "A recurrent encoder-decoder of LSTMs with the attention luong-dot" in card
+    assert "A Transformer" not in card and "attention-is-all-you-need" not in card
+    assert "parameters: 2+2 layers with d_model 48" in card
+
+
+def test_checkpoints_are_averaged(trained, tmp_path):
+    steps = sorted((trained / "checkpoints").iterdir())[-2:]
+    assert not main(["average", *map(str, steps), "--output", str(tmp_path / "mean")])
+    ours, theirs = ((path / "model.safetensors").read_bytes() for path in (tmp_path / "mean", trained))
+    assert ours == theirs
+
+
+def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_path):
+    more = ["--train", str(tmp_path / "a.tsv"), "--output", str(tmp_path / "b")]
+    for words, code, said in (
+        (["export", str(trained), "--to", "onnx", str(tmp_path / "a")], 1, "is a model of the type recurrent"),
+        (["info", str(trained), "--picture", str(tmp_path / "a.png")], 2, "is a recurrent model: --picture draws"),
+        (["train", "--from", str(trained), *more], 2, "is a recurrent model: `--from` starts from a Transformer"),
     ):
-        assert main(words) == 1
+        assert main(words) == code
         assert said in capsys.readouterr().err
 
 
@@ -116,7 +143,7 @@ def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention)
         model(encoder_outputs=encoded, decoder_input_ids=target, decoder_attention_mask=mask)
     recurrence = sum(w.numel() for name, w in model.model.encoder.rnn.named_parameters() if name.startswith("weight"))
     counted = counter.get_total_flops() + 2 * source.numel() * recurrence
-    expected = recurrent_training_flops(model.config, np.array([7, 7]), np.array([5, 5])) / 3
+    expected = training_flops(model.config, np.array([7, 7]), np.array([5, 5])) / 3
     # The vector v of additive attention is a product too small for Table 2's way to count.
     assert counted == pytest.approx(expected, rel=0.02)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +85,9 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     assert (kept.d_model, kept.dropout, kept.vocab_size, kept.warmup_steps) == (16, 0.2, 275, 1)
     files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.from_model)]
     assert files[0] == files[1]
+    assert (
+        f"trained from {Path(further.from_model).name} by vanilla_transformer" in (directory / "README.md").read_text()
+    )
 
 
 def test_the_learning_rate_is_its_own_and_printed(further, tmp_path):

@@ -20,10 +20,19 @@ _PARTS = {
     "cross_attention.": "cross_attention",
     "feed_forward.": "feed_forward",
 }
+# Those of a recurrent model, by the beginning of their names in a stack.
+_RECURRENT_PARTS = {
+    "encoder.rnn": "encoder_recurrence",
+    "decoder.rnn": "decoder_recurrence",
+    "decoder.attention": "attention",
+    "decoder.start": "start_of_the_decoder",
+    "decoder.readout": "readout",
+}
+OwnConfig = VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig
 
 
-def count_parameters(config: VanillaTransformerBaseConfig) -> dict[str, int]:
-    """Parameters of each part, and their sum as `total`.
+def count_parameters(config: OwnConfig) -> dict[str, int]:
+    """Parameters of each part, and their sum as `total`; recurrent models have parts of their own.
 
     `embedding` is the matrix that input and output share, or those where they share none; `positions` are learned
     ones; `classifier` is a classifier's own. All others belong to the layers of a stack: `encoder_feed_forward`,
@@ -31,6 +40,13 @@ def count_parameters(config: VanillaTransformerBaseConfig) -> dict[str, int]:
     """
     with torch.device("meta"):
         model = model_class(config)(config)
+    if isinstance(config, RecurrentEncoderDecoderConfig):
+        parts = dict.fromkeys(["embedding", *_RECURRENT_PARTS.values()], 0)
+        for name, parameter in model.named_parameters():
+            inner = name.removeprefix("model.")
+            part = next((part for start, part in _RECURRENT_PARTS.items() if inner.startswith(start)), "embedding")
+            parts[part] += parameter.numel()
+        return {**{part: count for part, count in parts.items() if count}, "total": sum(parts.values())}
     counts = {"embedding": 0, "positions": 0}
     for stack in ("encoder", "decoder"):
         for name in ("self_attention", "cross_attention", "feed_forward", "norms"):
@@ -59,7 +75,7 @@ def _part(name: str, only_stack: str) -> str:
     return f"{stack}_{next((part for start, part in _PARTS.items() if inner.startswith(start)), 'norms')}"
 
 
-def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -> float:
+def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
     """Table 2: operations in the matrix products of one training pass over rows of these lengths.
 
     A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count.
@@ -67,6 +83,8 @@ def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -
     Args:
         lengths: Of the sources and of the targets; or, of a model of one stack, of the texts.
     """
+    if isinstance(config, RecurrentEncoderDecoderConfig):
+        return _recurrent_training_flops(config, *lengths)
     assert config.d_k is not None and config.d_v is not None
     s, t = lengths[0].astype(np.float64), lengths[-1].astype(np.float64)
     query_and_key, value_and_output = (
@@ -88,8 +106,7 @@ def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -
     return float(6 * (layers[0] * encoder + layers[1] * decoder + output))
 
 
-def recurrent_training_flops(config: RecurrentEncoderDecoderConfig, *lengths: np.ndarray) -> float:
-    """As `training_flops`, of a recurrent encoder-decoder over pairs of these lengths."""
+def _recurrent_training_flops(config: RecurrentEncoderDecoderConfig, *lengths: np.ndarray) -> float:
     s, t = (length.astype(np.float64) for length in lengths)
     square, gates = config.d_model**2, {"lstm": 4, "gru": 3}[config.cell]
     attends = config.attention != "none"

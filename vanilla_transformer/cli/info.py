@@ -13,11 +13,14 @@ from vanilla_transformer.cli.info_page import info_page
 from vanilla_transformer.cli.streams import check_new_file, check_picture, print_result
 
 if TYPE_CHECKING:
+    from vanilla_transformer.analysis.cost import OwnConfig
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
 _SIZES = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
     *("dropout", "label_smoothing", "positional_encoding"),
+    # Of recurrent models.
+    *("num_layers", "cell", "attention", "attention_window", "input_feeding", "bidirectional"),
 )
 _PRECISIONS = "float32", "bfloat16"
 # Logits of a batch: estimating the memory for more takes minutes, and nobody trains with such a batch.
@@ -57,11 +60,14 @@ class Info:
         config, report = self._config_and_report()
         if self.picture is not None:
             from vanilla_transformer.inspection import plot_model
+            from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
+            if not isinstance(config, VanillaTransformerBaseConfig):
+                raise UsageError(f"{self.model} is a recurrent model: --picture draws the Transformer of figure 1.")
             plot_model(config, title=self.model).savefig(self.picture, dpi=150)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
-    def _config_and_report(self) -> "tuple[VanillaTransformerBaseConfig, dict[str, Any]]":
+    def _config_and_report(self) -> "tuple[OwnConfig, dict[str, Any]]":
         """The configuration, and all figures by name."""
         at_least_one(
             vocab_size=self.vocab_size,
@@ -91,7 +97,7 @@ class Info:
             "run": None if is_preset else read_summary(Path(self.model, "summary.json")),
         }
 
-    def _processor(self, config: "VanillaTransformerBaseConfig") -> dict[str, Any]:
+    def _processor(self, config: "OwnConfig") -> dict[str, Any]:
         """What this processor supports, and which precision `translate` chooses for this model."""
         import torch
 
@@ -120,7 +126,7 @@ class Info:
                 raise UsageError(str(error)) from None
             raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
 
-    def _model_config(self) -> "VanillaTransformerBaseConfig":
+    def _model_config(self) -> "OwnConfig":
         from vanilla_transformer.translation.loading import load_family_config
 
         if self.family != "encoder-decoder":
@@ -144,7 +150,7 @@ class Info:
             "rows_with_other_vocabularies": others,
         }
 
-    def _training(self, config: "VanillaTransformerBaseConfig", is_preset: bool) -> dict[str, Any]:
+    def _training(self, config: "OwnConfig", is_preset: bool) -> dict[str, Any]:
         """FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
@@ -154,6 +160,8 @@ class Info:
 
         length = np.array([self.sentence_length])
         per_token = training_flops(config, length, length) / self.sentence_length
+        if config.model_type == "recurrent_encoder_decoder":
+            return {"sentence_length": self.sentence_length, "flops_per_target_token": per_token}
         if not isinstance(config, VanillaTransformerConfig):
             return {"sentence_length": self.sentence_length, "flops_per_token": per_token}
         model = self.model if is_preset else paper.table_2_model(config)
@@ -179,8 +187,15 @@ class Info:
         """Sentences per batch."""
         return max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
 
-    def _memory(self, config: "VanillaTransformerBaseConfig") -> dict[str, Any]:
-        """Training memory of one process in bytes, in float32 and in bfloat16."""
+    def _memory(self, config: "OwnConfig") -> dict[str, Any] | None:
+        """Training memory of one process in bytes, in float32 and in bfloat16; None for recurrent models.
+
+        It is found by a step on tensors that have shapes and no data, which torch's recurrences do not take.
+        """
+        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+
+        if not isinstance(config, VanillaTransformerBaseConfig):
+            return None
         from vanilla_transformer.analysis.memory import training_memory
 
         estimates = {

@@ -34,13 +34,17 @@ def info_page(report: dict[str, Any]) -> Iterator[str]:
     if report["table_3"] is not None:
         yield from _vocabularies(report)
     yield from _training(report["training"])
-    yield from _memory(report["memory"])
+    if report["memory"] is not None:
+        yield from _memory(report["memory"])
     yield from _processor(report["processor"])
     if report["run"] is not None:
         yield from _run(report["run"])
 
 
 def _sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
+    if "cell" in sizes:
+        yield from _recurrent_sizes(name, sizes)
+        return
     layers = [f"{sizes[stack]}" for stack in ("encoder_layers", "decoder_layers") if stack in sizes]
     alone = f"{next(iter(sizes.keys() & _STACKS)).removesuffix('_layers')} " if len(layers) == 1 else ""
     yield from _text(
@@ -48,6 +52,18 @@ def _sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
         f"d_ff {sizes['d_ff']:,}, {sizes['num_heads']} heads with d_k {sizes['d_k']} and d_v {sizes['d_v']}, "
         f"vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
         f"label smoothing {sizes['label_smoothing']:g}, {sizes['positional_encoding']} positions",
+        indent="",
+    )
+
+
+def _recurrent_sizes(name: str, sizes: dict[str, Any]) -> Iterator[str]:
+    window = "" if sizes["attention_window"] is None else f" within {sizes['attention_window']} of where it looks"
+    attention = "no attention" if sizes["attention"] == "none" else f"attention {sizes['attention']}{window}"
+    yield from _text(
+        f"{name}: {sizes['num_layers']} + {sizes['num_layers']} {sizes['cell'].upper()} layers, "
+        f"{'bidirectional encoder, ' if sizes['bidirectional'] else ''}{attention}, d_model {sizes['d_model']:,}, "
+        f"vocabulary {sizes['vocab_size']:,}, dropout {sizes['dropout']:g}, "
+        f"label smoothing {sizes['label_smoothing']:g}",
         indent="",
     )
 
@@ -102,10 +118,12 @@ def _training(training: dict[str, Any]) -> Iterator[str]:
         yield from ("", f"TRAINING, with texts of {length} tokens")
         yield f"  {'per token':<57}{_exponent(training['flops_per_token']):>8} FLOPs"
         return
-    tokens = training["step_tokens"]
-    schedule = f"{training['steps']:,} steps of {tokens:,} + {tokens:,} tokens"
     yield from ("", f"TRAINING, with sentences of {length} + {length} tokens")
     yield f"  {'per target token, with its source':<57}{_exponent(training['flops_per_target_token']):>8} FLOPs"
+    if "steps" not in training:
+        return
+    tokens = training["step_tokens"]
+    schedule = f"{training['steps']:,} steps of {tokens:,} + {tokens:,} tokens"
     yield f"  {f'{schedule}, as in the paper':<57}{_exponent(training['flops']):>8} FLOPs"
     published = training["table_2"]
     if published is not None:

@@ -71,6 +71,7 @@ def write_model_card(
         use=_intended_use(recipe, direction, task),
         data=_data_lines(recipe, summary, task),
         training=_training_lines(summary, task),
+        begun="from scratch" if recipe.from_model is None else f"from {_names((recipe.from_model,))[0]}",
         limits=_limits(recipe, task),
         recipe=without_local_paths(recipe).to_yaml().strip(),
     )
@@ -201,7 +202,7 @@ def _fill(
         language=list(codes) or None,
         library_name="transformers",
         pipeline_tag=tag,
-        tags=["vanilla_transformer", "attention-is-all-you-need"],
+        tags=["vanilla_transformer", *([] if _is_recurrent(directory) else ["attention-is-all-you-need"])],
         datasets=list(datasets) or None,
         metrics=sorted({result.metric_type for result in results}) or None,
         model_name=title if results else None,
@@ -211,6 +212,7 @@ def _fill(
         card_data,
         template_path=str(TEMPLATE),
         title=title,
+        kind=_kind(directory),
         tag=tag,
         command=_COMMANDS.get(tag, ""),
         verb=verb,
@@ -221,7 +223,7 @@ def _fill(
         model=_model_lines(directory),
         curves="learning_curves.png" if (directory / "learning_curves.png").is_file() else "",
         limits=[*limits, *_general_limits(bool(results), tag)],
-        **{"training": [], **sections},
+        **{"training": [], "begun": "", **sections},
     )
     return f"{str(card).rstrip()}\n"
 
@@ -301,16 +303,34 @@ def _decoding(directory: Path) -> str:
     )
 
 
+def _config(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text(encoding="utf-8"))
+
+
+def _is_recurrent(directory: Path) -> bool:
+    return _config(directory).get("model_type") == "recurrent_encoder_decoder"
+
+
+def _kind(directory: Path) -> str:
+    """What the model is, as the first words of the card."""
+    if not _is_recurrent(directory):
+        return 'A Transformer of "Attention Is All You Need" (Vaswani et al., 2017)'
+    config = _config(directory)
+    attention = "without attention" if config["attention"] == "none" else f"with the attention {config['attention']}"
+    return f"A recurrent encoder-decoder of {config['cell'].upper()}s {attention}, as before the Transformer"
+
+
 def _pipeline(directory: Path) -> tuple[str, str]:
     """The pipeline that the model of a directory works in, and what it is called in the card."""
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config = _config(directory)
     name = "".join((config.get("architectures") or [""])[:1])
     return next((found for end, found in _PIPELINES.items() if name.endswith(end)), _TRANSLATION)
 
 
 def _model_lines(directory: Path) -> list[str]:
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    layers = "+".join(str(config[name]) for name in ("encoder_layers", "decoder_layers") if name in config)
+    config = _config(directory)
+    stacks = ("num_layers", "num_layers") if _is_recurrent(directory) else ("encoder_layers", "decoder_layers")
+    layers = "+".join(str(config[name]) for name in stacks if name in config)
     sizes = [
         f"{layers} layers with d_model {config['d_model']}" if layers else "",
         f"{config['num_heads']} heads" if "num_heads" in config else "",

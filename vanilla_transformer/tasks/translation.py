@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.analysis.cost import recurrent_training_flops, training_flops
+from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
 from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
@@ -115,8 +115,6 @@ class Translation:
         self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig, *lengths: np.ndarray
     ) -> float:
         """Operations of one training pass over pairs of these lengths, as Table 2 counts them."""
-        if isinstance(config, RecurrentEncoderDecoderConfig):
-            return recurrent_training_flops(config, *lengths)
         return training_flops(config, *lengths)
 
     def numbers_kept(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> int:

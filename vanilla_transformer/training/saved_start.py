@@ -84,7 +84,7 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
 
 def _config(path: str) -> VanillaTransformerBaseConfig:
     try:
-        return load_family_config(path)
+        config = load_family_config(path)
     except ValueError as error:
         if "of the type marian" in str(error):
             raise RecipeError(
@@ -92,6 +92,9 @@ def _config(path: str) -> VanillaTransformerBaseConfig:
                 "from."
             ) from error
         raise
+    if not isinstance(config, VanillaTransformerBaseConfig):
+        raise RecipeError(f"{path} is a recurrent model: `--from` starts from a Transformer alone.")
+    return config
 
 
 def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:

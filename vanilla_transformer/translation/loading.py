@@ -127,7 +127,7 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         )
     loader = model_class(config) if one_stack else AutoModelForSeq2SeqLM
     with _not_found(path, "config.json"):
-        if isinstance(config, VanillaTransformerBaseConfig):
+        if ours:
             check_weights(path, config)
         with without_progress_bars() if Path(path).is_dir() else nullcontext():
             model, report = loader.from_pretrained(
@@ -146,7 +146,7 @@ def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]])
             raise UnusableModelError(f"{path} is no usable model: its {name} holds NaN or infinity.")
 
 
-def check_weights(path: str | Path, config: VanillaTransformerBaseConfig, *, numbers: bool = False) -> None:
+def check_weights(path: str | Path, config: PreTrainedConfig, *, numbers: bool = False) -> None:
     """Compares the names and shapes of the weights in a directory with what its configuration asks for.
 
     Files are mapped, and only their headers are read, unless `numbers` asks for NaN and infinity to be looked for.
@@ -236,8 +236,10 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransfo
     return config
 
 
-def load_family_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerBaseConfig:
-    """Loads the configuration of a model of any family from a directory or the Hub.
+def load_family_config(
+    path: str | Path, *, its_weights: bool = True
+) -> VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig:
+    """Loads the configuration of a model of any family, recurrent ones too, from a directory or the Hub.
 
     Args:
         its_weights: Whether weights that lie beside it have to be those that it asks for.
@@ -249,7 +251,7 @@ def load_family_config(path: str | Path, *, its_weights: bool = True) -> Vanilla
     """
     with _not_found(path, "config.json", blame="config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    if not isinstance(config, VanillaTransformerBaseConfig):
+    if not isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights:
         with _not_found(path, "config.json"):
