@@ -312,3 +312,40 @@ def test_tasks_know_all_models(run, tmp_path):
 def test_what_several_models_cannot_do_is_said_in_a_sentence(run, words, message):
     code, out, err = run(*words)
     assert code in (1, 2) and message in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("options", [["--num-beams", 6], ["--sample", "--candidates", 6]])
+def test_minimum_bayes_risk_chooses_among_beam_and_samples(run, directories, options):
+    from vanilla_transformer.evaluation.minimum_bayes_risk import MinimumBayesRisk
+    from vanilla_transformer.translation import Sampling, load_model
+
+    model, tokenizer = load_model("one")
+    beam = {"num_beams": 6, "scores": True} if "--sample" not in options else {"sampling": Sampling()}
+    lines = (directories / "in").read_text().splitlines()
+    found = list(translate_lines(model, tokenizer, lines, num_return_sequences=6, **beam))
+    expected = []
+    for translation, scores in zip(found, MinimumBayesRisk("bleu").scores(lines, found), strict=True):
+        best = sorted(zip(translation.hypotheses, scores, strict=True), key=lambda pair: -pair[1])
+        expected.append([one.text for one, _ in best[:2]])
+    assert any(texts[0] != translation.text for texts, translation in zip(expected, found, strict=True))
+    options = [*options, "--rescore", "mbr", "--utility", "bleu", *FLOAT32]
+    code, out, err = run("translate", "one", "in", *options)
+    assert (code, out.splitlines()) == (0, [texts[0] for texts in expected]), err
+    code, out, err = run("translate", "one", "in", *options, "--nbest", 2)
+    assert [line.split(" ||| ")[1] for line in out.splitlines()] == [text for texts in expected for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--candidates", 4], "--candidates is for --rescore"),
+        (["--utility", "bleu"], "--utility is for --rescore"),
+        (["--rescore", "mbr", "--candidates", 1], "it needs 2 or more"),
+        (["--rescore", "mbr", "--candidates", 8, "--num-beams", 4], "--candidates 8 needs --num-beams 8"),
+        (["--rescore", "mbr", "--candidates", 4, "--nbest", 5], "--nbest 5 needs --candidates 5"),
+        (["--rescore", "mbr", "--alignment", "words"], "--rescore cannot be combined with --alignment"),
+    ],
+)
+def test_candidates_that_cannot_be_are_refused(run, words, message):
+    code, _, err = run("translate", "one", "in", *words)
+    assert code == 2 and message in err and err.count("\n") == 1

@@ -22,6 +22,7 @@ from vanilla_transformer.cli.arguments import (
     at_least_one,
 )
 from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
+from vanilla_transformer.cli.rescoring import RescoringOptions
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
@@ -318,14 +319,19 @@ class Translate:
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
     drawn: SamplingOptions = SamplingOptions()
+    rescoring: RescoringOptions = RescoringOptions()
     numbered: TaskOptions = TaskOptions()
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
-        if self.drawn.sampling(self.decoding) is not None and self.nbest is not None:
+        rescored = self.rescoring.rescore is not None
+        if self.drawn.sampling(self.decoding) is not None and self.nbest is not None and not rescored:
             raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
+        self.rescoring.check(self.decoding.num_beams, self.nbest, self.drawn.sample)
+        if self._aligns and rescored:
+            raise UsageError("--rescore cannot be combined with --alignment or --keep-markup.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
                 "translate needs no launcher such as torchrun: on several devices or machines give "
@@ -530,6 +536,8 @@ class Translate:
 
         model, tokenizer = self._load()
         translator = translator_of(model, tokenizer, **self._arguments(model))
+        if self.rescoring.rescore is not None:
+            return self.rescoring.translator(translator, self.nbest or 1)
         if not self._aligns:
             return translator
         from vanilla_transformer.inspection.aligning_translator import AligningTranslator
@@ -559,6 +567,7 @@ class Translate:
             options |= {"alignment_heads": str(cast(Any, translator).heads)}
         if (sampling := self.drawn.sampling(self.decoding)) is not None:
             options |= {"sample": True, **asdict(sampling)}
+        options |= self.rescoring.settings()
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,
@@ -569,8 +578,13 @@ class Translate:
     def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
         """What the translation is told; for the rest the model's own settings hold."""
         arguments = self.decoding.arguments()
-        if (sampling := self.drawn.sampling(self.decoding)) is not None:
+        sampling = self.drawn.sampling(self.decoding)
+        if self.rescoring.rescore is not None:
+            arguments |= self.rescoring.arguments(self.decoding.num_beams, self.drawn.sample)
+        if sampling is not None:
             return arguments | {"sampling": sampling}
+        if self.rescoring.rescore is not None:
+            return arguments
         if self.nbest is None:
             return arguments
         own: Any = getattr(model, "generation_config", model)

@@ -1,0 +1,51 @@
+"""Several translations of each line, in another order than the search gave them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from vanilla_transformer.translation.lines import Translation, Translator
+
+
+class Rescorer(Protocol):
+    """What scores translations."""
+
+    def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> Sequence[Sequence[float]]:
+        """For each line the scores of its translations; the highest is the best."""
+
+
+@dataclass(frozen=True)
+class RescoringTranslator:
+    """Translates lines, and keeps those translations of each that a rescorer holds for the best.
+
+    Attributes:
+        candidates: Translates each line several times.
+        rescorer: Scores what comes of it.
+        kept: Translations of each line that are returned.
+    """
+
+    candidates: Translator
+    rescorer: Rescorer
+    kept: int = 1
+
+    @property
+    def model(self) -> Any:
+        """The model that translates."""
+        return self.candidates.model
+
+    @property
+    def chunk_lines(self) -> int:
+        """Lines that are best translated together."""
+        return self.candidates.chunk_lines
+
+    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """As of any `Translator`, with the rescorer's scores; of equal ones the first found comes first."""
+        found = self.candidates.translate(lines, progress)
+        return [
+            replace(translation, hypotheses=self._best(translation, scores))
+            for translation, scores in zip(found, self.rescorer.scores(lines, found), strict=True)
+        ]
+
+    def _best(self, translation: Translation, scores: Sequence[float]) -> Any:
+        scored = [replace(one, score=score) for one, score in zip(translation.hypotheses, scores, strict=True)]
+        return tuple(sorted(scored, key=lambda one: -one.score)[: self.kept])  # type: ignore[operator]
