@@ -19,12 +19,15 @@ from browser import open_browser, serve
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.export import to_web, web_page
 from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.model.tokenization_vanilla_transformer import ALGORITHMS
 from vanilla_transformer.translation import load_model, translate_lines
 from vanilla_transformer.translation.lines import one_line
 from vanilla_transformer.translation.onnx_decode import Decoder
@@ -309,6 +312,16 @@ def test_options_that_do_not_apply_are_refused(spelled_backwards, tmp_path, caps
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [VanillaTransformerDecoderForCausalLM, VanillaTransformerEncoderForMaskedLM])
+def test_models_of_one_stack_are_refused(tmp_path, capsys, kind: type):
+    layers = "decoder_layers" if kind is VanillaTransformerDecoderForCausalLM else "encoder_layers"
+    config = kind.config_class(vocab_size=20, d_model=16, d_ff=32, num_heads=2, **{layers: 1})
+    kind(config).save_pretrained(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "web"), "--to", "web"]) == 1
+    assert f"is a model of the type {config.model_type}, not vanilla_transformer" in capsys.readouterr().err
+    assert not (tmp_path / "web").exists()
+
+
 def test_a_folder_that_exists_is_refused(spelled_backwards, tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "web"]) == 2
@@ -363,7 +376,7 @@ def test_node_translates_as_the_model_does(web_export, spelled_backwards, words,
     assert text.split("\n") == [*greedy(model, tokenizer, lines), ""]
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram", "character", "presplit"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_tokenizer_of_the_package_splits_and_joins_as_in_python(npm_packages, tmp_path, algorithm: str):
     texts = [
         "the cat's 12 mats, and naïve Ærø",

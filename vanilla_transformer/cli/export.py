@@ -19,6 +19,15 @@ _PACKAGES: dict[str, list[str]] = {
 }
 
 
+def check_packages(target: str) -> None:
+    """Raises UsageError where a package is missing that an export needs."""
+    for package in _PACKAGES[target]:
+        if find_spec(package) is None:
+            raise UsageError(
+                f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
+            )
+
+
 @dataclass(frozen=True)
 class Export:
     """Export a model to CTranslate2, ONNX Runtime, transformers' MarianMTModel or a web page, with its tokenizer.
@@ -46,11 +55,7 @@ class Export:
             raise UsageError(f"--vendor is for --to web, not for {self.to}.")
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         refuse_full_directory(output)
-        for package in _PACKAGES[self.to]:
-            if find_spec(package) is None:
-                raise UsageError(
-                    f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
-                )
+        check_packages(self.to)
         write, quantizations = self._writer()
         quantization = self.quantization or "float32"
         if quantization not in quantizations:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalText, UsageError
+from vanilla_transformer.cli.export import check_packages
 from vanilla_transformer.cli.streams import warn
 
 
@@ -35,11 +37,39 @@ class Push:
 
     space: Flag = False
     """Also make a Space of the same name, where anybody can try the model in a browser, or renew it."""
+    web: Flag = False
+    """As --space, but a static one: the model runs in the browser, and no server computes."""
 
     def run(self) -> None:
         """Pushes the model and prints its URL, and then that of the Space."""
-        if self.space and self.revision is not None:
-            raise UsageError("--space shows what is on the branch main: it cannot be combined with --revision.")
+        if self.space and self.web:
+            raise UsageError("--space and --web make a Space of one name: choose one of them.")
+        if (self.space or self.web) and self.revision is not None:
+            option = "--space" if self.space else "--web"
+            raise UsageError(f"{option} shows what is on the branch main: it cannot be combined with --revision.")
+        if not self.web:
+            self._push()
+            return
+        with TemporaryDirectory(prefix="vanilla-transformer-web-", ignore_cleanup_errors=True) as directory:
+            # First, for what cannot be exported is not half pushed.
+            page = self._export(Path(directory) / "page")
+            name = self._push()
+            from vanilla_transformer.export.to_web import push_web
+
+            print(push_web(page, self.model, name, private=self.private, message=self.message))
+
+    def _export(self, page: Path) -> Path:
+        check_packages("web")
+        from vanilla_transformer.export.to_web import SPACE_HOSTS, export_web
+        from vanilla_transformer.translation import load_config, load_model
+
+        load_config(self.model)
+        for remark in export_web(*load_model(self.model, device="cpu"), page, hosts=SPACE_HOSTS):
+            warn(remark)
+        return page
+
+    def _push(self) -> str:
+        """Pushes the model, and the Space that reads it; returns its name on the Hub."""
         from vanilla_transformer.hub import push_model
 
         address = push_model(
@@ -53,13 +83,14 @@ class Push:
             report=warn,
         )
         print(address)
+        name = "/".join(address.split("/")[-2:])
         if self.space:
             from vanilla_transformer.demo.space import push_demo
 
-            name = "/".join(address.split("/")[-2:])
             print(push_demo(self.model, name, private=self.private, message=self.message))
             if self.private:
                 warn(
                     f"the Space reads a private model: add a token that may read {name} to the Space's secrets as "
                     "HF_TOKEN."
                 )
+        return name

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from huggingface_hub import RepoCard
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
@@ -15,9 +16,13 @@ from vanilla_transformer.export.onnx_quantization import quantize_graph
 from vanilla_transformer.export.to_onnx import CACHE_PARTS, Encode, cache_tensors, export_graph, traceable
 from vanilla_transformer.export.vocabulary import save_tokenizer
 from vanilla_transformer.export.web_page import TRANSFORMERS_JS, check_programs, write_json, write_page
+from vanilla_transformer.hub import push_space
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.reporting.model_card import CARD
 from vanilla_transformer.translation.onnx_decode import MAX_SOURCE_LENGTH, refuse_settings
 
+# Where a Space may keep its large files.
+SPACE_HOSTS = ("https://*.hf.co", "https://*.huggingface.co")
 _ROUNDED = "_quantized"
 # Only a dimension of this name is known to transformers.js; in a cache that begins, all others are 0.
 _BATCH, _SOURCE, _PAST, _READ = "batch_size", "source", "past", "read"
@@ -117,6 +122,24 @@ def export_web(
         f"The tokenizer is a {type(tokenizer).__name__}: that transformers.js splits as it does is known of this "
         "package's own alone, so compare some translations."
     ]
+
+
+def push_web(folder: Path, model: Path, name: str, *, private: bool = False, message: str | None = None) -> str:
+    """Makes an exported folder a static Space of the model's name, or replaces the one made before; returns its URL.
+
+    Args:
+        folder: What `export_web` has written.
+        model: The model, as it was pushed.
+        name: Its name on the Hub, ORG/NAME.
+
+    Raises:
+        PushError: There is another Space of that name, or the Hub refuses it.
+    """
+    card: Any = RepoCard.load(folder / CARD)
+    card.data.title, card.data.models = name.rpartition("/")[2], [name]
+    card.data.license = RepoCard.load(model / CARD, ignore_metadata_errors=True).data.get("license")
+    card.save(folder / CARD)
+    return push_space(folder, name, private=private, message=message)
 
 
 def _export_graphs(model: Any, output: Path) -> None:
