@@ -52,7 +52,7 @@ class Bigrams:
     name = "bigrams"
     form, columns, settings, special_tokens = TEXTS, ("text",), (), SpecialTokens()
     auto_class, pipeline, metrics = "AutoModelForCausalLM", "text-generation", ()
-    size_presets, least_warmup, item, use = SIZE_PRESETS, 10, "tokens", "Text"
+    size_presets, least_warmup, item, use, loss = SIZE_PRESETS, 10, "tokens", "Text", "nats"
 
     def of_recipe(self, recipe):
         return self

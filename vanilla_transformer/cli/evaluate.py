@@ -60,8 +60,9 @@ class Evaluate:
     """Other models of the same vocabulary, which translate together with the first one."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
-    bracketing; of a classifier accuracy, macro_f1; of a tagger token_accuracy, seqeval (default: the metrics of the
-    model's recipe, otherwise of its task)."""
+    bracketing; of a classifier accuracy, macro_f1 (of several labels micro_f1, macro_f1, subset_accuracy, of numbers
+    pearson, spearman, mean_squared_error); of a tagger token_accuracy, seqeval; of a language model perplexity,
+    bits_per_character, bits_per_byte (default: the metrics of the model's recipe, otherwise of its task)."""
     source_column: OptionalText = None
     """Source column, or language of a `translation` column (default: as given in --data, or the first)."""
     target_column: OptionalText = None

@@ -13,6 +13,7 @@ class Column:
         aliases: Names that it is known by in tables where that setting is left out, the likeliest first.
         optional: Whether a table may be without it; its texts are empty then.
         numbers: Whether numbers, and classes of `datasets`, stand for their text.
+        several: Whether a text of it holds several, with commas between them, or none; lists stand for it, too.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Column:
     aliases: tuple[str, ...] = ()
     optional: bool = False
     numbers: bool = False
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class TextForm:
 
 # Between the words of a sentence, and between their tags: it stands in neither.
 BETWEEN_WORDS = "\t"
+BETWEEN_LABELS = ","
 _TEXT = Column("text", "text_column", ("text", "sentence", "sentence1", "premise", "question1"))
 _TEXT_PAIR = Column("text_pair", "text_pair_column", ("text_pair", "sentence2", "hypothesis", "question2"), True)
 PAIRS = TextForm(
@@ -71,6 +74,9 @@ LABELLED_TEXTS = TextForm(
     (_TEXT, _TEXT_PAIR, Column("label", "label_column", ("label", "labels"), numbers=True)),
     "texts",
     "without a text or a label",
+)
+MULTI_LABELLED_TEXTS = replace(
+    LABELLED_TEXTS, columns=(*LABELLED_TEXTS.columns[:2], replace(LABELLED_TEXTS.columns[2], several=True))
 )
 TAGGED_SENTENCES = TextForm(
     (Column("words", "text_column"), Column("tags", "label_column")), "sentences", "that are empty", tagged=True

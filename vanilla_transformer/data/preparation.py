@@ -477,7 +477,7 @@ def write_token_file(
     text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
     longest = _longest_text(tokenizer, max_length)
     packed = _PackedBlocks(max_length) if task.form.packed else None
-    required = [number for number, column in enumerate(task.form.columns) if not column.optional]
+    required = [number for number, column in enumerate(task.form.columns) if not (column.optional or column.several)]
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
 
         def write(rows: Sequence[tuple[Sequence[int], ...]]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from vanilla_transformer.data.columns import BETWEEN_WORDS, PAIRS, TextForm
+from vanilla_transformer.data.columns import BETWEEN_LABELS, BETWEEN_WORDS, PAIRS, Column, TextForm
 from vanilla_transformer.data.lines import CorpusError, decoded_lines, read_lines
 from vanilla_transformer.data.trees import read_trees
 
@@ -343,19 +343,34 @@ def _json_rows(
         yield (
             number,
             tuple(
-                "" if name is None else _json_text(holder, name, where, column.numbers)
+                "" if name is None else _json_text(holder, name, where, column)
                 for name, column in zip(columns.names, form.columns, strict=True)
             ),
         )
 
 
-def _json_text(holder: dict[str, Any], name: str, where: str, numbers: bool) -> str:
+def joined_labels(labels: Sequence[Any], where: str) -> str:
+    """A list of labels as one text, with commas between them.
+
+    Raises:
+        CorpusError: One of them is no name for a label.
+    """
+    texts = [json.dumps(label) if isinstance(label, int | float) else label for label in labels]
+    for text in texts:
+        if not isinstance(text, str) or not text.strip() or BETWEEN_LABELS in text:
+            raise CorpusError(f"{where}: {text!r} in a list of labels is empty, has a comma or is no text")
+    return BETWEEN_LABELS.join(texts)
+
+
+def _json_text(holder: dict[str, Any], name: str, where: str, column: Column) -> str:
     if name not in holder:
         raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, holder))}")
     text = holder[name]
     if text is None:
         return ""
-    if numbers and isinstance(text, int | float):
+    if column.several and isinstance(text, list):
+        return joined_labels(text, where)
+    if column.numbers and isinstance(text, int | float):
         return json.dumps(text)
     if not isinstance(text, str):
         raise CorpusError(f"{where}: column {name!r} holds {json.dumps(text)[:40]}, which is not text")

@@ -71,12 +71,14 @@ def classification_loss(
     Args:
         logits: (rows, labels).
         labels: Classes in any shape, -100 where they do not count; or (rows, labels), 0 and 1 for several labels each,
-            or numbers for regression.
+            or numbers for regression. Without any the loss is zero, for a process that has no row in a step.
         problem_type: `regression`, `single_label_classification` or `multi_label_classification`.
         num_items_in_batch: What the sum is divided by; the labels of this batch if None.
         label_smoothing: ε_ls over the classes of `single_label_classification`.
     """
     labels = labels.to(logits.device)
+    if not labels.numel():
+        return 0 * logits.sum()
     if problem_type == "single_label_classification":
         return label_smoothed_loss(
             logits.view(-1, logits.shape[-1])[None], labels.view(1, -1), None, num_items_in_batch, label_smoothing

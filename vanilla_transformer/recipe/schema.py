@@ -75,6 +75,9 @@ class Recipe:
     """Column of the label or, in CoNLL files, of the tags."""
     labels: tuple[str, ...] | None = None
     """Labels in the order of their ids; by default those of `train`, sorted."""
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
+    """What the label of a text is, in the library's words: one label (the default), several with commas between them
+    (or none), or a number."""
     part_pairs: int = 40_000_000
     """Most pairs planned together where a prepared corpus comes in several shards: bounds the memory of planning."""
     max_length: int = 256

@@ -8,14 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
-def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path) -> None:
-    """Plots training loss, loss on `dev` and learning rate over the steps from the records of a metrics.jsonl."""
+def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path, unit: str) -> None:
+    """Plots training loss, loss on `dev` and learning rate over the steps from the records of a metrics.jsonl.
+
+    `unit` is what the losses are counted in, such as nats per target token.
+    """
     figure = Figure(figsize=(8, 6), layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     _plot(losses, records, "loss", "train, with dropout and label smoothing")
     _plot(losses, records, "dev_loss", "dev, without either")
     _plot(rates, records, "learning_rate", "Eq. 3")
-    losses.set_ylabel("loss, nats per target token")
+    losses.set_ylabel(f"loss, {unit}")
     rates.set_ylabel("learning rate")
     rates.set_xlabel("step")
     figure.savefig(file, dpi=120)

@@ -389,7 +389,7 @@ def _training_lines(summary: Summary, task: "Task") -> list[str]:
     ]
     if summary.best_dev_loss is not None:
         lines.append(
-            f"Loss on dev: {summary.last_dev_loss:.4f} nats per {task.item.removesuffix('s')} at the end, "
+            f"Loss on dev: {summary.last_dev_loss:.4f} {task.loss} per {task.item.removesuffix('s')} at the end, "
             f"{summary.best_dev_loss:.4f} at best (step {summary.best_dev_step:,}), before averaging."
         )
     return lines

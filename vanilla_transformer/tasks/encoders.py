@@ -47,9 +47,10 @@ class EncoderTask(ABC):
     """
 
     name: str
-    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers", "documents")
+    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers", "documents", "problem_type")
     kind = "an encoder"
     evaluation_settings: tuple[str, ...] = ()
+    loss = "nats"
     config_class: type[Any] = VanillaTransformerEncoderConfig
     form: TextForm
     settings: tuple[Any, ...] = ()
@@ -261,10 +262,10 @@ class EncoderPredictor(ABC):
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """A prediction for each row, in order; `progress` is told the rows of each batch."""
 
-    def probabilities(
+    def answers(
         self, rows: Sequence[Sequence[int]], progress: Callable[[int], object]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """The place of each row of ids, the longest first, and what the softmax of its logits is."""
+        """The place of each row of ids, the longest first, and what its logits say."""
         order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
         with evaluating(self.model), torch.inference_mode():
             while order:
@@ -273,8 +274,12 @@ class EncoderPredictor(ABC):
                 ids, mask = pad([rows[place] for place in batch], self.model.config.pad_token_id)
                 device = self.model.device
                 logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
-                yield from zip(batch, logits.float().softmax(-1).cpu().numpy(), strict=True)
+                yield from zip(batch, self.activated(logits.float()).cpu().numpy(), strict=True)
                 progress(len(batch))
+
+    def activated(self, logits: torch.Tensor) -> torch.Tensor:
+        """What logits say: probabilities of labels one of which is right."""
+        return logits.softmax(-1)
 
     def cut(self, ids: Sequence[int]) -> list[int]:
         """No more of a row than the model can read, still with what ends it."""

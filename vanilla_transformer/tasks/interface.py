@@ -112,6 +112,7 @@ class Task(Architecture, Protocol):
         pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
         metrics: What `dev` and `test` are scored by where a recipe does not say.
         item: What an item of the loss is, in the plural.
+        loss: What the loss of an item is counted in, such as nats.
         use: What its models are for, as a card begins to say it.
 
     Two rules keep a resumed run bit-exact, and a run of several processes the same as one: how many items of the loss
@@ -124,6 +125,7 @@ class Task(Architecture, Protocol):
     auto_class: str
     pipeline: str
     item: str
+    loss: str
     use: str
 
     def of_recipe(self, recipe: Recipe) -> "Task":

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vanilla_transformer.data.columns import BETWEEN_LABELS
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
@@ -28,7 +29,7 @@ def with_labels(
     """
     labels = recipe.labels
     if labels is None:
-        found = {label for stream in corpora["train"] for text in _texts(stream, column) for label in of_text(text)}
+        found = {label for stream in corpora["train"] for text in texts_of(stream, column) for label in of_text(text)}
         labels = tuple(sorted(found, key=lambda label: (int(label), label) if _is_number(label) else (0, label)))
         if not all(map(_is_number, found)):
             labels = tuple(sorted(found))
@@ -37,7 +38,7 @@ def with_labels(
         raise CorpusError(f"{where}: there is nothing to tell apart, as its only label is {''.join(labels)!r}")
     for name in ("dev", "test"):
         for stream in corpora[name]:
-            for row, text in enumerate(_texts(stream, column)):
+            for row, text in enumerate(texts_of(stream, column)):
                 for label in of_text(text):
                     if label not in labels:
                         raise CorpusError(
@@ -46,6 +47,11 @@ def with_labels(
                             f"{' ...' if len(labels) > 20 else ''}"
                         )
     return replace(recipe, labels=labels)
+
+
+def labels_in(text: str) -> list[str]:
+    """The labels of a text that may have several, each once."""
+    return list(dict.fromkeys(label.strip() for label in text.split(BETWEEN_LABELS) if label.strip()))
 
 
 def number_of(label: str, numbers: Mapping[str, int]) -> int:
@@ -66,7 +72,8 @@ def label_maps(recipe: Recipe) -> dict[str, dict]:
     return {"id2label": dict(enumerate(recipe.labels)), "label2id": {one: n for n, one in enumerate(recipe.labels)}}
 
 
-def _texts(stream: "TextStream", column: str) -> Iterable[str]:
+def texts_of(stream: "TextStream", column: str) -> Iterable[str]:
+    """The texts of a column."""
     for table in stream.tables():
         yield from table.column(column).to_pylist()
 

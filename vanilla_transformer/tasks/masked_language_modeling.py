@@ -121,7 +121,7 @@ class MaskedLanguageModeling(EncoderTask):
     name = "masked-language-modeling"
     form = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
-    foreign = (*ONE_STACK_FOREIGN, "decoder_layers", "labels", "documents")
+    foreign = (*ONE_STACK_FOREIGN, "decoder_layers", "labels", "documents", "problem_type")
     special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
     pipeline = "fill-mask"

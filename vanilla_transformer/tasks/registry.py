@@ -1,6 +1,7 @@
 """Tasks by their names."""
 
 from pathlib import Path
+from typing import Any
 
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.registration import FAMILIES
@@ -63,8 +64,13 @@ def task_of_model(path: str | Path) -> Task:
                 tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
                 if not tasks:
                     raise ValueError(f"{path} is a {model.__name__}, which no task is for.")
-                return tasks[0].of_recipe(Recipe(documents=getattr(config, "documents", "lines")))
+                return tasks[0].of_recipe(_kind(config))
     return _TASKS["translation"]
+
+
+def _kind(config: Any) -> Recipe:
+    """What the configuration of a model says of the kind of text or label that its task is for."""
+    return Recipe(documents=getattr(config, "documents", "lines"), problem_type=config.problem_type)
 
 
 def register_task(task: Task) -> None:

@@ -1,24 +1,27 @@
 """A label for each text, or for each two texts, by an encoder-only model."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import LABELLED_TEXTS, TextForm
-from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
+from vanilla_transformer.data.batching import Lengths, pad
+from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS, TextForm
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import Encoder, Ids, Rows, token_ids
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
-from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks.encoders import ONE_STACK_FOREIGN, EncoderPredictor, EncoderTask, Row
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
-from vanilla_transformer.tasks.labels import label_maps, number_of, with_labels
+from vanilla_transformer.tasks.labels import label_maps, labels_in, number_of, texts_of, with_labels
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.streams import TextStream
@@ -44,11 +47,13 @@ class _LabelEncoder:
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, list[list[int]]]:
+        pairs = one_or_two(texts["text"], texts["text_pair"])
+        return {"text": token_ids(pairs, tokenizer), "label": self.labels_of(texts["label"])}
+
+    def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """What the labels of texts are as ids."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        return {
-            "text": token_ids(one_or_two(texts["text"], texts["text_pair"]), tokenizer),
-            "label": [[number_of(label.strip(), numbers)] for label in texts["label"]],
-        }
+        return [[number_of(label.strip(), numbers)] for label in texts]
 
 
 def one_or_two(texts: Sequence[str], pairs: Sequence[str]) -> list[Any]:
@@ -56,8 +61,17 @@ def one_or_two(texts: Sequence[str], pairs: Sequence[str]) -> list[Any]:
     return [(text, pair) if pair else text for text, pair in zip(texts, pairs, strict=True)]
 
 
+_LIKELIER_THAN_NOT = 0.5
+
+
 class TextClassifier(EncoderPredictor):
-    """Gives each text its likeliest label, with the probability of each."""
+    """Gives each text its likeliest label, with the probability of each.
+
+    Attributes:
+        nothing: What it says of an empty text.
+    """
+
+    nothing: Mapping[str, Any] = MappingProxyType({"label": None})
 
     def read(self, line: str) -> Row:
         """The text of a line; there is no second."""
@@ -65,22 +79,59 @@ class TextClassifier(EncoderPredictor):
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """A label for each text that is not empty."""
-        predictions = [Prediction("", "", {"label": None})] * len(rows)
+        predictions = [Prediction("", "", dict(self.nothing))] * len(rows)
         full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
         texts = one_or_two([rows[place][0] for place in full], [rows[place][1] for place in full])
         ids = token_ids(texts, self.tokenizer)
         progress(len(rows) - len(full))
-        for place, shares in self.probabilities([self.cut(row) for row in ids], progress):
-            best = int(shares.argmax())
-            label, certain = self.labels[best], float(shares[best])
-            scores = {name: round(float(share), 6) for name, share in zip(self.labels, shares, strict=True)}
-            predictions[full[place]] = Prediction(
-                label,
-                f"{label}\t{certain:.4f}",
-                {"label": label, "score": scores[label], "scores": scores},
-                truncated=len(ids[place]) > self.longest,
-            )
+        for place, answer in self.answers([self.cut(row) for row in ids], progress):
+            truncated = len(ids[place]) > self.longest
+            predictions[full[place]] = replace(self.prediction(answer), truncated=truncated)
         return predictions
+
+    def prediction(self, answer: np.ndarray) -> Prediction:
+        """The likeliest label."""
+        label = self.labels[int(answer.argmax())]
+        scores = self.scores(answer)
+        values = {"label": label, "score": scores[label], "scores": scores}
+        return Prediction(label, f"{label}\t{answer.max():.4f}", values)
+
+    def scores(self, answer: np.ndarray) -> dict[str, float]:
+        """The probability of each label."""
+        return {name: round(float(share), 6) for name, share in zip(self.labels, answer, strict=True)}
+
+
+class MultiLabelClassifier(TextClassifier):
+    """Gives each text all labels that are likelier than not, with the probability of each."""
+
+    nothing = MappingProxyType({"labels": []})
+
+    def activated(self, logits: torch.Tensor) -> torch.Tensor:
+        """The probability of each label by itself."""
+        return logits.sigmoid()
+
+    def prediction(self, answer: np.ndarray) -> Prediction:
+        """Several labels, one, or none."""
+        scores = self.scores(answer)
+        found = [name for name, share in zip(self.labels, answer, strict=True) if share > _LIKELIER_THAN_NOT]
+        labels = BETWEEN_LABELS.join(found)
+        certain = BETWEEN_LABELS.join(f"{scores[name]:.4f}" for name in found)
+        return Prediction(labels, f"{labels}\t{certain}", {"labels": found, "scores": scores})
+
+
+class TextRegressor(TextClassifier):
+    """Gives each text a number."""
+
+    nothing = MappingProxyType({"score": None})
+
+    def activated(self, logits: torch.Tensor) -> torch.Tensor:
+        """The numbers as they are."""
+        return logits
+
+    def prediction(self, answer: np.ndarray) -> Prediction:
+        """The number."""
+        number = float(answer[0])
+        return Prediction(repr(number), f"{number:.6g}", {"score": number})
 
 
 class TextClassification(EncoderTask):
@@ -92,6 +143,7 @@ class TextClassification(EncoderTask):
     auto_class = "AutoModelForSequenceClassification"
     pipeline = "text-classification"
     model_class = VanillaTransformerEncoderForSequenceClassification
+    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers", "documents")
     metrics: tuple[str, ...] = ("accuracy", "macro_f1")
     item = "texts"
     use = "Classifying texts"
@@ -102,6 +154,11 @@ class TextClassification(EncoderTask):
         SizePreset(1_000_000, 16_000, "small", "small", 0.1, 8_192, 10),
         SizePreset(float("inf"), 32_000, "base", "small", 0.1, 25_000, 5),
     )
+
+    def of_recipe(self, recipe: Recipe) -> "TextClassification":
+        """For one label a text, for several, or for a number."""
+        kinds = {"multi_label_classification": MultiLabelClassification, "regression": TextRegression}
+        return kinds[recipe.problem_type]() if recipe.problem_type in kinds else self
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe with the labels of `train`."""
@@ -126,14 +183,21 @@ class TextClassification(EncoderTask):
         return lengths[0]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads texts to `input_ids` and `attention_mask`; `labels` are (rows,)."""
+        """Pads texts to `input_ids` and `attention_mask`; `labels` are those of `targets`."""
         if not rows["text"]:
             nothing = torch.full((1, 1), config.pad_token_id)
-            labels = torch.full((1,), LABEL_PADDING)
-            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": labels}
+            none = torch.zeros(0, dtype=torch.int64)
+            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": none}
         input_ids, attention_mask = pad(rows["text"], config.pad_token_id)
-        labels = torch.from_numpy(np.concatenate(rows["label"]).astype(np.int64))
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "labels": self.targets(rows["label"], config),
+        }
+
+    def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
+        """The label of each text, (rows,)."""
+        return torch.from_numpy(np.concatenate(labels).astype(np.int64))
 
     def reference(self, row: Mapping[str, str]) -> str:
         """The label."""
@@ -144,3 +208,156 @@ class TextClassification(EncoderTask):
     ) -> "TextClassifier":
         """Gives each text its likeliest label."""
         return TextClassifier(model, tokenizer, batch_tokens)
+
+
+@dataclass(frozen=True)
+class _LabelSetEncoder(_LabelEncoder):
+    """The same for several labels: their numbers from 1, or 0 where a text has none."""
+
+    form: TextForm = MULTI_LABELLED_TEXTS
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        return ("several", self.labels)
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        return max(len(tokenizer), len(self.labels) + 1)
+
+    def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
+        numbers = {label: number for number, label in enumerate(self.labels, start=1)}
+        return [[number_of(label, numbers) for label in labels_in(text)] or [0] for text in texts]
+
+
+class MultiLabelClassification(TextClassification):
+    """Each text is an item of the loss: the sum over all labels of what it costs to say which it has."""
+
+    form = MULTI_LABELLED_TEXTS
+    metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuses also smoothing, for each label is a question of its own."""
+        super().check(recipe)
+        _refuse_smoothing(recipe)
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """The recipe with the labels of `train`."""
+        return with_labels(recipe, corpora, "label", labels_in)
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """With the numbers of the labels."""
+        return _LabelSetEncoder(self.name, recipe.labels or ())
+
+    def known_metrics(self) -> "Mapping[str, Metric]":
+        """Those of sets of labels."""
+        from vanilla_transformer.evaluation.labels import LABEL_SET_METRICS
+
+        return LABEL_SET_METRICS
+
+    def head(self, recipe: Recipe) -> dict[str, Any]:
+        """The labels, each of which may be right."""
+        return {**label_maps(recipe), "problem_type": "multi_label_classification"}
+
+    def items(self, *lengths: Lengths) -> Lengths:
+        """Each text is one."""
+        return np.ones_like(lengths[0])
+
+    def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
+        """Ones at the labels of each text, (rows, labels)."""
+        ones = torch.zeros(len(labels), (config.num_labels or 0) + 1)
+        for row, numbers in zip(ones, labels, strict=True):
+            row[torch.from_numpy(numbers.astype(np.int64))] = 1
+        return ones[:, 1:]
+
+    def reference(self, row: Mapping[str, str]) -> str:
+        """The labels."""
+        return BETWEEN_LABELS.join(labels_in(row["label"]))
+
+    def predictor(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> MultiLabelClassifier:
+        """Gives each text all labels that are likelier than not."""
+        return MultiLabelClassifier(model, tokenizer, batch_tokens)
+
+
+class _NumberEncoder(_LabelEncoder):
+    """The same for a number: the bits that it has as a float32."""
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        return ("number",)
+
+    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        return 1 << 32
+
+    def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[int(np.float32(number_in(text)).view(np.uint32))] for text in texts]
+
+
+def number_in(text: str) -> float:
+    """The number that a text says.
+
+    Raises:
+        CorpusError: It says none that a float32 can hold.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not abs(number) <= np.finfo(np.float32).max:
+        raise CorpusError(f"{text.strip()!r} is no number to learn")
+    return number
+
+
+class TextRegression(TextClassification):
+    """Each text is an item of the loss: the square of what its number is missed by."""
+
+    metrics: tuple[str, ...] = ("pearson", "mean_squared_error")
+    use = "Giving texts a number"
+    loss = "squared error"
+    foreign = (*TextClassification.foreign, "labels")
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuses also smoothing."""
+        super().check(recipe)
+        _refuse_smoothing(recipe)
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """The recipe as it is, once all that is to be learned is seen to be numbers."""
+        for streams in corpora.values():
+            for stream in streams:
+                for row, text in enumerate(texts_of(stream, "label")):
+                    if text.strip():
+                        try:
+                            number_in(text)
+                        except CorpusError as error:
+                            raise CorpusError(f"{stream.where(row)}: {error}") from error
+        return recipe
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """With numbers in the place of labels."""
+        return _NumberEncoder(self.name, ())
+
+    def known_metrics(self) -> "Mapping[str, Metric]":
+        """Those of numbers."""
+        from vanilla_transformer.evaluation.labels import NUMBER_METRICS
+
+        return NUMBER_METRICS
+
+    def head(self, recipe: Recipe) -> dict[str, Any]:
+        """One number."""
+        return {"num_labels": 1, "problem_type": "regression"}
+
+    def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
+        """The numbers, (rows,)."""
+        return torch.from_numpy(np.concatenate(labels).astype(np.uint32).view(np.float32))
+
+    def predictor(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
+    ) -> TextRegressor:
+        """Gives each text a number."""
+        return TextRegressor(model, tokenizer, batch_tokens)
+
+
+def _refuse_smoothing(recipe: Recipe) -> None:
+    if recipe.label_smoothing:
+        raise RecipeError(f"label_smoothing is for one label a text, not for {recipe.problem_type}: leave it out.")

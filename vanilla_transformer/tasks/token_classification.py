@@ -91,7 +91,7 @@ class Tagger(EncoderPredictor):
         words = [rows[place][0].split(BETWEEN_WORDS) for place in full]
         pieces = pieces_of_words(words, self.tokenizer)
         progress(len(rows) - len(full))
-        for place, shares in self.probabilities([self.cut(ids) for ids, _ in pieces], progress):
+        for place, shares in self.answers([self.cut(ids) for ids, _ in pieces], progress):
             begins = [begin for begin in pieces[place][1] if begin < len(shares) - 1]
             left_out = len(words[place]) - len(begins)
             best = shares[begins].argmax(-1)

@@ -45,6 +45,7 @@ class Translation:
     pipeline = "translation"
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
     item = "target tokens"
+    loss = "nats"
     use = "Text-to-text generation"
 
     def of_recipe(self, recipe: Recipe) -> "Translation":
@@ -57,8 +58,8 @@ class Translation:
 
         check_names(recipe.metrics or ())
 
-        if recipe.labels is not None:
-            raise RecipeError("A translation has no labels: leave them out.")
+        if recipe.labels is not None or recipe.problem_type is not None:
+            raise RecipeError("A translation has no labels: leave labels and problem_type out.")
         if recipe.documents != "lines":
             raise RecipeError("A translation is of pairs, which cannot be packed: leave documents out.")
 

@@ -52,10 +52,12 @@ def finalize(
         if text is not None and recipe.metrics
     }
     summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
-    plot_learning_curves(logger.read_metrics(), run.path / "learning_curves.png")
+    task = task_for(recipe)
+    unit = f"{task.loss} per {task.item.removesuffix('s')}"
+    plot_learning_curves(logger.read_metrics(), run.path / "learning_curves.png", unit)
     write_model_card(run.path, recipe, summary, inputs.languages)
     _print_examples(recipe, inputs, model)
-    logger.info(summary.describe(task_for(recipe).item))
+    logger.info(summary.describe(task.item))
     shutil.rmtree(run.prepared, ignore_errors=True)
     summary.write(run.summary)
 

@@ -347,9 +347,12 @@ class TrainingLoop:
             progress.best_dev_loss, progress.best_step, progress.evaluations_without_gain = loss, progress.step, 0
         else:
             progress.evaluations_without_gain += 1
-        perplexity = math.exp(min(loss, 700.0))
-        words = f"dev: loss {loss:.4f} · perplexity {perplexity:.2f}"
-        self._record({"dev_loss": loss, "dev_perplexity": perplexity}, words)
+        figures = {"dev_loss": loss}
+        words = f"dev: loss {loss:.4f}"
+        if self.task.loss == "nats":
+            figures["dev_perplexity"] = math.exp(min(loss, 700.0))
+            words += f" · perplexity {figures['dev_perplexity']:.2f}"
+        self._record(figures, words)
 
     @torch.no_grad()
     def _check_last_update(self, step: LocalStep) -> None:
