@@ -29,6 +29,7 @@ from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
+from vanilla_transformer.cli.synthetic import BackTranslate, Distil
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
@@ -46,6 +47,8 @@ COMMANDS = {
     "prepare": Prepare,
     "translate": Translate,
     "join": Join,
+    "back-translate": BackTranslate,
+    "distil": Distil,
     "predict": Predict,
     "evaluate": Evaluate,
     "info": Info,

@@ -185,7 +185,7 @@ class SamplingOptions:
     seed: OptionalInt = None
     """Another seed draws other translations (default: 1)."""
 
-    def sampling(self, decoding: Decoding) -> "Sampling | None":
+    def check(self, decoding: Decoding) -> "Sampling | None":
         """What translations are drawn by, None where they are searched for."""
         given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
         if not self.sample:
@@ -318,18 +318,18 @@ class Translate:
     progress: Flag = False
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
     decoding: Decoding = Decoding()
-    drawn: SamplingOptions = SamplingOptions()
+    sampling: SamplingOptions = SamplingOptions()
     rescoring: RescoringOptions = RescoringOptions()
     numbered: TaskOptions = TaskOptions()
 
-    def run(self) -> None:
-        """Translates from the input to the output, and warns of each line that was too long."""
+    def check(self) -> None:
+        """Refuses options that make no sense, or not together, before anything is read or written."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
         rescored = self.rescoring.rescore is not None
-        if self.drawn.sampling(self.decoding) is not None and self.nbest is not None and not rescored:
+        if self.sampling.check(self.decoding) is not None and self.nbest is not None and not rescored:
             raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
-        self.rescoring.check(self.decoding.num_beams, self.nbest, self.drawn.sample)
+        self.rescoring.check(self.decoding.num_beams, self.nbest, self.sampling.sample)
         if self._aligns and rescored:
             raise UsageError("--rescore cannot be combined with --alignment or --keep-markup.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -344,11 +344,16 @@ class Translate:
         self._refuse_options_of_single_models()
         if self._is_exported:
             self._refuse_options_of_models()
+        if self.numbered.tasks is None:
+            self._refuse_options_of_tasks()
+
+    def run(self) -> None:
+        """Translates from the input to the output, and warns of each line that was too long."""
+        self.check()
         if self.numbered.tasks is not None:
             self._run_tasks()
             return
-        self._refuse_options_of_tasks()
-        for model in self._models:
+        for model in self.models:
             check_paths(model, self._input, self._output)
         files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
@@ -359,19 +364,19 @@ class Translate:
             self._translate_stream()
 
     @property
-    def _models(self) -> tuple[str, ...]:
+    def models(self) -> tuple[str, ...]:
         """The models that translate together: the first, and the directories of models right after it."""
         return (self.model, *takewhile(lambda name: Path(name, "config.json").is_file(), self.inputs))
 
     @property
-    def _files(self) -> tuple[str, ...]:
+    def files(self) -> tuple[str, ...]:
         """What to read, none for standard input."""
-        return self.inputs[len(self._models) - 1 :]
+        return self.inputs[len(self.models) - 1 :]
 
     @property
     def _input(self) -> Path | None:
         """The one file to read, None for standard input."""
-        return Path(self._files[0]) if self._files else None
+        return Path(self.files[0]) if self.files else None
 
     @property
     def _output(self) -> Path | None:
@@ -389,8 +394,8 @@ class Translate:
 
     def _refuse_options_of_single_models(self) -> None:
         """What several models together do not have is refused."""
-        check_ensemble(self._models)
-        if len(self._models) == 1:
+        check_ensemble(self.models)
+        if len(self.models) == 1:
             return
         for option, given in (("alignment", self.alignment is not None), ("keep-markup", self.keep_markup)):
             if given:
@@ -403,14 +408,14 @@ class Translate:
             ("device", self.decoding.device is not None, "it runs on the CPU"),
             ("alignment", self.alignment is not None, "it does not tell its attention"),
             ("keep-markup", self.keep_markup, "it does not tell its attention"),
-            ("sample", self.drawn.sample, "it does not tell its probabilities"),
+            ("sample", self.sampling.sample, "it does not tell its probabilities"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
                 raise UsageError(f"--{option} is not for an exported model such as {self.model}: {why}.")
 
     def _refuse_options_of_tasks(self) -> None:
-        if len(self._files) > 1:
+        if len(self.files) > 1:
             raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
         given = {**vars(self.numbered), "source_column": self.source_column}
         for name, value in given.items():
@@ -423,12 +428,12 @@ class Translate:
         from vanilla_transformer.data.parts import cut
 
         assert self.numbered.tasks is not None
-        if not self._files or self.output is None:
+        if not self.files or self.output is None:
             raise UsageError("--tasks needs files to read and an --output directory.")
         if self.resume:
             raise UsageError("--resume is for one file: tasks always go on where they were.")
         self.numbered.check(self.output)
-        cut(self._files, self.numbered.tasks)  # Refuses what cannot be cut, once for all.
+        cut(self.files, self.numbered.tasks)  # Refuses what cannot be cut, once for all.
         if self.numbered.task_number is not None:
             self.task_runner()(self.numbered.task_number)
         elif self.numbered.engine is not None:
@@ -444,7 +449,7 @@ class Translate:
         tasks = self.numbered.tasks
         assert self.output is not None and tasks is not None
         translator = self._translator()
-        job = job_of(self._files, tasks, self.job_fingerprint(translator))
+        job = job_of(self.files, tasks, self.job_fingerprint(translator))
         folder = TaskFolder(self.output)
 
         def run(number: int) -> dict[str, Any]:
@@ -453,7 +458,7 @@ class Translate:
                 number,
                 job,
                 translator,
-                inputs=self._files,
+                inputs=self.files,
                 tasks=tasks,
                 column=self.source_column,
                 render=self._format,
@@ -484,7 +489,7 @@ class Translate:
         from vanilla_transformer.translation.tasks import job_of, unfinished
 
         folder = TaskFolder(output)
-        folder.check(job_of(self._files, tasks, {"model": models_fingerprint(self._models)}))
+        folder.check(job_of(self.files, tasks, {"model": models_fingerprint(self.models)}))
         self.numbered.run_on_engine(self, output, lambda: unfinished(folder, tasks))
 
     def _translate_stream(self) -> None:
@@ -519,7 +524,7 @@ class Translate:
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """The model, and its tokenizer where it does not have it itself."""
         if not self._is_exported:
-            return self.decoding.load(*self._models, mean=self.ensemble_mean)
+            return self.decoding.load(*self.models, mean=self.ensemble_mean)
         from vanilla_transformer.translation import load_exported
 
         return load_exported(self.model, threads=self.decoding.threads), None
@@ -558,14 +563,14 @@ class Translate:
         if self._is_exported:
             precision, model_fingerprint = model.engine, model.fingerprint
         else:
-            precision, model_fingerprint = self.decoding.taken(model), models_fingerprint(self._models, model)
+            precision, model_fingerprint = self.decoding.taken(model), models_fingerprint(self.models, model)
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
-        if len(self._models) > 1:
+        if len(self.models) > 1:
             options |= {"ensemble_mean": self.ensemble_mean}
         if self._aligns:
             options |= {"alignment": self.alignment, "keep_markup": self.keep_markup}
             options |= {"alignment_heads": str(cast(Any, translator).heads)}
-        if (sampling := self.drawn.sampling(self.decoding)) is not None:
+        if (sampling := self.sampling.check(self.decoding)) is not None:
             options |= {"sample": True, **asdict(sampling)}
         options |= self.rescoring.settings()
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
@@ -578,9 +583,9 @@ class Translate:
     def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
         """What the translation is told; for the rest the model's own settings hold."""
         arguments = self.decoding.arguments()
-        sampling = self.drawn.sampling(self.decoding)
+        sampling = self.sampling.check(self.decoding)
         if self.rescoring.rescore is not None:
-            arguments |= self.rescoring.arguments(self.decoding.num_beams, self.drawn.sample)
+            arguments |= self.rescoring.arguments(self.decoding.num_beams, self.sampling.sample)
         if sampling is not None:
             return arguments | {"sampling": sampling}
         if self.rescoring.rescore is not None:

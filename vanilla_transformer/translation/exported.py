@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer.fingerprints import fingerprint_file, fingerprint_settings
-from vanilla_transformer.translation.lines import NO_TRANSLATION, Hypothesis, Translation, one_line
+from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, NO_TRANSLATION, Hypothesis, Translation, one_line
 from vanilla_transformer.translation.onnx_decode import Decoder, refuse_settings
 
 # Lines that are gathered and sorted by length to make batches, and source tokens in a batch.
@@ -109,7 +109,7 @@ class ExportedTranslator:
         model: ExportedModel,
         *,
         batch_tokens: int | None = None,
-        max_source_length: int = 1024,
+        max_source_length: int = MAX_SOURCE_LENGTH,
         scores: bool = False,
         **settings: Any,
     ) -> "ExportedTranslator":

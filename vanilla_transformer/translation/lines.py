@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # However few lines they are: text takes a hundred times its size while it is split into sub-words.
 CHUNK_CHARACTERS = 1 << 20
+# Tokens of a line of which no more are translated.
+MAX_SOURCE_LENGTH = 1024
 # Lines that have so many wait for those before them to be taken on, and do not gather.
 _LONG_LINE = 1 << 16
 
@@ -88,7 +90,7 @@ def translate_lines(
     *,
     batch_tokens: int | None = None,
     chunk_lines: int | None = None,
-    max_source_length: int = 1024,
+    max_source_length: int = MAX_SOURCE_LENGTH,
     scores: bool = False,
     sampling: "Sampling | None" = None,
     progress: Callable[[int], object] | None = None,

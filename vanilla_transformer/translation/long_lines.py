@@ -19,7 +19,8 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str
     length = _FIRST_LOOK * tokens
     if len(text) <= _SHORT * tokens or not isinstance(tokenizer, VanillaTransformerTokenizer):
         return text
-    if set(tokenizer.get_added_vocab()) - set(tokenizer.all_special_tokens) or tokenizer.extra_special_tokens:
+    # What is special to the backend is never found in text.
+    if tokenizer.extra_special_tokens or not all(one.special for one in tokenizer.added_tokens_decoder.values()):
         return text
     while length < len(text) and _settled_tokens(tokenizer, text[:length], tokens) <= tokens:
         length *= 2

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.model.generation import PaperGenerationMixin
-from vanilla_transformer.translation.lines import NO_TRANSLATION, Hypothesis, Translation, one_line
+from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, NO_TRANSLATION, Hypothesis, Translation, one_line
 from vanilla_transformer.translation.long_lines import beginning
 from vanilla_transformer.translation.sampling import Sampling
 from vanilla_transformer.translation.threads import run_in_threads
@@ -41,7 +41,7 @@ class LineTranslator:
         tokenizer: PreTrainedTokenizerBase,
         *,
         batch_tokens: int | None = None,
-        max_source_length: int = 1024,
+        max_source_length: int = MAX_SOURCE_LENGTH,
         scores: bool = False,
         sampling: Sampling | None = None,
         **generate_kwargs: Any,

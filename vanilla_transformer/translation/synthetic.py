@@ -1,0 +1,216 @@
+"""Synthetic pairs, for back-translation and distillation: which lines to translate, and which of the pairs to keep.
+
+A text is gone through line by line, whatever its size. What a filter takes is counted in a report.
+"""
+
+import hashlib
+import json
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vanilla_transformer.atomic_files import atomic_write, atomic_write_text, sync
+from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, one_line
+
+SOURCE, TARGET, REPORT = "source.txt", "target.txt", "report.json"
+# Lines whose tokens are counted together.
+_TOGETHER = 1000
+_WORD = re.compile(r"[^\W\d_]+")
+
+# Counts the tokens of texts, the end of a sentence included.
+TokenCounter = Callable[[list[str]], list[int]]
+
+
+class SyntheticError(ValueError):
+    """Lines and translations that do not belong together; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What is taken out of synthetic pairs.
+
+    Attributes:
+        max_length: Most tokens of a line and of its translation.
+        length_ratio: Most times that one of both may have the tokens of the other.
+        copy_overlap: Most that the words of a translation may be words of its line, as a share; None for all.
+    """
+
+    max_length: int = 256
+    length_ratio: float = 3.0
+    copy_overlap: float | None = None
+
+    def reason(self, line: str, translation: str, tokens: tuple[int, int]) -> str | None:
+        """Which filter takes a line and its translation, of so many tokens; None where they are kept."""
+        if not translation.strip():
+            return "empty_translation"
+        if max(tokens) > self.max_length:
+            return "too_long_translation"
+        if max(tokens) > self.length_ratio * min(tokens):
+            return "length_ratio"
+        if self.copy_overlap is not None and overlap(line, translation) > self.copy_overlap:
+            return "copy"
+        return None
+
+
+def overlap(line: str, translation: str) -> float:
+    """The share of a translation's words that are words of its line, whatever their case; numbers are no words."""
+    words, known = Counter(_WORD.findall(translation.casefold())), set(_WORD.findall(line.casefold()))
+    return sum(count for word, count in words.items() if word in known) / max(1, words.total())
+
+
+def select_lines(
+    lines: Iterable[str],
+    output: Path,
+    count_tokens: TokenCounter,
+    max_length: int,
+    progress: Callable[[int], object] = lambda lines: None,
+) -> dict[str, int]:
+    """Writes the lines that are to be translated, each once; returns how many were read, and what took the others.
+
+    Lines that were there before are known by hashes in a file, so that memory does not grow with the text.
+    """
+    counts = Counter({"read": 0, "empty": 0, "duplicate": 0, "too_long": 0, "kept": 0})
+    # Several processes may do this at once, and come to the same.
+    with atomic_write(output) as temporary, _Seen(temporary.with_suffix(".seen")) as seen:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for some in _chunks(map(one_line, lines)):
+                full = [line for line in some if line.strip()]
+                new = [line for line in full if seen.add(line)]
+                short = [line for line, n in zip(new, count_tokens(new), strict=True) if n <= max_length]
+                file.writelines(f"{line}\n" for line in short)
+                counts.update(
+                    read=len(some),
+                    empty=len(some) - len(full),
+                    duplicate=len(full) - len(new),
+                    too_long=len(new) - len(short),
+                    kept=len(short),
+                )
+                progress(len(some))
+        sync(temporary)
+    return dict(counts)
+
+
+class _Seen:
+    """Lines that were there before, by their hashes in a file that nobody needs later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database = sqlite3.connect(path, isolation_level=None)
+        for statement in (
+            "PRAGMA journal_mode = OFF",
+            "PRAGMA synchronous = OFF",
+            "CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID",
+            "BEGIN",
+        ):
+            self._database.execute(statement)
+
+    def add(self, line: str) -> bool:
+        """Whether the line is new."""
+        digest = hashlib.blake2b(line.encode(), digest_size=16).digest()
+        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
+
+    def __enter__(self) -> "_Seen":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._database.close()
+        self._path.unlink(missing_ok=True)
+
+
+def write_pairs(
+    lines: Iterable[str],
+    translations: Iterable[str],
+    directory: Path,
+    count_tokens: TokenCounter,
+    filters: Filters,
+    *,
+    translated: str,
+    report: dict[str, Any],
+    progress: Callable[[int], object] = lambda lines: None,
+) -> dict[str, Any]:
+    """Writes the pairs that no filter takes, as two aligned files, and the report beside them last; returns it.
+
+    Args:
+        translated: Which side of the pairs the translations are, `SOURCE` or `TARGET`.
+        report: What it says of the lines before they were translated.
+
+    Raises:
+        SyntheticError: There are not as many translations as lines.
+    """
+    counts = Counter(dict.fromkeys(("empty_translation", "too_long_translation", "length_ratio", "copy"), 0))
+    kept, other = 0, SOURCE if translated == TARGET else TARGET
+    with (
+        atomic_write(directory / other) as path,
+        atomic_write(directory / translated) as translated_path,
+        open(path, "w", encoding="utf-8", newline="\n") as file,
+        open(translated_path, "w", encoding="utf-8", newline="\n") as translated_file,
+    ):
+        for pairs in _chunks(_aligned(lines, translations)):
+            tokens = zip(*(count_tokens([pair[side] for pair in pairs]) for side in (0, 1)), strict=True)
+            reasons = [
+                filters.reason(line, translation, both)
+                for (line, translation), both in zip(pairs, tokens, strict=True)
+            ]
+            counts.update(reason for reason in reasons if reason is not None)
+            good = [pair for pair, reason in zip(pairs, reasons, strict=True) if reason is None]
+            file.writelines(f"{line}\n" for line, _ in good)
+            translated_file.writelines(f"{translation}\n" for _, translation in good)
+            kept += len(good)
+            progress(len(pairs))
+    report = {**report, "dropped": {**report["dropped"], **counts}, "kept": kept}
+    atomic_write_text(directory / REPORT, json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def _aligned(lines: Iterable[str], translations: Iterable[str]) -> Iterator[tuple[str, str]]:
+    try:
+        yield from zip(lines, translations, strict=True)
+    except ValueError as error:
+        if "zip()" not in str(error):
+            raise
+        raise SyntheticError("There are not as many translations as lines: delete both, and begin anew.") from error
+
+
+def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    left = iter(items)
+    while some := list(islice(left, _TOGETHER)):
+        yield some
+
+
+def longest_source(model: str, max_length: int) -> int:
+    """The tokens of a line that a model translates without cutting it, or `max_length` if that is less."""
+    from vanilla_transformer.translation.exported import is_exported, load_exported
+
+    most = min(max_length, MAX_SOURCE_LENGTH)
+    if is_exported(model):
+        return min(most, load_exported(model).max_source_length)
+    from vanilla_transformer.translation.loading import saved_config
+
+    config = saved_config(model)
+    learned = getattr(config, "positional_encoding", None) == "learned"
+    return min(most, config.max_position_embeddings) if learned else most
+
+
+def token_counter(model: str, enough: int) -> TokenCounter:
+    """What counts tokens as a model does, exported or not; of longer lines it may find no more than `enough`."""
+    from vanilla_transformer.translation.exported import is_exported, load_exported
+
+    if is_exported(model):
+        tokenizer = load_exported(model).tokenizer
+        return lambda texts: [len(one.ids) for one in tokenizer.encode_batch(texts)]
+    from vanilla_transformer.translation.loading import load_tokenizer
+    from vanilla_transformer.translation.long_lines import beginning
+
+    own = load_tokenizer(model)
+
+    def count(texts: Sequence[str]) -> list[int]:
+        beginnings = [beginning(own, text, enough) for text in texts]
+        return [len(ids) for ids in own(beginnings)["input_ids"]] if beginnings else []
+
+    return count
