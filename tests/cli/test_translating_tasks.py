@@ -188,12 +188,22 @@ def test_datatroves_local_executor_does_what_is_left(run, tmp_path):
     assert code == 1 and "--engine slurm needs partition=... as --engine-options" in err
 
 
-def test_a_ray_cluster_does_the_tasks(run, tmp_path):
-    pytest.importorskip("ray")
+def test_a_ray_cluster_of_two_nodes_does_the_tasks(run, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
     pytest.importorskip("datatrove")
+    from ray.cluster_utils import Cluster
+
     assert run("in", "--output", "whole")[0] == 0
-    options = ["--engine-options", "mem_per_cpu_gb=1"]
-    assert run("in", "--output", tmp_path / "parts", "--tasks", 2, "--engine", "ray", *options)[0] == 0
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        options = ["--engine-options", "mem_per_cpu_gb=1"]
+        assert run("in", "--output", tmp_path / "parts", "--tasks", 2, "--engine", "ray", *options)[0] == 0
+        assert sum(node["Alive"] for node in ray.nodes()) == 2
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
     assert run("join", "parts", "--output", "joined")[0] == 0
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
 
