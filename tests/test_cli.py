@@ -96,7 +96,7 @@ def assert_one_sentence(stderr, *parts):
 
 
 def test_help_of_every_command_imports_no_heavy_library():
-    commands = ["train", "translate", "evaluate", "info", "average", "tokenizer"]
+    commands = ["clean", "train", "translate", "evaluate", "info", "average", "tokenizer"]
     commands += ["tokenizer train", "tokenizer encode", "tokenizer decode"]
     # A process of the command's own name, as the package looks at it to know whether it may wait.
     code = f"import sys; sys.argv[0] = 'vanilla-transformer'\n{HELP_WITHOUT_TORCH}"

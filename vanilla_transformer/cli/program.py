@@ -19,6 +19,7 @@ from vanilla_transformer.cli.align import Align
 from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
+from vanilla_transformer.cli.clean import Clean
 from vanilla_transformer.cli.convert import Convert
 from vanilla_transformer.cli.demo import Demo
 from vanilla_transformer.cli.evaluate import Evaluate
@@ -43,6 +44,7 @@ DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text t
 
 --version prints the version; --debug, anywhere, shows the traceback of an error."""
 COMMANDS = {
+    "clean": Clean,
     "train": Train,
     "prepare": Prepare,
     "translate": Translate,

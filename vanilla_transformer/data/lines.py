@@ -45,7 +45,7 @@ def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
 def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their line ends; see `read_lines`."""
     name = "standard input" if path == "-" else os.fspath(path)
-    for number, line in enumerate(_byte_lines(path, name), start=1):
+    for number, line in enumerate(byte_lines(path, name), start=1):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
         try:
@@ -57,7 +57,8 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
             ) from error
 
 
-def _byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
+def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
+    """Yield the lines of a file that is called `name` in errors, as they stand, plain or ``.gz``."""
     try:
         with _open(path) as file:
             yield from file
