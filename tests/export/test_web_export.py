@@ -214,6 +214,7 @@ def test_one_decoder_graph_without_a_branch_gives_the_models_numbers_at_every_st
             np.testing.assert_allclose(logits, expected[:, step], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.processor
 def test_float32_translates_the_same_and_8_bits_almost(web_export, spelled_backwards, words):
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     expected = greedy(model, tokenizer, words)
@@ -438,6 +439,12 @@ def test_the_page_translates_in_a_browser_and_asks_nobody_else(
         assert {url.removeprefix("blob:").startswith(address) for url in asked} == {True}
         long = translated(page, "abcdefgh" * 200)
         assert "Too long for the model, and cut: line 1" in page.text_content("#status") and long
+        page.fill("#source", "\n".join(words * 50))
+        page.click("#translate")
+        page.click("#stop")
+        page.wait_for_selector("#translate:enabled")
+        assert page.text_content("#status").startswith("Stopped. ")
+        assert len(page.text_content("#target").split("\n")) < 50 * len(words)
 
 
 def test_programs_of_the_network_are_run_only_if_their_checksums_fit(

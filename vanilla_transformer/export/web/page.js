@@ -30,9 +30,9 @@ function fail(message) {
 
 const heard = {
   progress({ loaded, total }) {
-    at.progress.hidden = loaded >= total;
+    if (at.progress.hidden) say(`Fetching ${(total / 1e6).toFixed(1)} MB.`); // Once: a screen reader reads it out.
+    at.progress.hidden = false;
     at.progress.value = loaded / total;
-    say(`Fetching ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB.`);
   },
   ready({ seconds }) {
     at.progress.hidden = true;
