@@ -140,10 +140,15 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
         except RepositoryNotFoundError:
             api.create_repo(repo_id, repo_type="space", space_sdk=head.sdk, private=private or None, exist_ok=True)
         else:
-            if there.sdk != head.sdk or SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
+            if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
                 raise PushError(
                     f"spaces/{repo_id} is already taken on the Hub by a Space that this command did not make: choose "
                     "another name."
+                )
+            if there.sdk != head.sdk:
+                raise PushError(
+                    f"spaces/{repo_id} is a Space of the kind {there.sdk}, and this would be one of the kind "
+                    f"{head.sdk}: delete it in its settings, or choose another name."
                 )
             _check_private(there, f"spaces/{repo_id}", private)
         api.upload_folder(

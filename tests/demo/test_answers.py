@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.demo.answers import DemoError
 from vanilla_transformer.demo.shown import ShownModel, card_examples
 from vanilla_transformer.translation import load_model, translate_lines
@@ -137,6 +138,23 @@ def test_without_alignment_heads_the_page_says_so_and_shows_translations(without
     reply = only(model, "A dog runs.")
     assert reply[0]["translations"][0]["alignment"] is None
     assert "data-source" not in model.html(reply)
+
+
+@pytest.mark.parametrize("attention", ["bahdanau", "none"])
+def test_recurrent_models_are_shown_with_what_they_have(attention, translating, tmp_path):
+    _, tokenizer = load_model(translating)
+    torch.manual_seed(0)
+    config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention=attention)
+    RecurrentEncoderDecoderForConditionalGeneration(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = ShownModel.load(str(tmp_path))
+    (answer,) = only(model, "A dog.", (2, 0.6, 2))
+    assert len(answer["translations"]) == 2
+    aligned, view = answer["translations"][0]["alignment"] is not None, model.attention("A dog.", (2, 0.6, 2))
+    if attention == "none":
+        assert not aligned and "no attention" in model.kind.no_alignment and "This model has no attention" in view
+    else:
+        assert aligned and Reader(view).elements == ["iframe"]
 
 
 def test_greedy_search_has_no_score(shown):

@@ -1,24 +1,19 @@
 """The page in a real browser: what is typed is answered, text is only text, and nothing is asked of any other host."""
 
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
+from browser import open_browser
 
 from vanilla_transformer.demo.answers import DemoError
 from vanilla_transformer.demo.shown import ShownModel
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
 from vanilla_transformer.demo.page import build_page, open_page  # noqa: E402
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
 
 MARKUP = 'A <b>dog</b> & {{value}} ${1+1} <img src=x onerror="window.hurt=1"> </iframe><script>window.hurt=1</script>'
 TEXT, ANSWER, OTHER, VIEW = "#vt-text textarea", "#vt-answer-0", "#vt-answer-1", "#vt-view-0 iframe"
@@ -26,11 +21,8 @@ TEXT, ANSWER, OTHER, VIEW = "#vt-text textarea", "#vt-answer-0", "#vt-answer-1",
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as started:
-        # As root Chromium runs without its sandbox alone; what it shows comes from this machine.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 def free_port() -> int:

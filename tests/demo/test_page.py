@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,8 @@ gradio = pytest.importorskip("gradio", reason="gradio is not installed: pip inst
 import gradio_client  # noqa: E402
 
 from vanilla_transformer.demo.page import build_page, open_page  # noqa: E402
+
+SERVED = SimpleNamespace(block_thread=lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +121,16 @@ def test_a_missing_model_a_wrong_address_and_a_port_in_use_are_said_in_a_sentenc
     assert "There is no model directory /nowhere." in capsys.readouterr().err.splitlines()[-1]
     assert main(["demo"]) == 2
     assert "Name a model" in capsys.readouterr().err
+
+
+def test_models_of_one_name_are_told_apart_by_their_places(translating, tmp_path, monkeypatch):
+    other = tmp_path / "en-de"
+    other.symlink_to(translating)
+    served = []
+    monkeypatch.setattr("vanilla_transformer.demo.page.build_page", lambda models: served.extend(models) or SERVED)
+    monkeypatch.setattr("vanilla_transformer.demo.page.open_page", lambda page, host, port: "")
+    assert main(["demo", translating, str(other), "--port", str(free_port())]) == 0
+    assert [model.name for model in served] == [translating, str(other)]
 
 
 def test_the_command_prints_the_address_and_ctrl_c_ends_it(translating, tmp_path):

@@ -73,13 +73,18 @@ def test_a_private_space_is_private_and_a_public_one_is_not_taken_for_it(ann: Hu
 
 
 @pytest.mark.parametrize(
-    ("sdk", "card"),
-    [("static", "---\nsdk: static\n---\n"), ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n")],
+    ("sdk", "card", "reason"),
+    [
+        ("static", "---\nsdk: static\n---\n", "is already taken on the Hub by a Space that this command did not make"),
+        ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n", "is a Space of the kind gradio, and this"),
+    ],
 )
-def test_a_space_that_somebody_else_made_is_kept(ann: HubServer, folder: Path, sdk: str, card: str):
+def test_a_space_of_somebody_else_or_of_another_kind_is_kept(
+    ann: HubServer, folder: Path, sdk: str, card: str, reason: str
+):
     there = ann.repositories["spaces/ann/page"] = Repository(sdk=sdk)
     there.commit("main", {"README.md": card.encode(), "mine.txt": b"1"}, "mine")
-    with pytest.raises(PushError, match="spaces/ann/page is already taken on the Hub by a Space that this command"):
+    with pytest.raises(PushError, match=f"spaces/ann/page {reason}"):
         push_space(folder, "ann/page")
     assert there.messages == ["mine"]
 

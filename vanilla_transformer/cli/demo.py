@@ -45,6 +45,10 @@ class Demo:
         """Serves the page until Ctrl-C."""
         self._check()
         shown = [self._shown(model) for model in self.models]
+        names = [model.name for model in shown]
+        for model, path in zip(shown, self.models, strict=True):
+            if names.count(model.name) > 1:
+                model.name = path
         from vanilla_transformer.demo.page import build_page, open_page
 
         page = build_page(shown)

@@ -144,21 +144,27 @@ class ShownModel:
         (reply,) = self.reply([(text, values)])
         if isinstance(reply, DemoError) or not reply:
             return self.html(reply)
-        tokens = [len(self.kind.tokenizer(answer["source"])["input_ids"]) for answer in reply]
-        config = self.kind.model.config
-        layers, heads = (getattr(config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
-        # A translation is about as long as its source.
-        if layers * heads * 3 * sum(count * count for count in tokens) > LARGEST_VIEW:
-            return self.html(DemoError(f"A text of {sum(tokens):,} tokens is too long for this view: shorten it."))
-        model, tokenizer = self.kind.model, self.kind.tokenizer
         try:
             with self._one_at_a_time:
-                seen = [attention(model, tokenizer, one["source"], self.kind.target(one)) for one in reply]
+                self._check_view([answer["source"] for answer in reply])
+                seen = [
+                    attention(self.kind.model, self.kind.tokenizer, answer["source"], self.kind.target(answer))
+                    for answer in reply
+                ]
         except ValueError as error:
             return self.html(DemoError(str(error)))
         page = attention_page(seen, title=f"Attention of {self.name}")
         # It may run its own script, and reach neither this page nor any other.
         return f'<iframe class="vt-attention" sandbox="allow-scripts" srcdoc="{escape(page)}"></iframe>'
+
+    def _check_view(self, lines: list[str]) -> None:
+        """Refuses lines whose attention would take too long to get to a browser."""
+        tokens = [len(self.kind.tokenizer(line)["input_ids"]) for line in lines]
+        config = self.kind.model.config
+        layers, heads = (getattr(config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
+        # A translation is about as long as its source.
+        if layers * heads * 3 * sum(count * count for count in tokens) > LARGEST_VIEW:
+            raise DemoError(f"A text of {sum(tokens):,} tokens is too long for this view: shorten it.")
 
 
 def kind_of(path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Kind:
