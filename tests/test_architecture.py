@@ -77,6 +77,7 @@ SIBLINGS = {
     "fast_generation": {
         "call_plans",
         "cpu",
+        "onnx_sessions",
         "packed_copies",
         "packed_decoder",
         "packed_encoder",
@@ -86,7 +87,8 @@ SIBLINGS = {
     "packed_decoder": {"packed_weights"},
     "packed_encoder": {"packed_weights"},
     "packed_weights": {"cpu"},
-    "packed_copies": {"packed_decoder", "packed_encoder", "packed_weights"},
+    "packed_copies": {"packed_weights"},
+    "onnx_sessions": {"packed_decoder", "packed_encoder", "packed_weights"},
 }
 
 

@@ -6,12 +6,14 @@ from collections import Counter
 
 import pytest
 import torch
+from engines import engine  # noqa: F401
 from library_search import LibrarySearch
 from test_fast_generation import END, PAD, sentences, sharp
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from vanilla_transformer.model import packed_copies
 
+pytestmark = pytest.mark.usefixtures("engine")
 SOURCES = sentences(5, [6, 3, 9], "right")
 CALLS = [
     {},

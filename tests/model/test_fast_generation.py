@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from engines import ENGINES, computed_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from library_search import Google, LibrarySearch
@@ -127,13 +128,15 @@ SEARCHES = st.fixed_dictionaries(
 )
 def test_beam_search_is_the_librarys(seed, architecture, search, alpha, google, lengths, side):
     wanted = {**sentences(seed, lengths, side), **search, "return_dict_in_generate": True}
-    ours = sharp(seed, **architecture).generate(
-        **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
-    )
     theirs = sharp(seed, LibrarySearch, **architecture).generate(
         **wanted, length_penalty=Google(alpha) if google else alpha, output_scores=True
     )
-    assert_same(ours, theirs)
+    for engine in ENGINES:
+        with computed_by(engine):
+            ours = sharp(seed, **architecture).generate(
+                **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
+            )
+        assert_same(ours, theirs)
 
 
 @settings(max_examples=30, deadline=None)
@@ -155,16 +158,18 @@ def test_beam_search_is_the_librarys(seed, architecture, search, alpha, google, 
 )
 def test_greedy_search_is_the_librarys(seed, architecture, lengths, side, search, whole):
     wanted = {**sentences(seed, lengths, side), **search, "num_beams": 1, "return_dict_in_generate": whole}
-    ours = sharp(seed, **architecture).generate(**wanted)
     theirs = sharp(seed, LibrarySearch, **architecture).generate(**wanted)
-    if not whole:
-        assert torch.equal(ours, theirs)
-        return
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for kept, expected in zip(ours.past_key_values, theirs.past_key_values, strict=True):
-        for tensor, wanted_tensor in zip(kept, expected, strict=True):
-            if isinstance(tensor, torch.Tensor):
-                torch.testing.assert_close(tensor, wanted_tensor, atol=1e-5, rtol=1e-5)
+    for engine in ENGINES:
+        with computed_by(engine):
+            ours = sharp(seed, **architecture).generate(**wanted)
+        if not whole:
+            assert torch.equal(ours, theirs)
+            continue
+        assert torch.equal(ours.sequences, theirs.sequences)
+        for kept, expected in zip(ours.past_key_values, theirs.past_key_values, strict=True):
+            for tensor, wanted_tensor in zip(kept, expected, strict=True):
+                if isinstance(tensor, torch.Tensor):
+                    torch.testing.assert_close(tensor, wanted_tensor, atol=1e-5, rtol=1e-5)
 
 
 class Never(LogitsProcessor):

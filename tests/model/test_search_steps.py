@@ -1,12 +1,14 @@
 """Each step of the search alone: score, rank, select, update, stop, and the cache that hypotheses share."""
 
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.model import packed_decoder
+from vanilla_transformer.model import packed_decoder, search
 from vanilla_transformer.model.packed_decoder import PackedDecoder
 from vanilla_transformer.model.search import (
     IMPOSSIBLE,
@@ -59,8 +61,9 @@ def test_log_probabilities_are_those_of_the_logits(dtype: torch.dtype):
     width=st.integers(1, 5),
     types=st.integers(12, 400),
     impossible=st.booleans(),
+    by_blocks=st.booleans(),
 )
-def test_best_continuations_are_those_of_a_full_sort(seed, count, width, types, impossible):
+def test_best_continuations_are_those_of_a_full_sort(seed, count, width, types, impossible, by_blocks):
     generator = torch.Generator().manual_seed(seed)
     log_p = torch.randn(3, width, types, generator=generator)
     scores = torch.randn(3, width, generator=generator)
@@ -69,7 +72,9 @@ def test_best_continuations_are_those_of_a_full_sort(seed, count, width, types, 
         scores[:, 1:] += IMPOSSIBLE
         log_p[:, :, -1] = 9.0
     expected = (log_p + scores[..., None]).flatten(1).topk(count)
-    found = best_continuations(log_p, scores, count)
+    few = (0, 0) if by_blocks else (search.SMALL_VOCABULARY, search.FEW_SCORES)
+    with mock.patch.multiple(search, SMALL_VOCABULARY=few[0], FEW_SCORES=few[1]):
+        found = best_continuations(log_p, scores, count)
     torch.testing.assert_close(found.scores, expected.values)
     if not impossible:
         assert torch.equal(found.parents * types + found.tokens, expected.indices)

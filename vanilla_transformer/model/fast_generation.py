@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from .call_plans import CallPlan, Prepared, is_hooked
 from .cpu import computing_dtype
+from .onnx_sessions import SessionCache, SessionDecoder, SessionEncoder, decodes_in_session, encodes_in_session
 from .packed_copies import packed
 from .packed_decoder import DecoderCache, PackedDecoder
 from .packed_encoder import PackedEncoder
@@ -301,8 +302,11 @@ def _encoded(
     autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if autocast else model.dtype
     computing = computing_dtype(dtype, model.device)
+    quantization = getattr(settings, "quantization", None)
+    rows = next(part.shape[0] * part.shape[1] for name, part in arguments.items() if name != "attention_mask")
+    in_session = encodes_in_session(model, computing, quantization, rows)
     with torch.autocast("cpu", enabled=False):
-        encoder = packed(model, PackedEncoder, computing, getattr(settings, "quantization", None), weights)
+        encoder = packed(model, SessionEncoder if in_session else PackedEncoder, computing, quantization, weights)
         # Where the library does not get it, as in `_decoding`.
         with nullcontext() if weights is None else torch.inference_mode():
             return encoder(**arguments).to(dtype)
@@ -437,8 +441,10 @@ def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> I
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
+    quantization, rows = getattr(settings, "quantization", None), len(inputs.prompts_NP) * settings.num_beams
+    in_session = decodes_in_session(model, dtype, quantization, rows)
     with torch.autocast(device, enabled=False):
-        decoder = packed(model, PackedDecoder, dtype, getattr(settings, "quantization", None), inputs.weights)
+        decoder = packed(model, SessionDecoder if in_session else PackedDecoder, dtype, quantization, inputs.weights)
         # Without the counts of torch for gradients small operations take three quarters of the time.
         with torch.inference_mode():
             if inputs.encoded_NSD is None:
@@ -545,21 +551,19 @@ def padding_of(model: Any, settings: GenerationConfig) -> Any:
 
 def _as_library_cache(model: Any, cache: Any) -> Any:
     """Keys and values of all tokens but the last, and of a source, from which `generate` can go on."""
-    if not isinstance(cache, DecoderCache):
+    if not isinstance(cache, DecoderCache | SessionCache):
         return cache.state
-
-    def by_sentence(part: torch.Tensor) -> torch.Tensor:
-        return part.unflatten(0, (cache.sentences, -1)).to(model.dtype, copy=True)
-
-    own, source = DynamicCache(config=model.config), DynamicCache(config=model.config)
-    for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
-        own.update(by_sentence(keys[:, : cache.used]), by_sentence(values[:, : cache.used]), layer)
+    dtype, layers = model.dtype, cache.keys_and_values()
+    own, source = DynamicCache(), DynamicCache()  # With a configuration, making one takes as long as a step.
+    for number, parts in enumerate(layers):
+        for filled, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
+            if pair:
+                keys, values = (part.to(dtype, copy=True) for part in pair)
+                filled.update(keys, values, number)
     if not model.config.is_encoder_decoder:
         return own
-    for layer, (source_keys, source_values) in enumerate(cache.sources):
-        source.update(by_sentence(source_keys.mT), by_sentence(source_values), layer)
     library_cache = EncoderDecoderCache(own, source)
-    library_cache.is_updated = dict.fromkeys(range(len(cache.sources)), True)
+    library_cache.is_updated = dict.fromkeys(range(len(layers)), True)
     return library_cache
 
 

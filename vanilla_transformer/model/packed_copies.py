@@ -4,18 +4,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from .packed_decoder import PackedDecoder
-from .packed_encoder import PackedEncoder
 from .packed_weights import as_integers, checksum
 
 # So many bytes of weights are kept once more as they were, which is faster to compare with than by checksums.
 SNAPSHOT_BYTES = 1 << 26
-
-Part = TypeVar("Part", PackedDecoder, PackedEncoder)
 
 
 class _Contents:
@@ -77,12 +73,12 @@ _FIXED: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 def packed(
     model: Any,
-    part: type[Part],
+    part: type[Any],
     dtype: torch.dtype,
     quantization: str | None,
     weights: list[torch.Tensor] | None = None,
-) -> Part:
-    """A model's encoder or decoder, packed from the weights that it has now; `weights` are its own where given."""
+) -> Any:
+    """A model's encoder or decoder, packed by `part` from the weights that it has now; they may be given."""
     weights = list(part.weights(model)) if weights is None else weights
     fixed = model in _FIXED
     while True:

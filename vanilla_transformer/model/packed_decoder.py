@@ -37,11 +37,11 @@ class PackedDecoder:
     @staticmethod
     def weights(model: Any) -> Iterator[torch.Tensor]:
         """The weights that are packed, and packed again when they change; the embedding is read in place."""
-        yield from _stack(model).layers.parameters()
+        yield from decoder_stack(model).layers.parameters()
         yield from model.lm_head.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
-        config, decoder = model.config, _stack(model)
+        config, decoder = model.config, decoder_stack(model)
         pack = PackedWeights(dtype, quantization, few_rows=True)
         self.dtype = pack.activations
         # Processors multiply small matrices of float32 as fast as of bfloat16, and their softmax needs no detour.
@@ -280,6 +280,13 @@ class DecoderCache:
             slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
         return cached_NhLK.narrow(1, 0, self.used)
 
+    def keys_and_values(self) -> list[tuple[torch.Tensor, ...]]:
+        """Each layer's keys and values of a hypothesis's tokens and of a source, each (N, H, L, K)."""
+        own = [[part[:, : self.used] for part in parts] for parts in (self.keys, self.values)]
+        sources = [[keys.mT for keys, _ in self.sources], [values for _, values in self.sources]]
+        kinds = [*own, *sources] if self.sources else own
+        return [tuple(part.unflatten(0, (self.sentences, -1)) for part in parts) for parts in zip(*kinds, strict=True)]
+
     def reorder(self, parents_NW: torch.Tensor) -> None:
         """Makes each hypothesis the child of one of its sentence: it inherits that one's ancestors."""
         if self.ancestor_bias is None:
@@ -348,7 +355,7 @@ class _Layer:
         self.second = pack.residual_linear(feed_forward.w_2.weight, feed_forward.w_2.bias)
 
 
-def _stack(model: Any) -> Any:
+def decoder_stack(model: Any) -> Any:
     """The decoder of a model, which in a decoder-only one is all beside the output projection."""
     return getattr(model.model, "decoder", model.model)
 

@@ -27,12 +27,10 @@ class PackedEncoder:
         yield from model.model.encoder.layers.parameters()
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
-        config, self.encoder = model.config, model.model.encoder
         pack = PackedWeights(dtype, quantization)
         self.dtype = pack.activations
-        self.num_heads, self.scale = config.num_heads, config.d_model**0.5
-        self.positions = PositionTable(self.encoder.positional_encoding, torch.float32)
-        self.layers = [_Layer(layer, pack) for layer in self.encoder.layers]
+        self.num_heads, self.embed = model.config.num_heads, SourceEmbedding(model)
+        self.layers = [_Layer(layer, pack) for layer in model.model.encoder.layers]
 
     def __call__(
         self,
@@ -44,15 +42,7 @@ class PackedEncoder:
         may_attend = None
         if attention_mask is not None and not attention_mask.all():
             may_attend = attention_mask[:, None, None, :].bool()
-        if may_attend is None and input_ids is not None:
-            # As `embed` does where there is no padding, with the encodings that are there already.
-            x_NSD = F.embedding(input_ids, self.encoder.embed_tokens.weight) * self.scale
-            x_NSD = x_NSD + self.positions.first(input_ids.shape[1], x_NSD.device)[: input_ids.shape[1]].to(
-                x_NSD.dtype
-            )
-        else:
-            x_NSD = self.encoder.embed(input_ids, inputs_embeds, attention_mask)
-        x_NSD = x_NSD.to(self.dtype)
+        x_NSD = self.embed(input_ids, inputs_embeds, attention_mask).to(self.dtype)
         x = x_NSD.flatten(0, 1)
         for layer in self.layers:
             q, k, v = layer.project(x).split_with_sizes(layer.widths, 1)
@@ -69,6 +59,26 @@ class PackedEncoder:
         return projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
 
 
+class SourceEmbedding:
+    """What the encoder's layers begin with, with the encodings that are there already where there is no padding."""
+
+    def __init__(self, model: Any) -> None:
+        self.encoder, self.scale = model.model.encoder, model.config.d_model**0.5
+        self.positions = PositionTable(self.encoder.positional_encoding, torch.float32)
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(N, S) token ids, or embeddings (N, S, D), to (N, S, D)."""
+        if input_ids is None or not (attention_mask is None or attention_mask.all()):
+            return self.encoder.embed(input_ids, inputs_embeds, attention_mask)
+        x_NSD = F.embedding(input_ids, self.encoder.embed_tokens.weight) * self.scale
+        return x_NSD + self.positions.first(input_ids.shape[1], x_NSD.device)[: input_ids.shape[1]].to(x_NSD.dtype)
+
+
 class _Layer:
     """One encoder layer's packed weights, with queries, keys and values as one linear layer."""
 
@@ -82,4 +92,4 @@ class _Layer:
         self.self_norm, self.feed_norm = map(pack.norm, (layer.self_attention_norm, layer.feed_forward_norm))
 
 
-__all__ = ["PackedEncoder"]
+__all__ = ["PackedEncoder", "SourceEmbedding"]

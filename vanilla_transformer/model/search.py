@@ -17,8 +17,9 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Choice = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 # Finished sentences are dropped once they are such a share of a batch: copying the others has a price.
 MIN_SHARE_TO_DROP = 0.1
-# Vocabulary entries that share one maximum.
+# Vocabulary entries that share one maximum, where there are so many that finding these is worth some 40 µs a step.
 BLOCK = 64
+SMALL_VOCABULARY, FEW_SCORES = 1024, 1 << 15
 # For so many sentences, numbers in Python are cheaper to compare than tensors of them.
 FEW_SENTENCES = 8
 # Stands for the log-probability of what cannot be taken, as in the library's search.
@@ -104,7 +105,7 @@ def _best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -
     """
     sentences, width, vocabulary = log_p_NWV.shape
     blocks = vocabulary // BLOCK
-    if width * blocks <= count:
+    if vocabulary <= SMALL_VOCABULARY or log_p_NWV.numel() <= FEW_SCORES or width * blocks <= count:
         return (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
     best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
