@@ -83,6 +83,7 @@ def test_ten_at_once_from_threads_get_their_own_answers(shown):
     [
         ("a" * 201, DEFAULTS, "The text has 201 characters and this page takes 200: shorten it."),
         (None, DEFAULTS, "The text must be text."),
+        ("half \ud83d", DEFAULTS, "The text must be text."),
         ("a", (11, 0.6, 1), "Beam size must be between 1 and 10, not 11."),
         ("a", (2.5, 0.6, 1), "Beam size must be a whole number, not '2.5'."),
         ("a", ("four", 0.6, 1), "Beam size must be a whole number, not 'four'."),
@@ -255,6 +256,11 @@ def test_examples_come_from_the_card(tmp_path: Path, shown):
     for damaged in ("---\nwidget: [\n---\n", "---\nwidget: 5\n---\n", "no head"):
         card.write_text(damaged)
         assert card_examples(str(tmp_path)) == []
+
+
+def test_a_model_of_the_hub_is_shown_where_its_card_cannot_be_asked_for(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert card_examples("nobody/nothing") == [] and card_examples("no name at all") == []
 
 
 def test_a_model_that_cannot_be_shown_is_refused_in_a_sentence(one_stack, tmp_path: Path):

@@ -140,6 +140,13 @@ def test_attention_is_shown_for_the_text_that_stands_there(page):
     playwright.expect(other.locator("#picture")).to_contain_text("dog", timeout=20_000)
 
 
+def test_what_programs_may_ask_is_shown_and_asks_nobody_else_either(page):
+    page.get_by_text("Use via API").click()
+    expect(page, "body", "/translate")
+    expect(page, "body", "/classify")
+    page.wait_for_timeout(500)
+
+
 def test_ten_visitors_at_once_get_their_own_answers(browser, address, shown):
     texts = [f"{word} waits." for word in ["A", "dog", "Two", "men", "park", "bus", "the", "in", "run", "for"]]
     pages = []

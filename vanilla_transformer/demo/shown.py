@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from vanilla_transformer.demo.answers import (
     Translating,
 )
 from vanilla_transformer.inspection import attention, attention_page
+from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.translation import load_model
 
 # Attention weights of one view, 2 bytes each: more, and it takes seconds to get to a browser.
@@ -106,8 +108,8 @@ class ShownModel:
         return {one.name: one.check(value) for one, value in zip(self.kind.controls, values, strict=True)}
 
     def _lines(self, text: Any) -> list[str]:
-        if not isinstance(text, str):
-            raise DemoError("The text must be text.")
+        if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise DemoError("The text must be text.")  # A program may send half of a character that takes two.
         if len(text) > self.max_characters:
             raise DemoError(
                 f"The text has {len(text):,} characters and this page takes {self.max_characters:,}: shorten it."
@@ -187,7 +189,9 @@ def kind_of(path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 def card_examples(path: str) -> list[str]:
     """The examples in a model's card: the Hub's `widget`, or else those of the recipe in it."""
     try:
-        file = Path(path, "README.md") if Path(path).is_dir() else Path(hf_hub_download(path, "README.md"))
+        here = Path(path).is_dir()
+        with nullcontext() if here else hub_or_cache():
+            file = Path(path, "README.md") if here else Path(hf_hub_download(path, "README.md"))
         card = file.read_text(encoding="utf-8")
         head, recipe = (
             yaml.safe_load(found[1]) if (found := re.search(pattern, card, re.DOTALL)) else None
