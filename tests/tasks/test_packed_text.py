@@ -106,7 +106,10 @@ def test_scores_count_each_character_once_whatever_the_stride(model, packed, cap
 def test_the_run_says_what_is_new_in_dev_and_its_card_what_it_learned_from(model, packed):
     log = (model / "train.log").read_text()
     assert "dev has 2 characters that train never has, 2 times in all" in log and "'é' 1" in log and "'!' 1" in log
-    assert "It was trained on pieces of text of at most 17 tokens" in (model / "README.md").read_text()
+    assert (
+        "It was trained on running text in blocks of 17 tokens, and knows no end of a text."
+        in (model / "README.md").read_text()
+    )
     summary = json.loads((model / "summary.json").read_text())
     assert {score["name"] for score in summary["scores"]["dev"]} == {*packed.metrics}
     characters = len(gzip.decompress(Path(packed.train[0].parts[0]).read_bytes()).decode())

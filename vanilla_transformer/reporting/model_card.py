@@ -355,6 +355,8 @@ def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
 
 def _limits(recipe: Recipe, task: "Task") -> list[str]:
     form = task.form
+    if form.packed:
+        return [f"It was trained on running text in blocks of {recipe.max_length} tokens, and knows no end of a text."]
     end = " per side" * form.parallel + ", longer ones in blocks of as many" * form.in_blocks
     return [f"It was trained on {form.unit} of at most {recipe.max_length} tokens{end}."]
 
