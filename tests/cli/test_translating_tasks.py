@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.numbered_tasks import engines
 from vanilla_transformer.numbered_tasks.folder import TaskError
 from vanilla_transformer.numbered_tasks.workers import Workers
 
@@ -255,3 +257,11 @@ def test_a_line_has_the_same_sample_in_one_file_and_in_tasks_of_any_number(run, 
     assert code == 1 and "holds the tasks of another --seed (3, and now 1)" in err
     assert run("join", "parts", "--output", "joined") == (0, "")
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_under_slurm_a_node_finds_the_program_of_datatrove_beside_this_python():
+    executor = pytest.importorskip("datatrove.executor.slurm").SlurmPipelineExecutor
+    required = ["time=1:00:00", "partition=main"]
+    settings = engines._settings(executor, "slurm", required)
+    assert settings["env_command"] == f'export PATH={Path(sys.executable).parent}:"$PATH"'
+    assert "env_command" not in engines._settings(executor, "slurm", [*required, "condaenv=mine"])

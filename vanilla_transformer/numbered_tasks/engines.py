@@ -1,6 +1,9 @@
 """Numbered tasks on machines that others look after: datatrove's executors, here, under Slurm or on a Ray cluster."""
 
 import inspect
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +11,8 @@ from typing import Any
 
 from vanilla_transformer.numbered_tasks.folder import TaskError
 
+# How datatrove finds the environment on a node of Slurm; one of them is enough.
+_ENVIRONMENTS = {"env_command", "condaenv", "venv_path"}
 # An executor sets these by itself.
 _OURS = ("self", "pipeline", "tasks", "logging_dir", "skip_completed", "depends", "workers")
 
@@ -86,4 +91,7 @@ def _settings(executor: type, engine: str, options: Sequence[str]) -> dict[str, 
     missing = [f"{name}=..." for name in needed if name not in settings]
     if missing:
         raise TaskError(f"--engine {engine} needs {', '.join(missing)} as --engine-options")
+    if engine == "slurm" and settings.keys().isdisjoint(_ENVIRONMENTS):
+        # The program that datatrove starts on a node lies beside this Python, whether or not that is in PATH.
+        settings["env_command"] = f'export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
     return settings
