@@ -103,6 +103,27 @@ def test_scores_count_each_character_once_whatever_the_stride(model, packed, cap
         assert found["tokens"] == len(ids) - 1
 
 
+def test_two_processes_score_as_one_does(model, packed):
+    task, corpus = task_of_model(model), read_corpus(packed.dev[0], form=task_of_model(model).form)
+    loaded = AutoModelForCausalLM.from_pretrained(model).eval()
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(model)
+    sent, told = [], []
+
+    class Process:
+        def __init__(self, rank):
+            self.rank, self.size = rank, 2
+
+        def gather(self, value):
+            sent.append(value)
+            return [] if self.rank else [value, sent[0]]
+
+    task.evaluate_worker(loaded, tokenizer, corpus, Process(1), stride=5)
+    together = task.evaluate(loaded, tokenizer, corpus, packed.metrics, processes=Process(0), stride=5)
+    alone = task.evaluate(loaded, tokenizer, corpus, packed.metrics, progress=told.append, stride=5)
+    assert [one.value for one in together.scores] == pytest.approx([one.value for one in alone.scores])
+    assert sum(told) == len(corpus)
+
+
 def test_the_run_says_what_is_new_in_dev_and_its_card_what_it_learned_from(model, packed):
     log = (model / "train.log").read_text()
     assert "dev has 2 characters that train never has, 2 times in all" in log and "'é' 1" in log and "'!' 1" in log
