@@ -1,6 +1,7 @@
 """Sub-word sampling: a corpus whose words are split anew for each epoch, the next one's while one is learned from."""
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,9 +94,9 @@ class SampledCorpus(TrainingCorpus):
         else:
             assert sampling.unigram_alpha is not None
             self._sampler = UnigramSampling(tokenizer, parts["model"], list(numbers), sampling.unigram_alpha)
-        first = self._drawn(0)
+        first = self.draw(0)
         self._lengths = tuple(first.lengths.values())
-        self._next: tuple[int, Background[_SampledEpoch]] = 0, Background(lambda: first, "first epoch")
+        self._next: tuple[int, Background[PreparedCorpus]] = 0, Background(lambda: first, "first epoch")
 
     def __len__(self) -> int:
         return len(self._corpus)
@@ -114,14 +115,15 @@ class SampledCorpus(TrainingCorpus):
         """Yield the lengths of the first epoch at once."""
         yield self._lengths
 
-    def _taken(self, epoch: int) -> "_SampledEpoch":
+    def _taken(self, epoch: int) -> PreparedCorpus:
         """The rows of an epoch, while a thread begins with the next one."""
         number, drawing = self._next
-        sampled = drawing.result() if number == epoch else self._drawn(epoch)
-        self._next = epoch + 1, Background(lambda: self._drawn(epoch + 1), "next epoch")
+        sampled = drawing.result() if number == epoch else self.draw(epoch)
+        self._next = epoch + 1, Background(lambda: self.draw(epoch + 1), "next epoch")
         return sampled
 
-    def _drawn(self, epoch: int) -> "_SampledEpoch":
+    def draw(self, epoch: int) -> PreparedCorpus:
+        """Return the rows of an epoch."""
         usual = self._corpus.of_epoch(epoch)
         rows = usual.pairs if isinstance(usual, MixedCorpus) else np.arange(len(usual))
         drawn = {name: self._column(usual, name, rows, epoch) for name in self._sampling.columns}
@@ -184,8 +186,7 @@ def _words(
     sizes = np.zeros(len(tokenizer), dtype=np.int64)
     for piece, number in tokenizer.get_vocab().items():
         sizes[number] = 1 if number in added else len(piece)
-    found: list[int] = []
-    counts: list[int] = []
+    found, counts = array("i"), array("i")
     for part in parts:
         for start in range(0, len(part), BLOCK):
             rows = part.rows(np.arange(start, min(start + BLOCK, len(part))))[name]
@@ -197,7 +198,7 @@ def _words(
                     )
                 found.extend(numbers.setdefault(word, len(numbers)) for word in words)
                 counts.append(len(words))
-    return Ragged(np.array(found, dtype=np.int32), starts_of(counts))
+    return Ragged(np.array(found), starts_of(np.array(counts)))
 
 
 def _split(
