@@ -148,6 +148,13 @@ def test_tasks_one_by_one_give_the_pairs_of_one_process_with_the_last(run, tmp_p
     assert files(tmp_path / "pairs") == files(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("tasks", [[], ["--tasks", 2]])
+def test_text_of_which_nothing_is_left_gives_no_pairs_and_says_why(run, tmp_path, tasks):
+    (tmp_path / "blank").write_text("\n \n")
+    code, _, err = run("back-translate", "blank", "--output", "pairs", *tasks)
+    assert (code, err) == (0, "0 pairs of 2 lines; taken out: 2 empty.\n") and pairs(tmp_path / "pairs") == []
+
+
 def test_other_filters_take_other_pairs_without_a_new_translation(run, tmp_path, monkeypatch):
     assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 100)[0] == 0
     before = pairs(tmp_path / "pairs")

@@ -127,10 +127,10 @@ def test_what_is_not_known_is_left_out(directory: Path) -> None:
 
 def test_corpora_that_are_mixed_are_named_with_their_shares(directory: Path) -> None:
     (directory.parent / "web.tsv").write_text("a\tb\n")
-    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25")
+    words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25", "tag=BT")
     write_model_card(directory, replace(RECIPE, train=words), SUMMARY, (None, None))
     card = card_of(directory)
-    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (weight 0.25): 29,000 pairs" in card.text
+    assert "Trained on org/pairs:train (weight 0.75) + web.tsv (tag BT) (weight 0.25): 29,000 pairs" in card.text
     assert card.data.datasets == ["org/pairs"]
     assert str(directory.parent) not in card.text
 

@@ -1,7 +1,7 @@
 """`vanilla-transformer back-translate` and `distil`: text that a model has translated, as pairs to learn from."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -152,6 +152,8 @@ class _Synthesis:
 
     def run(self) -> None:
         """Goes on where it was, and with the last of the tasks writes the pairs."""
+        from vanilla_transformer.data.lines import read_lines
+
         numbered, selected = self.command.numbered, self._work / "selected.txt"
         place = self._work / ("translations.txt" if numbered.tasks is None else "tasks")
         translate = replace(
@@ -164,14 +166,14 @@ class _Synthesis:
         translate.check()
         self._check()
         counts = self._select(selected)
-        if counts["kept"]:
-            translate.run()
-        elif numbered.tasks is None:
-            place.touch()
-        if numbered.tasks is not None and self._unfinished(place):
-            print(f"{self._unfinished(place):,} of {numbered.tasks:,} tasks are left.", file=sys.stderr)
+        if not counts["kept"]:
+            self._write(selected, (), counts)
             return
-        self._write(selected, place, counts)
+        translate.run()
+        if numbered.tasks is not None and (left := self._unfinished(place)):
+            print(f"{left:,} of {numbered.tasks:,} tasks are left.", file=sys.stderr)
+            return
+        self._write(selected, read_lines(place) if numbered.tasks is None else _joined(place), counts)
 
     @property
     def _work(self) -> Path:
@@ -221,7 +223,7 @@ class _Synthesis:
 
         return len(unfinished(TaskFolder(str(place)), self.command.numbered.tasks or 0))
 
-    def _write(self, selected: Path, place: Path, counts: dict[str, int]) -> None:
+    def _write(self, selected: Path, translations: Iterable[str], counts: dict[str, int]) -> None:
         from vanilla_transformer.cli.translate import models_fingerprint
         from vanilla_transformer.data.lines import read_lines
         from vanilla_transformer.translation.synthetic import SOURCE, TARGET, token_counter, write_pairs
@@ -236,7 +238,7 @@ class _Synthesis:
         with progress_bar(command.progress, "pairs", total=counts["kept"], quiet=True) as bar:
             report = write_pairs(
                 read_lines(selected),
-                _joined(place) if place.is_dir() else read_lines(place),
+                translations,
                 Path(self.output),
                 token_counter(command.model, self.filters.max_length),
                 self.filters,
