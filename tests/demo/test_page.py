@@ -22,12 +22,6 @@ from vanilla_transformer.demo.page import build_page, open_page  # noqa: E402
 SERVED = SimpleNamespace(block_thread=lambda: None)
 
 
-@pytest.fixture(autouse=True)
-def no_telemetry(monkeypatch: pytest.MonkeyPatch):
-    """Of the client: the page has none."""
-    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
-
-
 def free_port() -> int:
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
@@ -95,12 +89,35 @@ def test_ten_programs_at_once_get_their_own_answers(address, shown):
         assert answer["answers"][0]["translations"][0]["text"] == expected["translations"][0]["text"]
 
 
-def test_the_page_is_there_for_this_machine_alone_and_tells_nobody(address):
+def test_neither_the_page_nor_its_start_asks_any_other_host(shown, monkeypatch):
+    reached = []
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def connecting(self, place):
+        reached.append(place[0])
+        return connect(self, place)
+
+    def looking_up(host, *args, **kwargs):
+        reached.append(host)
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket.socket, "connect", connecting)
+    monkeypatch.setattr(socket, "getaddrinfo", looking_up)
+    page = build_page([shown])
+    client = gradio_client.Client(
+        open_page(page, host="127.0.0.1", port=free_port()), verbose=False, analytics_enabled=False
+    )
+    assert client.predict("A dog waits.", api_name="/translate")
+    page.close(verbose=False)
+    assert set(reached) == {"127.0.0.1"}
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+
+
+def test_the_page_is_there_for_this_machine_alone(address):
     port = int(address.rstrip("/").rpartition(":")[2])
     with open("/proc/net/tcp") as table:
         listening = [line.split()[1] for line in table if line.split()[3] == "0A"]
     assert [one for one in listening if int(one.partition(":")[2], 16) == port] == [f"0100007F:{port:04X}"]
-    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
 
 
 def test_a_missing_model_a_wrong_address_and_a_port_in_use_are_said_in_a_sentence(translating, capsys):

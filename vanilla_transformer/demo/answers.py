@@ -196,7 +196,7 @@ class Predicting(Kind):
 
 
 class Classifying(Predicting):
-    """The probability of each label."""
+    """The probability of each label, or the number where there are no labels."""
 
     endpoint = "classify"
     # Bars that are shown of many labels.
@@ -204,6 +204,8 @@ class Classifying(Predicting):
 
     def html(self, answer: Answer) -> str:
         """A bar for each label, the likeliest first."""
+        if "scores" not in answer:
+            return super().html(answer)
         likeliest = sorted(answer["scores"].items(), key=lambda item: -item[1])[: self._most]
         return bars([(label, share) for label, share in likeliest])
 
@@ -243,7 +245,7 @@ class Filling(Kind):
         ids = [self.tokenizer(line)["input_ids"] for line in lines]
         rows = [self.scorer.cut(row) for row in ids]
         answers: list[Answer] = [{}] * len(lines)
-        for place, shares in self.scorer.probabilities(rows, lambda count: None):
+        for place, shares in self.scorer.answers(rows, lambda count: None):
             masks = []
             for at in [at for at, token in enumerate(rows[place]) if token == mask]:
                 best = (-shares[at]).argsort()[:candidates].tolist()
