@@ -226,3 +226,9 @@ def test_words_that_do_not_make_up_their_pieces_are_refused(bpe):
 
     with pytest.raises(CorpusError, match="row 1 is split into words that are not those of its pieces"):
         SampledCorpus(Halves(), bpe, SubwordSampling(0.1, None, BOTH), max_length=400, seed=1)
+
+
+def test_a_tokenizer_that_splits_in_a_way_of_its_own_is_refused(tmp_path):
+    masked = VanillaTransformerTokenizer.train(SENTENCES * 3, 350, "bpe", mask_token=True)
+    with pytest.raises(CorpusError, match="its words cannot be split at random"):
+        corpus_of(masked, tmp_path, dropout=0.1)

@@ -77,7 +77,7 @@ class SampledCorpus(TrainingCorpus):
         seed: int,
     ) -> None:
         parts = json.loads(tokenizer.backend_tokenizer.to_str())
-        reason = unsupported_reason(tokenizer, parts, sampling.bpe_dropout)
+        reason = unsupported_reason(parts, sampling.bpe_dropout)
         if reason is not None:
             raise CorpusError(reason)
         self._corpus, self._sampling, self._max_length, self._seed = corpus, sampling, max_length, seed

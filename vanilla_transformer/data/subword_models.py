@@ -60,9 +60,7 @@ class WordSampler(Protocol):
         """The ids of the pieces of each word, given by their numbers in the list."""
 
 
-def unsupported_reason(
-    tokenizer: PreTrainedTokenizerFast, parts: Mapping[str, Any], bpe_dropout: float | None
-) -> str | None:
+def unsupported_reason(parts: Mapping[str, Any], bpe_dropout: float | None) -> str | None:
     """Why words of a tokenizer, taken apart as JSON, cannot be sampled; None where they can."""
     model = parts["model"]
     wanted = "Unigram" if bpe_dropout is None else "BPE"
@@ -70,8 +68,7 @@ def unsupported_reason(
         option, algorithm = ("unigram_alpha", "unigram") if bpe_dropout is None else ("bpe_dropout", "bpe")
         return f"{option} is for a tokenizer of the algorithm {algorithm}, and this one is of another: leave it out"
     unusual = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk")
-    is_byte_level = "ByteLevel" in str(parts["pre_tokenizer"]) and not tokenizer.backend_tokenizer.truncation
-    if any(model.get(name) for name in unusual) or not is_byte_level:
+    if any(model.get(name) for name in unusual) or "ByteLevel" not in str(parts["pre_tokenizer"]):
         return "the tokenizer is not one that this package has learned, and its words cannot be split at random"
     return None
 
