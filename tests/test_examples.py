@@ -106,3 +106,17 @@ def test_texts_are_classified(tmp_path, monkeypatch, capsys):
     program.main(words)
     label, probability = capsys.readouterr().out.splitlines()[-1].split("\t")
     assert label in ("good", "bad") and 0 < float(probability) <= 1
+
+
+def test_a_text_is_written_on_and_its_end_is_held_out(tmp_path, capsys):
+    text = "one two three four\n" * 200
+    (tmp_path / "text.txt").write_text(text)
+    words = [str(tmp_path / "text.txt"), str(tmp_path / "out"), "--max-steps", "5", "--continue", "one", "two t"]
+    example("write_like_a_text").main([*words, "--characters", "9"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("one") and "\n\ntwo t" in printed
+    # Nine characters each, and an empty line; some may be the halves of one.
+    assert len(printed) <= len("one") + len("two t") + 2 * 9 + 2 * 2
+    assert (tmp_path / "out" / "train.txt").read_text() + (tmp_path / "out" / "dev.txt").read_text() == text
+    written = (tmp_path / "out" / "model" / "summary.json").read_text()
+    assert "bits_per_character" in written
