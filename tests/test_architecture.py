@@ -73,9 +73,11 @@ SIBLINGS = {
     "causal_generation": {"fast_search"},
     "fast_search": {"fast_generation", "packed_copies", "search"},
     "generation": {"call_plans", "fast_generation", "fast_search", "search"},
+    "constrained_search": {"search"},
     "call_plans": {"packed_copies", "packed_decoder", "packed_encoder"},
     "fast_generation": {
         "call_plans",
+        "constrained_search",
         "cpu",
         "onnx_sessions",
         "packed_copies",

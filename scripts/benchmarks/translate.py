@@ -100,11 +100,12 @@ def _translated(settings: dict) -> dict:
     started: list[float] = []
     done = {"tokens": 0, "places": 0}
 
-    def counted(translator: LineTranslator, rows: list[list[int]]) -> list:
+    def counted(translator: LineTranslator, batch: tuple[list[list[int]], list[str]]) -> list:
+        rows, _ = batch
         started.append(time.perf_counter())
         done["tokens"] += sum(map(len, rows))
         done["places"] += len(rows) * max(map(len, rows))
-        return generate(translator, rows)
+        return generate(translator, batch)
 
     LineTranslator._generate = counted  # type: ignore[assignment, method-assign]
     output = Path(f"{settings['text']}.translated")

@@ -17,6 +17,7 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalFloat,
     OptionalInt,
+    OptionalPath,
     OptionalText,
     UsageError,
     at_least_one,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.translation import ExportedModel, Hypothesis, Sampling, Translation
     from vanilla_transformer.translation.lines import Translator
+    from vanilla_transformer.translation.terms import Glossary
 
 
 # Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
@@ -313,6 +315,9 @@ class Translate:
     keep_markup: Flag = False
     """Translate without tags (`<b>`, `</b>`, `<br/>`) and placeholders (`{name}`, `%s`), and put each where the
     alignment says that it belongs: none is lost, changed or written twice."""
+    terms: OptionalPath = None
+    """Glossary, rows of `source term TAB target term`: where a line has a source term as whole words, in the case
+    given, its translation has the target term. It needs a beam; lines with terms take several times as long."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: the only one with text)."""
     progress: Flag = False
@@ -341,6 +346,10 @@ class Translate:
             raise UsageError("--keep-markup cannot be combined with --alignment, which counts words without markup.")
         if self.alignment_heads is not None and not self._aligns:
             raise UsageError("--alignment-heads is for --alignment and --keep-markup.")
+        if self.terms is not None:
+            if self._aligns or rescored or self.sampling.sample:
+                raise UsageError("--terms cannot be combined with --alignment, --keep-markup, --rescore or --sample.")
+            self._glossary()  # Refuses what is none before a model is loaded.
         self._refuse_options_of_single_models()
         if self._is_exported:
             self._refuse_options_of_models()
@@ -409,6 +418,7 @@ class Translate:
             ("alignment", self.alignment is not None, "it does not tell its attention"),
             ("keep-markup", self.keep_markup, "it does not tell its attention"),
             ("sample", self.sampling.sample, "it does not tell its probabilities"),
+            ("terms", self.terms is not None, "it has a search of its own"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -543,6 +553,10 @@ class Translate:
         translator = translator_of(model, tokenizer, **self._arguments(model))
         if self.rescoring.rescore is not None:
             return self.rescoring.translator(translator, self.nbest or 1)
+        if self.terms is not None:
+            from vanilla_transformer.translation.terms import TermTranslator
+
+            return TermTranslator.from_translator(cast(Any, translator), self._glossary())
         if not self._aligns:
             return translator
         from vanilla_transformer.inspection.aligning_translator import AligningTranslator
@@ -551,6 +565,12 @@ class Translate:
         if self.alignment is None:
             return MarkupTranslator.from_translator(cast(Any, translator), self.alignment_heads)
         return AligningTranslator.from_translator(cast(Any, translator), self.alignment_heads, form=self.alignment)
+
+    def _glossary(self) -> "Glossary":
+        from vanilla_transformer.translation.terms import Glossary
+
+        assert self.terms is not None
+        return Glossary.read(self.terms)
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """What has to be the same for a translation to be gone on with; the names are for messages.
@@ -573,6 +593,10 @@ class Translate:
         if (sampling := self.sampling.check(self.decoding)) is not None:
             options |= {"sample": True, **asdict(sampling)}
         options |= self.rescoring.settings()
+        if self.terms is not None:
+            from vanilla_transformer.fingerprints import fingerprint_file
+
+            options |= {"terms": fingerprint_file(self.terms)}
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,

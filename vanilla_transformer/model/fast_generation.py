@@ -28,6 +28,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .call_plans import CallPlan, Prepared, is_hooked
+from .constrained_search import RequiredPhrases, constrained_beam_search
 from .cpu import computing_dtype
 from .onnx_sessions import SessionCache, SessionDecoder, SessionEncoder, decodes_in_session, encodes_in_session
 from .packed_copies import packed
@@ -75,6 +76,7 @@ ROWWISE_PROCESSORS = {
         "TypicalLogitsWarper",
     )
 }
+SUPPORTED_PARTS = {RequiredPhrases, MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}
 # Undocumented attributes of the settings that reach a search.
 TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
 # Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes
@@ -170,7 +172,7 @@ def _unsupported_arguments(
     if _draws_by_row(logits_processor):
         logits_processor = logits_processor[:-1]
     for part in (*logits_processor, *stopping_criteria):
-        if type(part) not in ROWWISE_PROCESSORS | {MaxLengthCriteria, EosTokenCriteria, SourceLengthLimit}:
+        if type(part) not in ROWWISE_PROCESSORS | SUPPORTED_PARTS:
             return type(part).__name__
         if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
             return "repetition_penalty after prompts with padding, which it counts for each row"
@@ -380,9 +382,16 @@ def fast_beam_search(
     """
     width, returned = settings.num_beams, settings.num_return_sequences
     prompts_NP = inputs.prompts_NP
+    required = next((part for part in logits_processor if isinstance(part, RequiredPhrases)), None)
+    logits_processor = [part for part in logits_processor if part is not required]
+    width += 0 if required is None else required.more_beams
     with _decoding(model, inputs, settings) as cache:
         limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
-        found = beam_search(cache, prompts_NP, width, limits, _processor(logits_processor))
+        process = _processor(logits_processor)
+        if required is None:
+            found = beam_search(cache, prompts_NP, width, limits, process)
+        else:
+            found = constrained_beam_search(cache, prompts_NP, width, limits, required, process)
     found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode have no use in training.
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())

@@ -93,11 +93,11 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
         scores_NW: Log-probability of each hypothesis.
     """
     vocabulary = log_p_NWV.shape[2]
-    values, places = _best_places(log_p_NWV, scores_NW, count)
+    values, places = best_places(log_p_NWV, scores_NW, count)
     return Candidates(values, places // vocabulary, places % vocabulary)
 
 
-def _best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` best of W·V scores, and their places among them, (N, count).
 
     Exact, and cheaper than sorting: a token among the best lies in one of the best blocks by maximum, so only the
@@ -313,17 +313,17 @@ class BeamSearch:
         return torch.cat((prompts, self.running.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
     """The newest token of a hypothesis, and where it was taken from."""
 
     token: int
     parent: int
-    before: "_Node | None"
+    before: "Node | None"
 
     def path(self) -> list[tuple[int, int]]:
         """Each token of the hypothesis with the number of the hypothesis that it was taken from."""
         found: list[tuple[int, int]] = []
-        node: _Node | None = self
+        node: Node | None = self
         while node is not None:
             found.append((node.token, node.parent))
             node = node.before
@@ -337,8 +337,8 @@ class _Sentence:
         self.number, self.limits, self.longest, self.width = number, limits, longest, width
         self.bound_penalty = bound_penalty
         # Scores and newest tokens, best first.
-        self.running: list[tuple[float, _Node | None]] = [(0.0, None)]
-        self.finished: list[tuple[float, _Node | None]] = [(IMPOSSIBLE, None)] * width
+        self.running: list[tuple[float, Node | None]] = [(0.0, None)]
+        self.finished: list[tuple[float, Node | None]] = [(IMPOSSIBLE, None)] * width
         self.parents: list[int] = []
 
     def advance(self, scores: list[float], places: list[int], vocabulary: int, length: int, ends: set[int]) -> bool:
@@ -346,16 +346,16 @@ class _Sentence:
         nodes = []
         for place in places:
             parent, token = divmod(place, vocabulary)
-            nodes.append(_Node(token, parent, self.running[parent][1]))
+            nodes.append(Node(token, parent, self.running[parent][1]))
         too_long = length >= self.longest
         ended = [too_long or node.token in ends for node in nodes]
         if any(ended[: self.width]):
-            penalty = _float32(self.limits.penalty(float(length)))
+            penalty = to_float32(self.limits.penalty(float(length)))
             ending = [i for i in range(self.width) if ended[i]]
-            finished = self.finished + [(_float32(scores[i] / penalty), nodes[i]) for i in ending]
+            finished = self.finished + [(to_float32(scores[i] / penalty), nodes[i]) for i in ending]
             self.finished = sorted(finished, key=_score, reverse=True)[: self.width]
-        left: list[tuple[float, _Node | None]] = [
-            (_float32(score + IMPOSSIBLE) if end else score, node)
+        left: list[tuple[float, Node | None]] = [
+            (to_float32(score + IMPOSSIBLE) if end else score, node)
             for score, node, end in zip(scores, nodes, ended, strict=True)
         ]
         self.running = sorted(left, key=_score, reverse=True)[: self.width]
@@ -370,15 +370,15 @@ class _Sentence:
         if limits.early_stopping is True:
             return False
         exact = limits.early_stopping == "never" and limits.length_penalty > 0
-        penalty = self.bound_penalty if exact else _float32(limits.penalty(float(length)))
-        return _float32(self.running[0][0] / penalty) > self.finished[limits.counted - 1][0]
+        penalty = self.bound_penalty if exact else to_float32(limits.penalty(float(length)))
+        return to_float32(self.running[0][0] / penalty) > self.finished[limits.counted - 1][0]
 
 
 def _score(hypothesis: tuple[float, Any]) -> float:
     return hypothesis[0]
 
 
-def _float32(value: float) -> float:
+def to_float32(value: float) -> float:
     """The value as a tensor of float32 would hold it."""
     return ctypes.c_float(value).value
 
@@ -416,7 +416,7 @@ def beam_search(
         running = [[score for score, _ in sentence.running] for sentence in searching]
         scores_NW = torch.tensor(running, dtype=torch.float32, device=device)
         log_p_NWV = log_p_RV.view(len(searching), -1, vocabulary)
-        scores, places = (part.tolist() for part in _best_places(log_p_NWV, scores_NW, limits.candidates))
+        scores, places = (part.tolist() for part in best_places(log_p_NWV, scores_NW, limits.candidates))
         length += 1
         left = [
             number
@@ -433,16 +433,17 @@ def beam_search(
             searching = [searching[number] for number in left]
         newest = [[node.token for _, node in sentence.running if node is not None] for sentence in searching]
         tokens_NW = torch.tensor(newest, device=device)
-    return _as_tensors(everyone, device)
+    return as_tensors([sentence.finished for sentence in everyone], device)
 
 
-def _as_tensors(sentences: list[_Sentence], device: torch.device) -> Hypotheses:
-    paths = [[node.path() if node is not None else [] for _, node in sentence.finished] for sentence in sentences]
+def as_tensors(finished: list[list[tuple[float, Node | None]]], device: torch.device) -> Hypotheses:
+    """The finished hypotheses of each sentence, as many of each."""
+    paths = [[node.path() if node is not None else [] for _, node in found] for found in finished]
     longest = max((len(path) for found in paths for path in found), default=0)
     padded = [[path + [(0, 0)] * (longest - len(path)) for path in found] for found in paths]
     return Hypotheses(
-        scores=torch.tensor([[score for score, _ in sentence.finished] for sentence in sentences], device=device),
-        paths=torch.tensor(padded, device=device).view(len(sentences), -1, longest, 2).mT,
+        scores=torch.tensor([[score for score, _ in found] for found in finished], device=device),
+        paths=torch.tensor(padded, device=device).view(len(finished), -1, longest, 2).mT,
         lengths=torch.tensor([[len(path) for path in found] for found in paths], device=device),
     )
 

@@ -165,7 +165,8 @@ def mean_logits(logits: Sequence[torch.Tensor], mean: Mean) -> torch.Tensor:
     for part in logits[1:]:
         total += take(part, -1, dtype=torch.float32)
     total /= len(logits)
-    return total.log_() if mean == "probabilities" else total
+    # What is too unlikely for float32 is not impossible.
+    return total.clamp_(min=torch.finfo(torch.float32).tiny).log_() if mean == "probabilities" else total
 
 
 def check_one_vocabulary(named: Sequence[tuple[str, PreTrainedTokenizerBase]]) -> None:

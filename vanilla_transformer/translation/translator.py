@@ -85,8 +85,8 @@ class LineTranslator:
         # Nobody writes the weights meanwhile: they are compared with what is packed of them once for a window.
         with _evaluating(self.model), getattr(self.model, "fixed_weights", nullcontext)():
             batches = list(self._batches(ids))
-            rows = [[ids[index] for index in batch] for batch in batches]
-            found = run_in_threads(self._generate, rows, self.model.device)
+            parts = [([ids[index] for index in batch], [lines[index] for index in batch]) for batch in batches]
+            found = run_in_threads(self._generate, parts, self.model.device)
             for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
                     translations[index] = Translation(best_first, index in too_long, tuple(ids[index]))
@@ -110,11 +110,15 @@ class LineTranslator:
             yield rows[:count]
             rows = rows[count:]
 
-    def _generate(self, rows: list[list[int]]) -> list[tuple[Hypothesis, ...]]:
-        """The hypotheses for each row of source tokens, best first."""
+    def _arguments_of_rows(self, rows: list[list[int]], lines: list[str]) -> dict[str, Any]:
+        """What `generate` is told beside the settings, for the lines of a batch and their source tokens."""
+        return {} if self.sampling is None else self.sampling.arguments(rows, self._hypotheses)
+
+    def _generate(self, batch: tuple[list[list[int]], list[str]]) -> list[tuple[Hypothesis, ...]]:
+        """The hypotheses for each row of source tokens, given with the lines that they are of, best first."""
+        rows, lines = batch
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
-        drawing = {} if self.sampling is None else self.sampling.arguments(rows, self._hypotheses)
-        output = self.model.generate(**inputs, **self.generate_kwargs, **drawing)
+        output = self.model.generate(**inputs, **self.generate_kwargs, **self._arguments_of_rows(rows, lines))
         sequences = output if isinstance(output, torch.Tensor) else output.sequences
         scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)

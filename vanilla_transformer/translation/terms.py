@@ -1,0 +1,157 @@
+"""Terms: where a line holds a term of a glossary, its translation holds the glossary's term for it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from vanilla_transformer.model.constrained_search import RequiredPhrases
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.translation.lines import Translation
+from vanilla_transformer.translation.translator import LineTranslator
+
+# Words, and each other sign by itself.
+_WORDS = re.compile(r"\w+|[^\w\s]")
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
+
+
+class TermError(ValueError):
+    """A glossary that cannot be used, or not by this model."""
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """Terms of the source and what each has to become.
+
+    Attributes:
+        terms: By the words of a term, what it becomes.
+    """
+
+    terms: Mapping[tuple[str, ...], str]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Glossary":
+        """The terms of a file of rows `source term TAB target term`; empty lines are left out.
+
+        Raises:
+            TermError: A row is none, or says another thing than one before it; it is named.
+            OSError: The file cannot be read.
+        """
+        terms: dict[tuple[str, ...], str] = {}
+        try:
+            rows = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise TermError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}.") from error
+        for number, row in enumerate(rows, 1):
+            if not row.strip():
+                continue
+            parts = [" ".join(part.split()) for part in row.split("\t")]
+            if len(parts) != 2 or not all(parts):
+                raise TermError(
+                    f"{path}, line {number}: a row is a source term, a tab and a target term, not {row[:60]!r}."
+                )
+            words, target = tuple(_WORDS.findall(parts[0])), parts[1]
+            if terms.setdefault(words, target) != target:
+                raise TermError(
+                    f"{path}, line {number}: {parts[0]!r} is {terms[words]!r} before and {target!r} here: keep one."
+                )
+        if not terms:
+            raise TermError(f"{path} has no terms: give rows of a source term, a tab and a target term.")
+        return cls(terms)
+
+    def required(self, line: str) -> list[str]:
+        """What the translation of a line has to hold: of terms that overlap in it, the first and then the longest."""
+        words, found, place = _WORDS.findall(line), [], 0
+        longest = max(map(len, self.terms))
+        while place < len(words):
+            for end in range(min(place + longest, len(words)), place, -1):
+                if (target := self.terms.get(tuple(words[place:end]))) is not None:
+                    found.append(target)
+                    place = end - 1
+                    break
+            place += 1
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class TermTranslator(LineTranslator):
+    """Translates lines, those with terms of a glossary by a search whose hypotheses have to hold what these become.
+
+    Attributes:
+        glossary: The terms.
+        pieces: The tokens of each target term.
+        begin_within_word: Tokens that go on with a word before them.
+        end_within_word: Tokens that such a token goes on with.
+    """
+
+    glossary: Glossary
+    pieces: Mapping[str, tuple[int, ...]]
+    begin_within_word: frozenset[int]
+    end_within_word: frozenset[int]
+
+    @classmethod
+    def from_translator(cls, translator: LineTranslator, glossary: Glossary) -> "TermTranslator":
+        """Another translator's model and settings.
+
+        Raises:
+            TermError: The model cannot write a term, or not be searched for it.
+        """
+        tokenizer = translator.tokenizer
+        if isinstance(tokenizer, VanillaTransformerTokenizer) and tokenizer.detokenize("a@@ b") == "ab":
+            raise TermError("Terms need a model that splits words itself, and this one's text was split before.")
+        beams = translator.generate_kwargs.get("num_beams") or translator.model.generation_config.num_beams or 1
+        if beams < 2 or translator.sampling is not None:
+            raise TermError("Terms are searched for by a beam: give --num-beams 2 or more.")
+        begin, end = _within_word(tokenizer)
+        pieces = {term: _pieces(tokenizer, term, begin) for term in glossary.terms.values()}
+        return cls(**vars(translator), glossary=glossary, pieces=pieces, begin_within_word=begin, end_within_word=end)
+
+    def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """As of any `LineTranslator`; lines without terms have no part in the other search."""
+        with_terms = [number for number, line in enumerate(lines) if self.glossary.required(line)]
+        others = sorted({*range(len(lines))} - {*with_terms})
+        found: dict[int, Translation] = {}
+        for numbers in filter(None, (others, with_terms)):
+            some = super().translate([lines[number] for number in numbers], progress)
+            found |= zip(numbers, some, strict=True)
+        return [found[number] for number in range(len(lines))]
+
+    def _arguments_of_rows(self, rows: list[list[int]], lines: list[str]) -> dict[str, Any]:
+        phrases = [[self.pieces[term] for term in self.glossary.required(line)] for line in lines]
+        if not any(phrases):
+            return {}
+        required = RequiredPhrases(phrases, self.begin_within_word, self.end_within_word)
+        return {"logits_processor": LogitsProcessorList([required])}
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, term: str, begin_within_word: frozenset[int]) -> tuple[int, ...]:
+    """The tokens that a term is written with, wherever it stands."""
+    ids: list[int] = tokenizer(text_target=term, add_special_tokens=False)["input_ids"]
+    if tokenizer.unk_token_id in ids or str(tokenizer.decode(ids)).strip() != term:
+        raise TermError(f"The model's vocabulary cannot write the target term {term!r}: leave it out.")
+    if ids[0] in begin_within_word:
+        raise TermError("Terms need a vocabulary whose pieces have the space before a word, which this one has not.")
+    return tuple(ids)
+
+
+def _within_word(tokenizer: PreTrainedTokenizerBase) -> tuple[frozenset[int], frozenset[int]]:
+    """The tokens that begin with a part of a word and not with a space or another sign, and those that so end."""
+    begin, end = set(), set()
+    in_bytes = isinstance(tokenizer, VanillaTransformerTokenizer)
+    for piece, number in tokenizer.get_vocab().items():
+        text = piece.replace("\u2581", " ")
+        if in_bytes:
+            # Of a character of several bytes a part is taken for that of a letter.
+            written = bytes(_BYTES[one] for one in piece if one in _BYTES)
+            text = written.decode("utf-8", "replace").replace("\ufffd", "x")
+        if number in tokenizer.all_special_ids or not text:
+            continue
+        if re.match(r"\w", text):
+            begin.add(number)
+        if re.search(r"\w$", text):
+            end.add(number)
+    return frozenset(begin), frozenset(end)
