@@ -96,6 +96,21 @@ def test_every_change_of_a_weight_is_seen(edit, dtype, quantization):
         assert torch.equal(scores(model, quantization=quantization), expected), name
 
 
+@pytest.mark.parametrize("edit", [one_number, through_numpy, negated])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_change_is_seen_where_memory_is_compared_by_numpy(monkeypatch, edit, in_order: bool):
+    if in_order:
+        monkeypatch.setattr(packed_copies, "_memcmp", None)
+    model = model_of()
+    if not in_order:
+        weight = model.get_parameter(WEIGHTS[1])
+        weight.data = weight.data.mT.contiguous().mT
+    scores(model)
+    for name in WEIGHTS:
+        edit(model.get_parameter(name))
+        assert torch.equal(scores(model), scores(copy.deepcopy(model))), name
+
+
 @pytest.mark.parametrize("edit", [one_number, through_numpy, swapped_rows, another_tensor])
 def test_a_change_of_large_weights_is_seen_by_checksums(monkeypatch, edit):
     monkeypatch.setattr(packed_copies, "SNAPSHOT_BYTES", 0)

@@ -115,7 +115,7 @@ class SessionDecoder:
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
         self.config, self.stack = model.config, decoder_stack(model)
-        self.scale = self.config.d_model**0.5
+        self.scale, self.width = self.config.d_model**0.5, self.config.num_heads * self.config.d_k
         self.positions = PositionTable(self.stack.positional_encoding, torch.float32)
         self.cached = [f"{kind}{number}" for number in range(len(self.stack.layers)) for kind in _CACHE]
         self.of_source = self._source_session()
@@ -140,7 +140,7 @@ class SessionDecoder:
         x = graph.input("x", ["R", 1, config.d_model])
         rows = graph.input("rows", ["R"], "INT64")
         by_sentence = graph.input("by_sentence", [3], "INT64")
-        by_row = graph.constant(torch.tensor([-1, 1, config.num_heads * config.d_k]))
+        by_row = graph.constant(torch.tensor([-1, 1, self.width]))
         mask = graph.input("mask", ["N", "S"], "INT32")
         found: dict[str, str] = {}
         for number, layer in enumerate(self.stack.layers):
@@ -199,7 +199,7 @@ class SessionCache:
         x_R1D = embedded * decoder.scale + decoder.positions.of(self.position, embedded.device)
         if len(self.rows) != tokens_NW.numel():
             self.rows = self.rows.repeat_interleave(width)  # Until now there was one hypothesis.
-        shape = torch.tensor([self.sentences, width, decoder.config.num_heads * decoder.config.d_k])
+        shape = torch.tensor([self.sentences, width, decoder.width])
         inputs = {
             "x": x_R1D.detach().numpy(),
             "rows": self.rows.numpy(),

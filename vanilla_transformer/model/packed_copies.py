@@ -1,9 +1,11 @@
 """The packed copies of a model's weights that `generate` keeps, and whether they still are what the weights say."""
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -12,6 +14,19 @@ from .packed_weights import as_integers, checksum
 
 # So many bytes of weights are kept once more as they were, which is faster to compare with than by checksums.
 SNAPSHOT_BYTES = 1 << 26
+
+
+def _memory_comparison() -> Any:
+    """C's comparison of memory, twice as fast as NumPy's; None on systems where it has no such name."""
+    try:
+        compare = ctypes.PyDLL(None).memcmp
+    except (AttributeError, OSError, TypeError):
+        return None
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return compare
+
+
+_memcmp = _memory_comparison()
 
 
 class _Contents:
@@ -25,13 +40,19 @@ class _Contents:
             # Views of the memory: they see what is written past torch, and keep it from becoming another weight's.
             views = [as_integers(weight.detach()).numpy() for weight in weights]
             self._pairs = [(view, view.copy()) for view in views]
+            in_order = [pair for pair in self._pairs if _memcmp is not None and pair[0].flags.c_contiguous]
+            # Where a weight stands, where its copy stands, and how many bytes they are.
+            self._memory = [(view.ctypes.data, copy.ctypes.data, view.nbytes) for view, copy in in_order]
+            self._others = [pair for pair in self._pairs if _memcmp is None or not pair[0].flags.c_contiguous]
         else:
             self._checksum = checksum(weights)
 
     def are_those_of(self, weights: list[torch.Tensor]) -> bool:
         """Whether the weights, at the same addresses as before, hold the same bits."""
         if self._pairs is not None:
-            return all((view == copy).all() for view, copy in self._pairs)
+            if any(starmap(_memcmp, self._memory)):
+                return False
+            return all((view == copy).all() for view, copy in self._others)
         assert self._checksum is not None
         return torch.equal(self._checksum, checksum(weights))
 
