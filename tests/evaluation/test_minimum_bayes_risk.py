@@ -41,8 +41,9 @@ class Fixed:
 
     model, chunk_lines = None, 10
 
-    def __init__(self, *texts):
-        self.found = Translation(tuple(Hypothesis(text, -place, 1) for place, text in enumerate(texts)))
+    def __init__(self, *texts, scores=None):
+        scores = scores or [None] * len(texts)
+        self.found = Translation(tuple(Hypothesis(*pair, 1) for pair in zip(texts, scores, strict=True)))
 
     def translate(self, lines, progress=None):
         return [self.found for _ in lines]
@@ -64,3 +65,9 @@ def test_what_was_drawn_twice_counts_twice():
     texts = ["aaaa aaaa", "bbbb bbbb", "bbbb bbbb"]
     (found,) = RescoringTranslator(Fixed(*texts), MinimumBayesRisk("chrf")).translate(["x"])
     assert found.text == "bbbb bbbb" and found.score == pytest.approx(200 / 3)
+
+
+def test_what_a_beam_holds_for_likelier_counts_more():
+    texts, scores = ["aaaa aaaa", "bbbb bbbb", "bbbb bbbb"], [np.log(0.6), np.log(0.3), np.log(0.1)]
+    (found,) = RescoringTranslator(Fixed(*texts, scores=scores), MinimumBayesRisk("chrf")).translate(["x"])
+    assert found.text == "aaaa aaaa" and found.score == pytest.approx(60)

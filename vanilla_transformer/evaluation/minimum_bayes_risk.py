@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
-from vanilla_transformer.translation import Translation
+from vanilla_transformer.translation import Hypothesis, Translation
 
 
 def chrf_of_pairs(texts: Sequence[str]) -> np.ndarray:
@@ -53,7 +53,9 @@ UTILITIES: dict[str, Callable[[Sequence[str]], np.ndarray]] = {"chrf": chrf_of_p
 
 @dataclass(frozen=True)
 class MinimumBayesRisk:
-    """Scores each translation of a line by its mean utility with all of them as references, each counted once.
+    """Scores each translation of a line by its mean utility with all of them as references.
+
+    Those of a beam count by the exponentials of their scores, samples, which have none, each time they were drawn.
 
     Attributes:
         utility: `chrf` or `bleu`, for a pair of sentences.
@@ -63,13 +65,17 @@ class MinimumBayesRisk:
 
     def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[list[float]]:
         """For each line the scores of its translations."""
-        return [self._scores([one.text for one in translation.hypotheses]) for translation in translations]
+        return [self._scores(translation.hypotheses) for translation in translations]
 
-    def _scores(self, texts: list[str]) -> list[float]:
-        counts = Counter(texts)  # Of samples many are the same.
-        weights = np.array(list(counts.values())) / len(texts)
-        of_text = dict(zip(counts, (UTILITIES[self.utility](list(counts)) @ weights).tolist(), strict=True))
-        return [of_text[text] for text in texts]
+    def _scores(self, hypotheses: Sequence[Hypothesis]) -> list[float]:
+        scores = np.array([one.score or 0.0 for one in hypotheses])
+        weights: dict[str, float] = {}  # Of samples many are the same.
+        for one, weight in zip(hypotheses, np.exp(scores - scores.max()), strict=True):
+            weights[one.text] = weights.get(one.text, 0.0) + weight
+        shares = np.array(list(weights.values()))
+        utilities = UTILITIES[self.utility](list(weights)) @ shares / shares.sum()
+        of_text = dict(zip(weights, utilities.tolist(), strict=True))
+        return [of_text[one.text] for one in hypotheses]
 
 
 def _matches(grams: Sequence[Sequence[Hashable]]) -> np.ndarray:
