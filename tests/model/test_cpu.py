@@ -12,6 +12,7 @@ from torch import nn
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model import cpu, fast_generation
+from vanilla_transformer.model.onnx_sessions import SessionDecoder
 from vanilla_transformer.model.packed_decoder import PackedDecoder
 from vanilla_transformer.model.packed_weights import PackedWeights
 
@@ -114,12 +115,15 @@ def test_a_model_in_16_bits_decodes_in_float32_where_they_would_be_emulated(
 ):
     asked = []
 
-    class Decoder(PackedDecoder):
-        def __init__(self, model, dtype, quantization=None):
+    def asking(part):
+        def make(self, model, dtype, quantization=None):
             asked.append(dtype)
-            super().__init__(model, dtype, quantization)
+            part.__init__(self, model, dtype, quantization)
 
-    monkeypatch.setattr(fast_generation, "PackedDecoder", Decoder)
+        return type(part.__name__, (part,), {"__init__": make})
+
+    for part in (PackedDecoder, SessionDecoder):
+        monkeypatch.setattr(fast_generation, part.__name__, asking(part))
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]), "num_beams": num_beams, "max_new_tokens": 8}
     rounded = tiny_model.to(dtype)
     found = rounded.generate(**inputs)
