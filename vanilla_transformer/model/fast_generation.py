@@ -314,6 +314,19 @@ def _encoded(
             return encoder(**arguments).to(dtype)
 
 
+def _packed_decoder(
+    model: Any,
+    dtype: torch.dtype,
+    settings: GenerationConfig,
+    sentences: int,
+    weights: list[torch.Tensor] | None = None,
+) -> Any:
+    """The decoder packed for a search of so many sentences."""
+    quantization, rows = getattr(settings, "quantization", None), sentences * settings.num_beams
+    in_session = decodes_in_session(model, dtype, quantization, rows)
+    return packed(model, SessionDecoder if in_session else PackedDecoder, dtype, quantization, weights)
+
+
 def start_decoding(
     model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, settings: GenerationConfig
 ) -> Decoding:
@@ -323,8 +336,7 @@ def start_decoding(
         return model.start_decoding(model.get_encoder()(**arguments), attention_mask, 1)
     if reason := unsupported_model(model, "encoder"):
         raise ValueError(f"This package's own search does not support {reason}.")
-    quantization = getattr(settings, "quantization", None)
-    decoder = packed(model, PackedDecoder, computing_dtype(model.dtype, model.device), quantization)
+    decoder = _packed_decoder(model, computing_dtype(model.dtype, model.device), settings, len(input_ids))
     return decoder.start(_encoded(model, settings, arguments), attention_mask)
 
 
@@ -450,10 +462,8 @@ def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> I
     device = model.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = computing_dtype(torch.get_autocast_dtype(device) if autocast else model.dtype, model.device)
-    quantization, rows = getattr(settings, "quantization", None), len(inputs.prompts_NP) * settings.num_beams
-    in_session = decodes_in_session(model, dtype, quantization, rows)
     with torch.autocast(device, enabled=False):
-        decoder = packed(model, SessionDecoder if in_session else PackedDecoder, dtype, quantization, inputs.weights)
+        decoder = _packed_decoder(model, dtype, settings, len(inputs.prompts_NP), inputs.weights)
         # Without the counts of torch for gradients small operations take three quarters of the time.
         with torch.inference_mode():
             if inputs.encoded_NSD is None:
