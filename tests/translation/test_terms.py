@@ -103,6 +103,7 @@ def test_models_that_cannot_write_terms_are_refused(tmp_path):
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     model, tokenizer = model_and_tokenizer()
     for name in ("one", "two"):
         model.save_pretrained(name)
