@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.lines import with_pauses as with_pauses
     from vanilla_transformer.translation.loading import ModelNotFoundError as ModelNotFoundError
     from vanilla_transformer.translation.loading import UnusableModelError as UnusableModelError
-    from vanilla_transformer.translation.loading import fingerprint as fingerprint
     from vanilla_transformer.translation.loading import load_config as load_config
     from vanilla_transformer.translation.loading import load_model as load_model
     from vanilla_transformer.translation.loading import load_tokenizer as load_tokenizer
@@ -33,7 +32,7 @@ _HOMES = {
     "exported": ("ExportError", "ExportedModel", "is_exported", "load_exported"),
     "lines": ("Hypothesis", "Translation", "translate_lines", "with_pauses"),
     "loading": (
-        *("ModelNotFoundError", "UnusableModelError", "fingerprint", "load_config", "load_model", "load_tokenizer"),
+        *("ModelNotFoundError", "UnusableModelError", "load_config", "load_model", "load_tokenizer"),
         "model_fingerprint",
     ),
     "sampling": ("Sampling",),

@@ -283,13 +283,8 @@ def saved_config(path: str | Path) -> Any:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
-def fingerprint(path: str | Path, model: PreTrainedModel) -> str:
-    """What tells this model from any other: a hash of the files that it is loaded from, or its commit on the Hub."""
-    return model_fingerprint(path, model.config)
-
-
 def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
-    """The fingerprint of a model that need not be loaded."""
+    """What tells a model, which need not be loaded, from any other: a hash of its files, or its commit on the Hub."""
     if not Path(path).is_dir():
         with _not_found(path, "config.json", blame="config.json"):
             config = config or AutoConfig.from_pretrained(path, trust_remote_code=False)
