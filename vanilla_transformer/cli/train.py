@@ -106,7 +106,7 @@ _Options: Any = dataclasses.make_dataclass(
 
 @dataclass(frozen=True)
 class Train:
-    """Train a model on parallel text, from a recipe, from options, or from a recipe with some fields overridden.
+    """Train a model on text, from a recipe, from options, or from a recipe with some fields overridden.
 
     To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
     data and the device, and printed. If interrupted, run the same command again to continue. On several devices:
