@@ -273,6 +273,18 @@ def test_a_tokenizer_without_the_tag_is_refused_and_one_with_it_is_taken(files, 
     assert first_pieces(gathered)[-1] == "<BT>"
 
 
+def test_a_tokenizer_that_is_named_comes_before_one_that_an_earlier_try_has_left(files, gather, tmp_path):
+    gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
+    gathered.tokenizer.save_pretrained(tmp_path / "named")
+    shutil.rmtree(tmp_path / "run")
+    gather([*files, *COLUMNS])
+    for _ in range(2):
+        gathered, _ = gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "named"))
+        assert first_pieces(gathered)[-1] == "<BT>"
+    there = json.loads((tmp_path / "run" / "tokenizer.json").read_text())
+    assert there == json.loads((tmp_path / "named" / "tokenizer.json").read_text())
+
+
 def test_another_tag_makes_another_vocabulary_and_other_tokens_in_the_same_directory(files, gather):
     hashes = []
     for tag in ([], ["tag=BT"], ["tag=FT"], []):

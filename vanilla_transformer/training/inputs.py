@@ -245,14 +245,18 @@ def _tokenizer(
     """
     streams = list(corpora)
     tags = tags_of(recipe.train)
-    if run.tokenizer_config.exists() and (recipe.tokenizer is not None or _vocabulary_is_of(streams, tags, run)):
+    there = run.tokenizer_config.exists()
+    # Weights go with the one that is there; until there are some, one that is named comes before it.
+    named = recipe.tokenizer is not None and not has_checkpoints(run.checkpoints)
+    if there and not named and (recipe.tokenizer is not None or _vocabulary_is_of(streams, tags, run)):
         tokenizer = load_own_tokenizer(run.path)
         check_tags(tokenizer, str(run.path), recipe.train)
     elif recipe.tokenizer is not None:
         tokenizer = load_own_tokenizer(recipe.tokenizer)
         check_tags(tokenizer, recipe.tokenizer, recipe.train)
         check_tokenizer(tokenizer, recipe.tokenizer, task_for(recipe).special_tokens)
-        _save_tokenizer(tokenizer, run)
+        if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
+            _save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
         hashes = [TextHash() for _ in streams]
@@ -272,6 +276,10 @@ def _tokenizer(
             f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out."
         )
     return tokenizer, streams
+
+
+def _is_same(one: VanillaTransformerTokenizer, other: VanillaTransformerTokenizer) -> bool:
+    return one.backend_tokenizer.to_str() == other.backend_tokenizer.to_str()
 
 
 def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDirectory) -> bool:
