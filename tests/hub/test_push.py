@@ -29,6 +29,7 @@ CODE = {
     f"{name}.py"
     for name in (
         "call_plans",
+        "constrained_search",
         "configuration_vanilla_transformer",
         "cpu",
         "fast_generation",
@@ -38,6 +39,7 @@ CODE = {
         "layers",
         "loss",
         "modeling_vanilla_transformer",
+        "onnx_sessions",
         "packed_copies",
         "packed_decoder",
         "packed_encoder",
