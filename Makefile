@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-versions docs check format clean
+.PHONY: quickstart card test test-versions docs check format clean
 
 quickstart: $(VENV)/.installed
 	@if [ -f models/cmudict-quickstart/summary.json ]; then \
@@ -11,6 +11,12 @@ quickstart: $(VENV)/.installed
 	else \
 		$(BIN)/vanilla-transformer train cmudict --max-steps 5000 --output models/cmudict-quickstart; \
 	fi
+
+# The card at the top is the quickstart's own, with its picture where the documentation has it.
+card: quickstart
+	cp models/cmudict-quickstart/learning_curves.png docs/_static/quickstart-learning-curves.png
+	sed 's#(learning_curves.png)#(docs/_static/quickstart-learning-curves.png)#; /^<!-- as vanilla_transformer wrote it/d' \
+		models/cmudict-quickstart/README.md > model_card.md
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import ModelCard
 
 from vanilla_transformer import (
@@ -11,10 +12,10 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.cli import main
+from vanilla_transformer.cli import main, program
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.evaluation import Score
-from vanilla_transformer.recipe.schema import Recipe, in_words
+from vanilla_transformer.recipe.schema import Recipe, in_words, load_recipe
 from vanilla_transformer.reporting.model_card import (
     TABLE,
     CardError,
@@ -288,3 +289,25 @@ def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -
     (directory / "README.md").write_text(edited)
     set_hub_name(directory, "ann/cat")
     assert (directory / "README.md").read_text() == edited
+
+
+def test_the_card_at_the_top_is_the_quickstarts_as_its_recipe_and_this_version_make_it():
+    """`make card` writes it; a changed recipe, template or option makes it stale."""
+    root = Path(__file__).parents[2]
+    text = (root / "model_card.md").read_text("utf-8")
+    card = ModelCard(text)
+    assert card.data.pipeline_tag == "translation" and card.data.library_name == "transformers"
+    template = (root / "vanilla_transformer" / "reporting" / "model_card.md").read_text("utf-8")
+    assert re.findall(r"^## .+$", text, re.MULTILINE) == re.findall(r"^## .+$", template, re.MULTILINE)
+    (root / re.search(r"!\[Learning curves\]\((.+)\)", text)[1]).read_bytes()
+    recipe = Recipe(**yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]))
+    shipped = load_recipe("cmudict")
+    left_to_choose = {name for name, value in vars(shipped).items() if value is None}
+    for name, value in vars(shipped).items():
+        if name not in left_to_choose | {"max_steps", "output", "precision"}:
+            assert getattr(recipe, name) == value, name
+    assert recipe.max_steps == 5000 and "--max-steps 5000" in (root / "Makefile").read_text("utf-8")
+    scores = {result.metric_type: result for result in card.data.eval_results if result.dataset_split == "test"}
+    assert f"{scores['wer'].metric_value:.1f}" in (root / "docs/measured.md").read_text("utf-8")
+    [asked] = re.findall(r"`vanilla-transformer (.+?) <", text)
+    assert program._parse(asked.split()) is not None
