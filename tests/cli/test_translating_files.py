@@ -20,8 +20,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.cli.decoding import Decoding, own_device
 from vanilla_transformer.cli.evaluate import Evaluate
-from vanilla_transformer.cli.translate import Decoding, Translate, _own_device
+from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.model import cpu
 from vanilla_transformer.translation import LineTranslator
 from vanilla_transformer.translation.translator import CHUNK_LINES
@@ -432,7 +433,7 @@ def test_each_process_of_a_machine_takes_its_own_device_and_its_share_of_the_cor
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
-    assert _own_device("cuda") == "cuda:1" and _own_device("cpu") == "cpu"
+    assert own_device("cuda") == "cuda:1" and own_device("cpu") == "cpu"
     asked = []
     monkeypatch.setattr("torch.set_num_threads", asked.append)
     monkeypatch.setattr("os.cpu_count", lambda: 6)

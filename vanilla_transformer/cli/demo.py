@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import OptionalInt, OptionalText, UsageError, at_least_one
-from vanilla_transformer.cli.translate import Decoding
+from vanilla_transformer.cli.decoding import Decoding
 
 if TYPE_CHECKING:
     from vanilla_transformer.demo.shown import ShownModel

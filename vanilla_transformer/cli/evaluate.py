@@ -18,6 +18,7 @@ from vanilla_transformer.cli.arguments import (
     OptionalText,
     UsageError,
 )
+from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -27,7 +28,6 @@ from vanilla_transformer.cli.streams import (
     warn,
     write_whole,
 )
-from vanilla_transformer.cli.translate import Decoding, check_ensemble, models_fingerprint
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import locate, split_off

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, UsageError
+from vanilla_transformer.cli.decoding import Decoding
 from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
 from vanilla_transformer.cli.streams import answer_promptly, can_be_read_again, count_lines, is_file, read_input
-from vanilla_transformer.cli.translate import Decoding
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.streams import TextStream

@@ -17,9 +17,10 @@ from vanilla_transformer.cli.arguments import (
     at_least_one,
     refuse_full_directory,
 )
+from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
 from vanilla_transformer.cli.streams import print_result
 from vanilla_transformer.cli.task_options import TaskOptions
-from vanilla_transformer.cli.translate import Decoding, SamplingOptions, Translate
+from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -192,7 +193,6 @@ class _Synthesis:
 
     def _select(self, selected: Path) -> dict[str, int]:
         """The lines to translate, and what was taken from the inputs; once, and from then on the same."""
-        from vanilla_transformer.cli.translate import models_fingerprint
         from vanilla_transformer.data.parts import cut, identity, read_part
         from vanilla_transformer.numbered_tasks.folder import TaskFolder
         from vanilla_transformer.translation.synthetic import longest_source, select_lines, token_counter
@@ -224,7 +224,6 @@ class _Synthesis:
         return len(unfinished(TaskFolder(str(place)), self.command.numbered.tasks or 0))
 
     def _write(self, selected: Path, translations: Iterable[str], counts: dict[str, int]) -> None:
-        from vanilla_transformer.cli.translate import models_fingerprint
         from vanilla_transformer.data.lines import read_lines
         from vanilla_transformer.translation.synthetic import SOURCE, TARGET, token_counter, write_pairs
 

@@ -1,0 +1,246 @@
+"""Options of how a model is asked, which several commands share: search, precision, device, samples."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from vanilla_transformer.cli.arguments import Flag, OptionalFloat, OptionalInt, OptionalText, UsageError, at_least_one
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from vanilla_transformer.translation import Sampling
+
+# Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
+# for each number of rows: with oneDNN's own 1,024 a process grows for tens of thousands of lines.
+PRIMITIVES = 32
+# With larger exponents the scores of long translations are no numbers any more, or all the same.
+LARGEST_PENALTY = 10
+# What one processor does and not another is another precision for a translation that is gone on with.
+_INT8_OF_7_BITS = "int8 with weights of 7 bits"
+_BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
+# More than fit into any memory.
+LARGEST_SEARCH = {"num_beams": 10_000, "max_length_beyond_source": 1_000_000}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How translations are searched for, and with what."""
+
+    num_beams: OptionalInt = None
+    """Hypotheses kept at each step, 1 for greedy search (default: the model's; section 6.1: 4)."""
+    length_penalty: OptionalFloat = None
+    """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
+    max_length_beyond_source: OptionalInt = None
+    """Tokens that a translation may have more than its source (default: the model's; section 6.1: 50)."""
+    batch_tokens: OptionalInt = None
+    """Source tokens translated together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """Type of weights and arithmetic; int8 is for a CPU. auto takes bfloat16 where the CPU multiplies it faster, and
+    float32 elsewhere."""
+    device: OptionalText = None
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    threads: OptionalInt = None
+    """Threads on the CPU (default: one for each core, or its share of them for each of several processes)."""
+
+    def load(
+        self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
+    ) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+        """The model and its tokenizer, or the ensemble with others, in the precision and on the device asked for.
+
+        Args:
+            mean: What an ensemble takes the mean of.
+            translates: Whether models of the package that do not translate are refused.
+        """
+        import torch
+        from transformers.utils.logging import disable_progress_bar
+
+        from vanilla_transformer.malloc import keep_freed_memory
+        from vanilla_transformer.translation import load_model
+
+        keep_freed_memory()
+        # To be said before the first product is asked for.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
+        if Path(model).is_dir():
+            # Reading is a matter of a moment; only a download is worth a bar.
+            disable_progress_bar()
+        device = own_device(self.device)
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        elif device == "cpu" and _processes_here() > 1:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // _processes_here()))
+        if device is not None:
+            _check_device(device)
+        dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+        names = (model, *others)
+        found = [load_model(name, device=device, dtype=dtype, translates=translates) for name in names]
+        loaded: Any = found[0][0]
+        if others:
+            from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration, check_one_vocabulary
+
+            check_one_vocabulary([(name, tokenizer) for name, (_, tokenizer) in zip(names, found, strict=True)])
+            loaded = EnsembleForConditionalGeneration([member for member, _ in found], mean)
+        if self.precision == "auto":
+            from vanilla_transformer.model.cpu import fastest_dtype
+
+            # All in one type: the one that is fastest for each, or else float32.
+            types = {fastest_dtype(member.config.d_model, member.device) for member, _ in found}
+            loaded = loaded.to(types.pop() if len(types) == 1 else torch.float32)
+        return loaded, cast(Any, found[0][1])
+
+    def announce(self, model: "PreTrainedModel") -> None:
+        """Says on standard error which precision was taken, where it is not the one that was asked for by name."""
+        taken = self.taken(model)
+        if taken != self.precision:
+            print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
+
+    def arguments(self) -> dict[str, Any]:
+        """What `translate_lines` is told; for the rest the model's own settings hold."""
+        self._check()
+        names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return given | ({"quantization": "int8"} if self.precision == "int8" else {})
+
+    def _check(self) -> None:
+        at_least_one(num_beams=self.num_beams, batch_tokens=self.batch_tokens, threads=self.threads)
+        cores = os.cpu_count()
+        if self.threads is not None and cores is not None and self.threads > cores:
+            raise UsageError(f"--threads must be at most {cores}, the cores of this machine, not {self.threads}.")
+        for name, largest in LARGEST_SEARCH.items():
+            if (getattr(self, name) or 0) > largest:
+                raise UsageError(f"--{name.replace('_', '-')} must be at most {largest:,}, not {getattr(self, name)}.")
+        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
+            bounds = f"between -{LARGEST_PENALTY} and {LARGEST_PENALTY}"
+            raise UsageError(f"--length-penalty must be {bounds}, not {self.length_penalty}.")
+        if self.max_length_beyond_source is not None and self.max_length_beyond_source < 0:
+            raise UsageError(
+                f"--max-length-beyond-source must be 0 or more, not {self.max_length_beyond_source}: "
+                "a translation may always be as long as its source."
+            )
+
+    def taken(self, model: "PreTrainedModel") -> str:
+        """The precision in which a model that was loaded computes on this processor."""
+        import torch
+
+        from vanilla_transformer.model.cpu import computing_dtype, saturates
+
+        if self.precision == "int8":
+            return _INT8_OF_7_BITS if saturates(torch.backends.quantized.engine) else "int8"
+        if computing_dtype(model.dtype, model.device) != model.dtype:
+            return _BFLOAT16_IN_FLOAT32
+        return str(model.dtype).removeprefix("torch.")
+
+    def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
+        """What the translations depend on and the model does not say: the search, and the precision if not float32."""
+        names = "num_beams", "length_penalty", "max_length_beyond_source"
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        taken = self.taken(model)
+        return given | ({} if taken == "float32" else {"precision": taken})
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Translations that are drawn from the model's probabilities."""
+
+    sample: Flag = False
+    """Draw each translation in place of searching for the best one, as for synthetic text. A line's sample follows
+    from the line and --seed: it is the same wherever the line stands, in batches of any size, in any number of tasks
+    and after an interruption, but where rounding, which is another in another batch, tips the scales; equal lines have
+    equal samples."""
+    top_k: OptionalInt = None
+    """Draw among so many of the likeliest tokens (default: all)."""
+    top_p: OptionalFloat = None
+    """Draw among the likeliest tokens that have this probability together (default: 1, all)."""
+    temperature: OptionalFloat = None
+    """Divide the logits by this: below 1 likely tokens become likelier (default: 1, the model's own probabilities)."""
+    seed: OptionalInt = None
+    """Another seed draws other translations (default: 1)."""
+
+    def check(self, decoding: Decoding) -> "Sampling | None":
+        """What translations are drawn by, None where they are searched for."""
+        given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
+        if not self.sample:
+            for name in given:
+                raise UsageError(f"--{name.replace('_', '-')} is for --sample.")
+            return None
+        for name in ("num_beams", "length_penalty"):
+            if getattr(decoding, name) is not None:
+                raise UsageError(f"--sample cannot be combined with --{name.replace('_', '-')}, which is for beams.")
+        from vanilla_transformer.translation import Sampling
+
+        try:
+            return Sampling(**given)
+        except ValueError as error:
+            name, _, rest = str(error).partition(" ")
+            raise UsageError(f"--{name.replace('_', '-')} {rest}") from None
+
+
+def _reason(taken: str) -> str:
+    """Why another precision was taken than the one that was asked for, or this one by auto."""
+    return {
+        _INT8_OF_7_BITS: "8 would be wrong on this processor",
+        _BFLOAT16_IN_FLOAT32: "which is faster here",
+        "bfloat16": "which is faster here",
+    }.get(taken, "bfloat16 would not be faster here")
+
+
+def check_ensemble(models: Sequence[str]) -> None:
+    """Raises UsageError for an export among several models."""
+    from vanilla_transformer.translation import is_exported
+
+    for model in models:
+        if len(models) > 1 and is_exported(model):
+            raise UsageError(f"{model} is an export, which translates alone: give the model that it was made from.")
+
+
+def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
+    """What tells one or several models, in their order, from any other; `model` is what was loaded of them, if it is.
+
+    Its configuration knows which commit of the Hub it is.
+    """
+    from vanilla_transformer.translation import model_fingerprint
+
+    members: list[Any] = [model] if len(paths) == 1 else list(getattr(model, "members", [None] * len(paths)))
+    configs = [member and member.config for member in members]
+    return " + ".join(model_fingerprint(path, config) for path, config in zip(paths, configs, strict=True))
+
+
+def _processes_here() -> int:
+    """Processes that a launcher started together on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def own_device(device: str | None) -> str | None:
+    """The device asked for; where several processes share the machine, the one of its kind that is this one's."""
+    if _processes_here() == 1:
+        return device
+    import torch
+
+    from vanilla_transformer.translation.loading import best_device
+
+    kind, _, number = (device or best_device()).partition(":")
+    if kind == "cpu":
+        return kind
+    if number:
+        raise UsageError(f"--device {device} is one for {_processes_here()} processes: leave the number out.")
+    if _processes_here() > torch.accelerator.device_count():
+        raise UsageError(
+            f"There are {_processes_here()} processes on this machine for {torch.accelerator.device_count()} devices: "
+            "start fewer, or give --device cpu."
+        )
+    return f"{kind}:{os.environ['LOCAL_RANK']}"
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device.partition(":")[0] == "meta":
+        raise UsageError("--device meta has shapes and no numbers: choose another.")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"--device {device} is not to be had here: {reason}") from error
