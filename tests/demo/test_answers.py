@@ -135,7 +135,7 @@ def test_words_know_what_they_are_aligned_with(shown):
 
 def test_without_alignment_heads_the_page_says_so_and_shows_translations(without_heads):
     model = ShownModel.load(without_heads)
-    assert "No alignment heads have been chosen" in model.kind.no_alignment
+    assert "No alignment heads have been chosen" in model.kind.note
     reply = only(model, "A dog runs.")
     assert reply[0]["translations"][0]["alignment"] is None
     assert "data-source" not in model.html(reply)
@@ -153,7 +153,7 @@ def test_recurrent_models_are_shown_with_what_they_have(attention, translating, 
     assert len(answer["translations"]) == 2
     aligned, view = answer["translations"][0]["alignment"] is not None, model.attention("A dog.", (2, 0.6, 2))
     if attention == "none":
-        assert not aligned and "no attention" in model.kind.no_alignment and "This model has no attention" in view
+        assert not aligned and "no attention" in model.kind.note and "This model has no attention" in view
     else:
         assert aligned and Reader(view).elements == ["iframe"]
 

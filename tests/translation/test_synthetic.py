@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from functools import partial
 
 import pytest
 
@@ -55,17 +56,25 @@ def test_the_first_filter_that_takes_a_pair_is_its_reason(line, translation, rea
 
 def test_a_line_is_selected_once_whatever_stands_between_and_its_line_breaks_are_spaces(tmp_path):
     lines = ["a b", "", "c\u2028d", "  ", "a b", "e " * 5, "c d", "f"]
-    counts = select_lines(lines, tmp_path / "selected", words, 4)
+    counts = select_lines(lambda: lines, tmp_path / "selected", words, 4)
     assert (tmp_path / "selected").read_text("utf-8") == "a b\nc d\nf\n"
     assert counts == {"read": 8, "empty": 2, "duplicate": 2, "too_long": 1, "kept": 3}
     assert [file.name for file in tmp_path.iterdir()] == ["selected"]
 
 
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
+    texts = iter([["a", "b"], ["a"]])
+    with pytest.raises(SyntheticError, match="changed while it was read"):
+        select_lines(lambda: next(texts), tmp_path / "selected", words, 4)
+    assert not list(tmp_path.iterdir())
+
+
 def test_memory_does_not_grow_with_the_text(tmp_path):
     peaks = []
     for count in (5_000, 40_000):
+        lines = partial(map, "line {}".format, range(count))
         tracemalloc.start()
-        select_lines((f"line {number}" for number in range(count)), tmp_path / "selected", words, 9)
+        select_lines(lines, tmp_path / "selected", words, 9)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # A set of all lines takes five megabytes.

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -210,9 +211,14 @@ class _Synthesis:
         counts = folder.read("selected.json")
         if counts is None or not selected.is_file() or selected.stat().st_size != counts["size"]:
             with progress_bar(command.progress, "lines read", quiet=True) as bar:
-                lines = read_part(part, command.source_column)
                 most = min(longest_source(model, longest) for model in command.models)
-                counts = select_lines(lines, selected, token_counter(command.model, most), most, bar.update)
+                counts = select_lines(
+                    partial(read_part, part, command.source_column),
+                    selected,
+                    token_counter(command.model, most),
+                    most,
+                    bar.update,
+                )
             counts["size"] = selected.stat().st_size
             folder.write("selected.json", counts)
         return counts

@@ -1,11 +1,9 @@
 """Lines of text that are better not learned from: found by filters, told in a report, and left out of a copy."""
 
 import gzip
-import hashlib
 import itertools
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import ftfy
-import numpy as np
 import regex
 from rapidfuzz.distance import Levenshtein
 
 from vanilla_transformer.atomic_files import atomic_write
+from vanilla_transformer.data.duplicates import Duplicates
 from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, byte_lines
 
 # In the order in which they are asked: a line is counted for the first that takes it.
@@ -43,9 +41,8 @@ _SCRIPTS = (
 _LINES_LOOKED_AT, _SHARE_OF_A_SCRIPT = 10_000, 0.1
 # The characters of names and numbers come in any ratio.
 _SHORTEST_FOR_RATIO = 20
-# Hashes are compared in so many portions, so that one of a billion lines takes 0.4 GB.
-_PORTIONS = 64
-_BUFFER = 1 << 12
+# Lines between two reports of the progress.
+_LINES_TOGETHER = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def clean_files(
     draw = random.Random(0)
     numbers = {name: number for number, name in enumerate(FILTERS, start=1)}
     verdicts = bytearray()
-    with _Duplicates() as duplicates:
+    with Duplicates() as duplicates:
         for number, line in enumerate(_aligned(names)):
             reason, texts = judge.reason(line)
             verdicts.append(numbers[reason] if reason else 0)
@@ -148,8 +145,8 @@ def clean_files(
                 _note(taken[reason], number, texts, filters.examples, draw)
             elif "duplicate" in active:
                 duplicates.add(number, texts)
-            if number % _BUFFER == _BUFFER - 1:
-                progress(_BUFFER)
+            if number % _LINES_TOGETHER == _LINES_TOGETHER - 1:
+                progress(_LINES_TOGETHER)
         for number in duplicates.positions():
             verdicts[number] = numbers["duplicate"]
     kept = 0
@@ -162,8 +159,8 @@ def clean_files(
                     file.write(text + b"\n")
             elif verdicts[number] == numbers["duplicate"]:
                 _note(taken["duplicate"], number, [text.decode() for text in line], filters.examples, draw)
-            if number % _BUFFER == _BUFFER - 1:
-                progress(_BUFFER)
+            if number % _LINES_TOGETHER == _LINES_TOGETHER - 1:
+                progress(_LINES_TOGETHER)
     return CleaningReport(len(verdicts), kept, scripts, taken)
 
 
@@ -282,43 +279,6 @@ def _note(taken: Taken, number: int, texts: list[str], most: int, draw: random.R
         taken.examples.append(example)
     elif (place := draw.randrange(taken.count)) < most:
         taken.examples[place] = example
-
-
-class _Duplicates:
-    """Finds texts that were there before, by hashes that lie in temporary files until they are compared."""
-
-    def __init__(self) -> None:
-        self._stack, self._lines = ExitStack(), [bytearray() for _ in range(_PORTIONS)]
-
-    def __enter__(self) -> "_Duplicates":
-        opened = (tempfile.TemporaryFile() for _ in range(_PORTIONS))  # noqa: SIM115  the stack closes them
-        self._files: list[Any] = [self._stack.enter_context(file) for file in opened]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def add(self, number: int, texts: Sequence[str]) -> None:
-        """Takes a line; what differs in white space alone is the same."""
-        text = "\n".join(" ".join(one.split()) for one in texts)
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        number_of_portion = digest[0] % _PORTIONS
-        portion = self._lines[number_of_portion]
-        portion += digest + number.to_bytes(8, "little")
-        if len(portion) >= _BUFFER:
-            self._files[number_of_portion].write(portion)
-            portion.clear()
-
-    def positions(self) -> Iterator[int]:
-        """The numbers of all lines but the first of each text."""
-        kind = np.dtype([("first", "<u8"), ("second", "<u8"), ("line", "<u8")])
-        for file, rest in zip(self._files, self._lines, strict=True):
-            file.write(rest)
-            file.seek(0)
-            lines = np.frombuffer(file.read(), dtype=kind)
-            lines = lines[np.lexsort((lines["line"], lines["second"], lines["first"]))]
-            same = (lines["first"][1:] == lines["first"][:-1]) & (lines["second"][1:] == lines["second"][:-1])
-            yield from lines["line"][1:][same].tolist()
 
 
 @contextmanager

@@ -56,11 +56,13 @@ class Kind(ABC):
         endpoint: What the page's interface for programs calls it.
         hint: What stands in the text field while it is empty.
         controls: What a visitor may choose.
+        note: What an answer lacks and why, if it lacks something.
     """
 
     endpoint: ClassVar[str]
     hint: ClassVar[str]
     controls: tuple[Control, ...] = ()
+    note = ""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model: Any = model
@@ -95,11 +97,10 @@ class Translating(Kind):
             Control("n_best", "Translations", 1, 10, 1, 1),
         )
         self.heads: AlignmentHeads | None = None
-        self.no_alignment = ""
         try:
             self.heads = AlignmentHeads.from_model(model)
         except AlignmentError as error:
-            self.no_alignment = str(error)
+            self.note = str(error)
 
     def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
         """Translates all lines together."""

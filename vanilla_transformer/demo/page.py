@@ -115,10 +115,9 @@ def _events(number: int) -> dict[str, Any]:
 
 def _show_answer(model: ShownModel, number: int, text: gr.Textbox, controls: list[gr.Slider]) -> gr.Button:
     """A column: the model's name, its answer, and the button for its attention."""
-    note = getattr(model.kind, "no_alignment", "")
     gr.HTML(
         f'<p class="vt-head"><b>{escape(model.name)}</b> <span class="vt-about">{model.about}</span></p>'
-        + (f'<p class="vt-note">{escape(note)}</p>' if note else "")
+        + (f'<p class="vt-note">{escape(model.kind.note)}</p>' if model.kind.note else "")
     )
     answer = gr.HTML(model.html([]), elem_id=f"vt-answer-{number}", min_height=60)
 

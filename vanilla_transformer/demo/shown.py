@@ -170,11 +170,7 @@ class ShownModel:
 
 
 def kind_of(path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Kind:
-    """What the model can be asked.
-
-    Raises:
-        ValueError: Nothing.
-    """
+    """What the model can be asked."""
     if model.config.is_encoder_decoder:
         return Translating(model, tokenizer)
     from vanilla_transformer.tasks import task_of_model

@@ -3,19 +3,17 @@
 A text is gone through line by line, whatever its size. What a filter takes is counted in a report.
 """
 
-import hashlib
 import json
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from vanilla_transformer.atomic_files import atomic_write, atomic_write_text, sync
+from vanilla_transformer.data.duplicates import Duplicates
 from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, one_line
 
 SOURCE, TARGET, REPORT = "source.txt", "target.txt", "report.json"
@@ -65,7 +63,7 @@ def overlap(line: str, translation: str) -> float:
 
 
 def select_lines(
-    lines: Iterable[str],
+    lines: Callable[[], Iterable[str]],
     output: Path,
     count_tokens: TokenCounter,
     max_length: int,
@@ -73,15 +71,28 @@ def select_lines(
 ) -> dict[str, int]:
     """Writes the lines that are to be translated, each once; returns how many were read, and what took the others.
 
-    Lines that were there before are known by hashes in a file, so that memory does not grow with the text.
+    Args:
+        lines: Gives them from the beginning, and is asked twice: first for those that are there already.
+
+    Raises:
+        SyntheticError: There are not as many lines the second time.
     """
+    is_repeated = bytearray()
+    with Duplicates() as duplicates:
+        for number, line in enumerate(lines()):
+            is_repeated.append(False)
+            if line.strip():
+                duplicates.add(number, [line])
+        for number in duplicates.positions():
+            is_repeated[number] = True
     counts = Counter({"read": 0, "empty": 0, "duplicate": 0, "too_long": 0, "kept": 0})
+    otherwise = "The text changed while it was read: begin anew."
     # Several processes may do this at once, and come to the same.
-    with atomic_write(output) as temporary, _Seen(temporary.with_suffix(".seen")) as seen:
+    with atomic_write(output) as temporary:
         with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            for some in _chunks(map(one_line, lines)):
-                full = [line for line in some if line.strip()]
-                new = [line for line in full if seen.add(line)]
+            for some in _chunks(_aligned(map(one_line, lines()), is_repeated, otherwise)):
+                full = [(line, repeated) for line, repeated in some if line.strip()]
+                new = [line for line, repeated in full if not repeated]
                 short = [line for line, n in zip(new, count_tokens(new), strict=True) if n <= max_length]
                 file.writelines(f"{line}\n" for line in short)
                 counts.update(
@@ -94,33 +105,6 @@ def select_lines(
                 progress(len(some))
         sync(temporary)
     return dict(counts)
-
-
-class _Seen:
-    """Lines that were there before, by their hashes in a file that nobody needs later."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._database = sqlite3.connect(path, isolation_level=None)
-        for statement in (
-            "PRAGMA journal_mode = OFF",
-            "PRAGMA synchronous = OFF",
-            "CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID",
-            "BEGIN",
-        ):
-            self._database.execute(statement)
-
-    def add(self, line: str) -> bool:
-        """Whether the line is new."""
-        digest = hashlib.blake2b(line.encode(), digest_size=16).digest()
-        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
-
-    def __enter__(self) -> "_Seen":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._database.close()
-        self._path.unlink(missing_ok=True)
 
 
 def write_pairs(
@@ -151,7 +135,8 @@ def write_pairs(
         open(path, "w", encoding="utf-8", newline="\n") as file,
         open(translated_path, "w", encoding="utf-8", newline="\n") as translated_file,
     ):
-        for pairs in _chunks(_aligned(lines, translations)):
+        otherwise = "There are not as many translations as lines: delete both, and begin anew."
+        for pairs in _chunks(_aligned(lines, translations, otherwise)):
             tokens = zip(*(count_tokens([pair[side] for pair in pairs]) for side in (0, 1)), strict=True)
             reasons = [
                 filters.reason(line, translation, both)
@@ -168,13 +153,11 @@ def write_pairs(
     return report
 
 
-def _aligned(lines: Iterable[str], translations: Iterable[str]) -> Iterator[tuple[str, str]]:
-    try:
-        yield from zip(lines, translations, strict=True)
-    except ValueError as error:
-        if "zip()" not in str(error):
-            raise
-        raise SyntheticError("There are not as many translations as lines: delete both, and begin anew.") from error
+def _aligned(lines: Iterable[str], others: Iterable[Any], otherwise: str) -> Iterator[tuple[str, Any]]:
+    for line, other in zip_longest(lines, others):
+        if line is None or other is None:
+            raise SyntheticError(otherwise)
+        yield line, other
 
 
 def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:

@@ -1,0 +1,51 @@
+"""Texts that were there before, found in memory that does not grow with what there is."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+# Hashes are compared in so many portions, so that one of a billion texts takes 0.4 GB.
+_PORTIONS = 64
+# Bytes of a portion that are gathered before they are written.
+_BUFFER = 1 << 12
+
+
+class Duplicates:
+    """Finds texts that were there before, by hashes that lie in temporary files until they are compared."""
+
+    def __init__(self) -> None:
+        self._stack, self._lines = ExitStack(), [bytearray() for _ in range(_PORTIONS)]
+
+    def __enter__(self) -> "Duplicates":
+        opened = (tempfile.TemporaryFile() for _ in range(_PORTIONS))  # noqa: SIM115  the stack closes them
+        self._files: list[Any] = [self._stack.enter_context(file) for file in opened]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add(self, number: int, texts: Sequence[str]) -> None:
+        """Takes a line; what differs in white space alone is the same."""
+        text = "\n".join(" ".join(one.split()) for one in texts)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        number_of_portion = digest[0] % _PORTIONS
+        portion = self._lines[number_of_portion]
+        portion += digest + number.to_bytes(8, "little")
+        if len(portion) >= _BUFFER:
+            self._files[number_of_portion].write(portion)
+            portion.clear()
+
+    def positions(self) -> Iterator[int]:
+        """The numbers of all lines but the first of each text."""
+        kind = np.dtype([("first", "<u8"), ("second", "<u8"), ("line", "<u8")])
+        for file, rest in zip(self._files, self._lines, strict=True):
+            file.write(rest)
+            file.seek(0)
+            lines = np.frombuffer(file.read(), dtype=kind)
+            lines = lines[np.lexsort((lines["line"], lines["second"], lines["first"]))]
+            same = (lines["first"][1:] == lines["first"][:-1]) & (lines["second"][1:] == lines["second"][:-1])
+            yield from lines["line"][1:][same].tolist()
