@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vanilla_transformer.data.lines import read_lines
 from vanilla_transformer.inspection import Alignment, AlignmentHeads, alignments, choose_alignment_heads, spread
+from vanilla_transformer.inspection.alignment import STEPS
 from vanilla_transformer.translation import load_model
 
 Links = set[tuple[int, int]]
@@ -53,14 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found: list[Alignment] = alignments(model, tokenizer, sources, targets, heads=heads)
         return error_rate([one.links for one in found], gold)
 
-    layers = model.config.decoder_layers
+    # A recurrent model has one layer of attention, whatever it has of others.
+    layers = sorted({layer for layer, _ in AlignmentHeads.every(model, "output").heads})
     rows = [(f"chosen: {choice.heads}, agreement {choice.agreement:.2f}", choice.heads)]
     rows += [
         (f"{step}, layer {layer}, mean of heads", AlignmentHeads.from_layers(model, [layer], step))
-        for step in ("output", "input")
-        for layer in range(layers)
+        for step in STEPS
+        for layer in layers
     ]
-    rows.append(("output, last layer's first head", AlignmentHeads.from_layers(model, [(layers - 1, 0)], "output")))
+    rows.append(("output, last layer's first head", AlignmentHeads.from_layers(model, [(layers[-1], 0)], "output")))
     print(f"{len(test)} pairs, heads chosen on {choice.pairs}\n\n| heads | error rate |\n|---|---|")
     for name, heads in rows:
         print(f"| {name} | {rate(heads):.3f} |")

@@ -61,6 +61,19 @@ def test_a_word_far_away_does_not_tear_a_pair_open():
     assert carried("a b <u>c d</u> e f", "A B C D E F G", links) == "A B <u>C D</u> E F G"
 
 
+@pytest.mark.parametrize(
+    ("line", "plain"),
+    [
+        ("Hello {name}, welcome", "Hello, welcome"),
+        ("hello {name} , welcome <br/> .", "hello , welcome ."),
+        ("{name}, welcome", ", welcome"),
+        ("it {verb} .", "it ."),
+    ],
+)
+def test_a_space_before_a_mark_goes_only_where_it_was_the_markups(line, plain):
+    assert MarkedLine.from_line(line).plain == plain
+
+
 def test_a_pair_that_no_unit_looks_at_for_half_goes_around_the_one_that_looks_most():
     marked = MarkedLine.from_line("a <b>b</b> c")
     spans = [(0, 1), (2, 3), (4, 5)]

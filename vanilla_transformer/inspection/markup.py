@@ -118,8 +118,9 @@ class MarkedLine:
 def _joined(plain: str, items: list[Item], text: str) -> tuple[str, list[Item]]:
     """What stands behind an item, without a second space, and with one where only the item kept two words apart."""
     if items and (not plain or plain[-1].isspace()):
-        text = text.lstrip()
-        if text.startswith(_CLOSES_UP):
+        # "Hello {name}, welcome" has no space left before its comma, and "hello {name} , welcome" has its own.
+        closes_up, text = text.startswith(_CLOSES_UP), text.lstrip()
+        if closes_up:
             plain = plain.rstrip()
             items = [replace(item, at=min(item.at, len(plain))) for item in items]
     elif items and items[-1].name is None and plain[-1].isalnum() and text[:1].isalnum():

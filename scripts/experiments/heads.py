@@ -1,0 +1,200 @@
+"""Pictures as in the paper's figures 3 to 5, of sentences, layers and heads that a rule picks and not an eye.
+
+    python -m scripts.experiments.heads MODEL sentences.txt --pronouns it its they their --output heads
+
+In the encoder's self-attention, between words; w(i, j) is the weight that word i gives to word j, and it stands out by
+w(i, j) less the mean weight that the sentence's other words give to j. Marks and `</s>` are no words.
+
+- `long-distance.png`, figure 3: of all sentences, layers and heads the two words, at least five apart, with the weight
+  that stands out most; that word alone, all heads of the layer.
+- `pronoun.png`, figure 4: for each head the weight that stands out most of each pronoun to a word that is not beside
+  it; the head with the highest mean over all pronouns, and the pronoun for which it is highest. Left the head's whole
+  attention, right the pronoun's alone, all heads of the layer.
+- `two-heads.png`, figure 5: the two heads of one layer whose weights differ most (half the sum of differences, mean
+  over words and then over sentences), and the sentence where this is nearest to the mean.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scripts.experiments.runs import ExperimentError, cells, command
+from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.inspection import Attention, attention, plot_attention
+from vanilla_transformer.translation import load_model
+
+# "Long-distance": figure 3's words are up to eight apart.
+FAR = 5
+# Words of a sentence that is looked at: short ones have nothing far apart, long ones cannot be read in a picture.
+WORDS = (6, 16)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """What a rule picked: sentence, layer and head, two words of the sentence, and by how much the weight is out."""
+
+    sentence: int
+    layer: int
+    head: int
+    query: int
+    key: int
+    value: float
+
+
+def standing_out(read: Attention) -> torch.Tensor:
+    """w(i, j) less the mean of what the other words give to j, where both are words; -1 elsewhere: (N, H, Q, L)."""
+    words = are_words(read)
+    weights_NHQL = read.weights["encoder"]
+    attending = words[:, None].float()
+    given = (weights_NHQL * attending).sum(-2, keepdim=True) - weights_NHQL
+    others = max(1, int(words.sum()) - 1)
+    return (weights_NHQL - given / others).masked_fill(~(words[:, None] & words[None]), -1)
+
+
+def are_words(read: Attention) -> torch.Tensor:
+    """False at marks and special tokens."""
+    return torch.tensor([any(map(str.isalpha, text)) and not text.startswith("<") for text in read.source.texts])
+
+
+def apart(read: Attention) -> torch.Tensor:
+    """How many words lie between two and one more, (Q, L)."""
+    places = torch.arange(len(read.source))
+    return (places[:, None] - places[None]).abs()
+
+
+def long_distance(all_read: Sequence[Attention]) -> Pick:
+    """The weight that stands out most between words far apart."""
+    picks = [
+        _highest(number, standing_out(read).masked_fill(apart(read) < FAR, -1)) for number, read in enumerate(all_read)
+    ]
+    best = max(picks, key=lambda pick: pick.value)
+    if best.value <= -1:
+        raise ExperimentError(f"No sentence has two words that are {FAR} apart: give longer ones.")
+    return best
+
+
+def pronoun(all_read: Sequence[Attention], pronouns: set[str]) -> tuple[Pick, float, int]:
+    """The pronoun whose head stands out most, that head's mean over all pronouns, and how many there are."""
+    found: list[tuple[int, int, torch.Tensor]] = []  # Sentence, place, what stands out of it (N, H, L).
+    for number, read in enumerate(all_read):
+        out_NHQL = standing_out(read).masked_fill(apart(read) < 2, -1)
+        places = [place for place, text in enumerate(read.source.texts) if text.lower() in pronouns]
+        found += [(number, place, out_NHQL[:, :, place]) for place in places if out_NHQL[:, :, place].max() > -1]
+    if not found:
+        raise ExperimentError("No sentence has any of the pronouns, or not with another word: name others.")
+    mean_NH = torch.stack([out_NHL.amax(-1) for _, _, out_NHL in found]).mean(0)
+    layer, head = divmod(int(mean_NH.argmax()), mean_NH.shape[1])
+    number, place, out_NHL = max(found, key=lambda one: float(one[2][layer, head].max()))
+    value, key = out_NHL[layer, head].max(-1)
+    return Pick(number, layer, head, place, int(key), float(value)), float(mean_NH[layer, head]), len(found)
+
+
+def two_heads(all_read: Sequence[Attention]) -> tuple[int, int, tuple[int, int], float]:
+    """A sentence, the layer, its two heads that differ most, and by how much of their weight on average."""
+    heads = all_read[0].weights["encoder"].shape[1]
+    if heads < 2:
+        raise ExperimentError("The model's layers have one head each: there are no two to compare.")
+    of_all = torch.stack([_differences(read) for read in all_read])
+    mean = of_all.mean(0)
+    layer, pair = divmod(int(mean.argmax()), mean.shape[1])
+    sentence = int((of_all[:, layer, pair] - mean[layer, pair]).abs().argmin())
+    return sentence, layer, list(combinations(range(heads), 2))[pair], float(mean[layer, pair])
+
+
+def _differences(read: Attention) -> torch.Tensor:
+    """Half the sum of differences of each two heads, the mean over the words that attend: (layers, pairs of heads)."""
+    weights_NHQL = read.weights["encoder"][:, :, are_words(read)]
+    pairs = combinations(range(weights_NHQL.shape[1]), 2)
+    moved = [(weights_NHQL[:, one] - weights_NHQL[:, other]).abs().sum(-1).mean(-1) / 2 for one, other in pairs]
+    return torch.stack(moved, -1)
+
+
+def _highest(number: int, out_NHQL: torch.Tensor) -> Pick:
+    layer, head, query, key = (int(place) for place in torch.unravel_index(out_NHQL.argmax(), out_NHQL.shape))
+    return Pick(number, layer, head, query, key, float(out_NHQL[layer, head, query, key]))
+
+
+def alone(read: Attention, query: int) -> Attention:
+    """The same with one word's weights left."""
+    weights_NHQL = read.weights["encoder"]
+    one = torch.arange(weights_NHQL.shape[2])[:, None] == query
+    return replace(read, weights={"encoder": weights_NHQL * one})
+
+
+def draw(file: Path, panels: Sequence[tuple[Attention, int, Any]]) -> None:
+    """One picture, with lines between words for each attention, layer and head (or `all`)."""
+    from matplotlib.figure import Figure
+
+    height = 1 + 0.28 * max(len(read.source) for read, _, _ in panels)
+    figure = Figure(figsize=(4.5 * len(panels), height), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (read, layer, head) in zip(grid, panels, strict=True):
+        plot_attention(read, "encoder", layer, head, "lines", axes)
+    figure.savefig(file, dpi=120)
+
+
+def write(directory: Path, all_read: Sequence[Attention], pronouns: set[str]) -> str:
+    """Writes the pictures, and returns a table of what was picked."""
+    far = long_distance(all_read)
+    refers, mean, count = pronoun(all_read, pronouns)
+    sentence, layer, heads, differ = two_heads(all_read)
+    directory.mkdir(parents=True, exist_ok=True)
+    draw(directory / "long-distance.png", [(alone(all_read[far.sentence], far.query), far.layer, "all")])
+    read = all_read[refers.sentence]
+    draw(
+        directory / "pronoun.png",
+        [(read, refers.layer, refers.head), (alone(read, refers.query), refers.layer, "all")],
+    )
+    draw(directory / "two-heads.png", [(all_read[sentence], layer, head) for head in heads])
+
+    def words(pick: Pick) -> str:
+        texts = all_read[pick.sentence].source.texts
+        return f"{texts[pick.query]} to {texts[pick.key]}, out by {pick.value:.2f}"
+
+    rows = [
+        ("long-distance.png", far.sentence, far.layer, far.head, words(far)),
+        ("pronoun.png", refers.sentence, refers.layer, refers.head, f"{words(refers)}; mean of {count} is {mean:.2f}"),
+        ("two-heads.png", sentence, layer, " and ".join(map(str, heads)), f"differ by {differ:.2f}, mean of all"),
+    ]
+    head = ("picture", "layer", "head", "picked by", "sentence")
+    lines = [cells(head), cells(["---"] * len(head))]
+    lines += [cells([name, *place, why, _text(all_read[number])]) for name, number, *place, why in rows]
+    text = "\n".join([*lines, "", f"{len(all_read)} sentences; layers and heads count from 0.", ""])
+    (directory / "heads.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _text(read: Attention) -> str:
+    return " ".join(text for text in read.source.words if not text.startswith("<"))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Looks at the sentences, writes pictures and table, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="directory or Hub id of a model with an encoder")
+    parser.add_argument("sentences", type=Path, help="one a line; those of 6 to 16 words are looked at")
+    parser.add_argument("--pronouns", nargs="+", required=True, help="of the sentences' language, in small letters")
+    parser.add_argument("--read", type=int, default=500, help="so many of them, from the first on")
+    parser.add_argument("--output", type=Path, required=True, help="directory for the pictures and heads.md")
+    options = parser.parse_args(arguments)
+    lines = [line for line in read_lines(options.sentences) if WORDS[0] <= len(line.split()) <= WORDS[1]]
+    if not lines or options.read < 1:
+        raise ExperimentError(f"{options.sentences} has no line of {WORDS[0]} to {WORDS[1]} words that is to be read.")
+    model, tokenizer = load_model(options.model, device="cpu", translates=False)
+    all_read = []
+    for line in lines[: options.read]:
+        read = attention(model, tokenizer, line)
+        read.check("encoder")
+        all_read.append(read.words())
+    print(write(options.output, all_read, {word.lower() for word in options.pronouns}))
+
+
+if __name__ == "__main__":
+    with command("scripts.experiments.heads"):
+        main(sys.argv[1:])
