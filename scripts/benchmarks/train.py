@@ -1,9 +1,12 @@
 """Measures training beside what a user would take instead: same model, same text, in turns on the same machine.
 
     python -m scripts.benchmarks.train train.en train.de --preset base --vocab-size 10000 --threads 2
+    python -m scripts.benchmarks.train train.txt --task language-modeling --preset base --vocab-size 10000
+    python -m scripts.benchmarks.train train.txt --task masked-language-modeling --preset base --vocab-size 10000
 
 Each contestant has a process of its own and takes some steps when it is its turn, several times over, the others
-standing still meanwhile. What counts are tokens of the target that are not padding, and ratios within a round.
+standing still meanwhile. What counts are tokens that are not padding, of pairs those of the target, and ratios within
+a round. A decoder-only model learns from text that goes on, in blocks, an encoder-only one from a text a line.
 """
 
 import argparse
@@ -25,7 +28,16 @@ import numpy as np
 import torch
 import transformers
 
-from scripts.benchmarks.training_contestants import CONTESTANTS, OURS, PEAK, WITHOUT_END, Job, take_part
+from scripts.benchmarks.training_contestants import (
+    CONTESTANTS,
+    LANGUAGE_MODELING,
+    OURS,
+    PEAK,
+    TASKS,
+    WITHOUT_END,
+    Job,
+    take_part,
+)
 from scripts.experiments.runs import cells, command, say
 from vanilla_transformer.analysis.devices import peak_memory
 from vanilla_transformer.data.batching import StepPlan
@@ -133,8 +145,7 @@ def measure(
                 if turn is not None:
                     turns[contest.name].append(turn)
                     if contest.name != PEAK:
-                        rate = turn["target_tokens"] / turn["seconds"]
-                        tell(f"round {number + 1} of {repeats}, {contest.name}: {rate:,.0f} target tokens/s")
+                        tell(f"round {number + 1} of {repeats}, {contest.name}: {_rate(turn):,.0f} tokens/s")
     return Results(turns, failures)
 
 
@@ -162,7 +173,7 @@ def summarise(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def _rate(turn: Turn) -> float:
-    return float(turn["target_tokens"] / turn["seconds"])
+    return float(turn["tokens"] / turn["seconds"])
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
@@ -171,7 +182,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 def table(results: Results) -> str:
     """The summary as Markdown."""
-    head = ("", "target tokens/s", "ours against it", "padding", "between steps", "share of peak", "peak memory")
+    head = ("", "tokens/s", "ours against it", "padding", "between steps", "share of peak", "peak memory")
     lines = [cells(head), f"|{'---|' * len(head)}"]
     for name, figures in summarise(results).items():
         rate, ratio = figures["tokens_per_second"], figures["ours_against_it"]
@@ -235,11 +246,14 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
     run.path.mkdir(parents=True, exist_ok=True)
     sizes = {name: getattr(arguments, name) for name in SIZES}
     recipe = Recipe(
+        task=arguments.task,
+        documents="packed" if arguments.task == LANGUAGE_MODELING else "lines",
+        max_length=arguments.max_length,
         train=parse_corpora(list(map(str, arguments.text))),
         vocab_size=arguments.vocab_size,
         preset=arguments.preset,
         dropout=arguments.dropout,
-        label_smoothing=arguments.label_smoothing,
+        label_smoothing=arguments.label_smoothing if arguments.task == "translation" else 0.0,
         batch_tokens=arguments.batch_tokens,
         batches_per_step=arguments.batches_per_step,
         max_steps=WITHOUT_END,
@@ -254,20 +268,22 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
     if precision == "auto":
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         precision = "bfloat16" if device_facts(device, 1).bfloat16 else "float32"
-    resolved = dataclasses.replace(recipe, vocab_size=vocab_size, precision=precision, metrics=("sacrebleu",))
+    resolved = dataclasses.replace(recipe, vocab_size=vocab_size, precision=precision, metrics=())
     return Job(ResolvedRecipe.from_recipe(resolved), directory, arguments.threads)
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path, nargs="*", help="two files, line by line source and target")
+    parser.add_argument("text", type=Path, nargs="*", help="two files, line by line source and target; or one text")
+    parser.add_argument("--task", choices=TASKS, default=TASKS[0])
     parser.add_argument("--directory", type=Path, help="keeps the tokens for the next time")
     parser.add_argument("--preset", default="base")
     for name in SIZES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="instead of the preset's")
     parser.add_argument("--vocab-size", type=int, default=10_000)
+    parser.add_argument("--max-length", type=int, default=256, help="most tokens of a row")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--label-smoothing", type=float, default=0.1)
+    parser.add_argument("--label-smoothing", type=float, default=0.1, help="of translation")
     parser.add_argument("--batch-tokens", type=int, default=4096, help="most tokens of a side in a step")
     parser.add_argument("--batches-per-step", type=int, default=2)
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help="ours")
@@ -276,14 +292,20 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warmup-steps", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--longest-wait", type=float, default=1800, help="seconds until a contestant has failed")
-    parser.add_argument("--contestants", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS))
+    parser.add_argument("--contestants", nargs="+", choices=list(CONTESTANTS), help="by default all for the task")
     parser.add_argument(
         "--plan", type=int, metavar="PAIRS", help="measures only how epochs of so many pairs are planned"
     )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(words)
-    if arguments.plan is None and len(arguments.text) != 2:
-        parser.error("name two files of text, the source and the target")
+    files = 2 if arguments.task == "translation" else 1
+    if arguments.plan is None and len(arguments.text) != files:
+        wanted = "two files of text, the source and the target" if files == 2 else "one file of text"
+        parser.error(f"name {wanted}")
+    able = [name for name, contestant in CONTESTANTS.items() if arguments.task in contestant.tasks]
+    arguments.contestants = arguments.contestants or able
+    if others := [name for name in arguments.contestants if name not in able]:
+        parser.error(f"{', '.join(others)} is not for {arguments.task}: choose from {', '.join(able)}")
     for name in ("threads", "steps", "warmup_steps", "repeats"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")

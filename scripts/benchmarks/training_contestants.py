@@ -15,21 +15,28 @@ from accelerate import Accelerator
 from datasets import Dataset
 from torch import nn
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
+    GPT2Config,
+    GPT2LMHeadModel,
     MarianConfig,
     MarianMTModel,
+    PreTrainedModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    Trainer,
     TrainerCallback,
+    TrainingArguments,
 )
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
-from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
 from vanilla_transformer.data.preparation import PreparedCorpus, StoredCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.tasks import Batch, get_task
+from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.loop import TrainingLoop
 from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan
 from vanilla_transformer.training.signals import StopRequest
@@ -48,12 +55,17 @@ class Job:
     threads: int
 
     @property
+    def task(self) -> Task:
+        """What it is trained for."""
+        return task_for(self.recipe)
+
+    @property
     def device(self) -> torch.device:
         """The accelerator, if there is one."""
         return torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def corpus(self) -> StoredCorpus:
-        """The pairs to learn from, in tokens."""
+        """The rows to learn from, in tokens."""
         return StoredCorpus(self.directory / "prepared" / "train")
 
     def tokenizer(self) -> VanillaTransformerTokenizer:
@@ -69,10 +81,10 @@ class Turns:
 
     def __init__(self, job: Job, connection: Connection) -> None:
         self.job, self.connection = job, connection
-        self.config = get_task(job.recipe.task).config(job.recipe)
+        self.config: Any = job.task.config(job.recipe)
         self.left: int | None = None
         self.start = self.end_of_step = self.between = 0.0
-        self.lengths: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.lengths: list[list[torch.Tensor]] = []
         self.all_tokens = 0
 
     def before_step(self) -> None:
@@ -87,10 +99,14 @@ class Turns:
             self.start = self.end_of_step = time.perf_counter()
         self.between += time.perf_counter() - self.end_of_step
 
-    def batch(self, attention_mask: torch.Tensor, labels: torch.Tensor) -> None:
+    def batch(self, batch: Batch) -> None:
         """Counts the tokens of a batch, without waiting for the device that holds it."""
-        self.lengths.append((attention_mask.sum(1), (labels != IGNORED_LABEL).sum(1)))
-        self.all_tokens += attention_mask.numel() + labels.numel()
+        masks = [batch["labels"] != IGNORED_LABEL]
+        if "attention_mask" in batch:
+            # Where source and target are one text, the places that have no label are masked or padding.
+            masks = [batch["attention_mask"], *(masks if self.config.is_encoder_decoder else [])]
+        self.lengths.append([mask.sum(1) for mask in masks])
+        self.all_tokens += sum(mask.numel() for mask in masks)
 
     def after_step(self) -> None:
         """One step less to do."""
@@ -103,16 +119,16 @@ class Turns:
         if device.type != "cpu":
             torch.accelerator.synchronize()
         seconds = time.perf_counter() - self.start
-        sources, targets = (torch.cat(side).cpu().numpy() for side in zip(*self.lengths, strict=True))
+        lengths = [torch.cat(side).cpu().numpy() for side in zip(*self.lengths, strict=True)]
         memory = peak_memory(device)
         return {
             "seconds": seconds,
-            "pairs": len(targets),
-            "target_tokens": int(targets.sum()),
-            "padding": 1 - int(sources.sum() + targets.sum()) / self.all_tokens,
+            "rows": len(lengths[-1]),
+            "tokens": int(lengths[-1].sum()),
+            "padding": 1 - sum(int(side.sum()) for side in lengths) / self.all_tokens,
             "between": self.between / seconds,
             "memory": memory,
-            "flops": training_flops(self.config, sources, targets),
+            "flops": self.job.task.training_flops(self.config, *lengths),
         }
 
 
@@ -151,7 +167,7 @@ def train_ours(job: Job, turns: Turns) -> None:
             turns.after_step()
 
         def _loss(self, model: nn.Module, batch: Batch, items: int) -> torch.Tensor:
-            turns.batch(batch["attention_mask"], batch["labels"])
+            turns.batch(batch)
             return super()._loss(model, batch, items)
 
     accelerator = Accelerator(cpu=job.device.type == "cpu", step_scheduler_with_optimizer=False)
@@ -162,10 +178,71 @@ def train_ours(job: Job, turns: Turns) -> None:
 
 def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) -> None:
     """`MarianMTModel` of the same sizes with `Seq2SeqTrainer`, on random batches of as many pairs as ours have."""
+    corpus = job.corpus()
+    model = MarianMTModel(_marian_config(turns.config, _longest(corpus)))
+    collator = DataCollatorForSeq2Seq(job.tokenizer(), model=model)
+    smoothing = {"label_smoothing_factor": turns.config.label_smoothing}
+    _train_by(Seq2SeqTrainer, Seq2SeqTrainingArguments, model, collator, job, turns, best, **smoothing, **settings)
 
-    class InTurns(Seq2SeqTrainer):
+
+def train_gpt2(job: Job, turns: Turns, best: bool = False) -> None:
+    """`GPT2LMHeadModel` of the same sizes with `Trainer`, on as many blocks of text as ours have."""
+    config = turns.config
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab_size,
+            n_positions=config.max_position_embeddings,
+            n_embd=config.d_model,
+            n_layer=config.decoder_layers,
+            n_head=config.num_heads,
+            n_inner=config.d_ff,
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.attention_dropout,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+        )
+    )
+    collator = DataCollatorForLanguageModeling(job.tokenizer(), mlm=False)
+    _train_by(Trainer, TrainingArguments, model, collator, job, turns, best)
+
+
+def train_bert(job: Job, turns: Turns, best: bool = False) -> None:
+    """`BertForMaskedLM` of the same sizes with `Trainer`, on random batches of as many texts as ours have."""
+    config = turns.config
+    model = BertForMaskedLM(
+        BertConfig(
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            hidden_size=config.d_model,
+            num_hidden_layers=config.encoder_layers,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.d_ff,
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.attention_dropout,
+            type_vocab_size=1,
+            pad_token_id=config.pad_token_id,
+        )
+    )
+    collator = DataCollatorForLanguageModeling(job.tokenizer(), mlm=True)
+    _train_by(Trainer, TrainingArguments, model, collator, job, turns, best)
+
+
+def _train_by(
+    trainer: type[Trainer],
+    arguments: type[TrainingArguments],
+    model: PreTrainedModel,
+    collator: Any,
+    job: Job,
+    turns: Turns,
+    best: bool,
+    **settings: Any,
+) -> None:
+    """A trainer of the library at its defaults, or at its best, on random batches of as many rows as ours have."""
+
+    class InTurns(trainer):  # type: ignore[misc, valid-type]
         def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-            turns.batch(inputs["attention_mask"], inputs["labels"])
+            turns.batch(inputs)
             return super().training_step(model, inputs, *args, **kwargs)
 
     class Callback(TrainerCallback):
@@ -175,26 +252,23 @@ def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) ->
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             turns.after_step()
 
-    corpus, recipe, tokenizer = job.corpus(), job.recipe, job.tokenizer()
-    model = MarianMTModel(_marian_config(turns.config, _longest(corpus)))
+    corpus = job.corpus()
     if best:
         settings |= {"train_sampling_strategy": "group_by_length", "bf16": True}
-    arguments = Seq2SeqTrainingArguments(
-        output_dir=str(job.directory / "trainer"),
-        max_steps=WITHOUT_END,
-        per_device_train_batch_size=round(len(corpus) / len(make_plan(corpus, recipe).epoch(0))),
-        label_smoothing_factor=turns.config.label_smoothing,
-        use_cpu=job.device.type == "cpu",
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        **settings,
-    )
     InTurns(
         model=model,
-        args=arguments,
+        args=arguments(
+            output_dir=str(job.directory / "trainer"),
+            max_steps=WITHOUT_END,
+            per_device_train_batch_size=round(len(corpus) / len(make_plan(corpus, job.recipe).epoch(0))),
+            use_cpu=job.device.type == "cpu",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            **settings,
+        ),
         train_dataset=_as_dataset(corpus),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        data_collator=collator,
         callbacks=[Callback()],
     ).train()
 
@@ -226,14 +300,10 @@ def _longest(corpus: PreparedCorpus) -> int:
 
 
 def _as_dataset(corpus: PreparedCorpus) -> Dataset:
-    rows = corpus.rows(np.arange(len(corpus)))
-    return Dataset.from_dict(
-        {
-            "input_ids": [ids.tolist() for ids in rows["source"]],
-            "labels": [ids.tolist() for ids in rows["target"]],
-            "length": np.maximum(*corpus.lengths.values()).tolist(),
-        }
-    )
+    columns = list(corpus.rows(np.arange(len(corpus))).values())
+    names = ("input_ids", "labels")[: len(columns)]
+    texts = {name: [ids.tolist() for ids in rows] for name, rows in zip(names, columns, strict=True)}
+    return Dataset.from_dict({**texts, "length": np.max(list(corpus.lengths.values()), axis=0).tolist()})
 
 
 class TorchTransformer(nn.Module):
@@ -290,12 +360,12 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
     corpus, device = job.corpus(), job.device
     model = TorchTransformer(turns.config, _longest(corpus)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
-    collate = partial(get_task(job.recipe.task).collate, config=turns.config)
+    collate = partial(job.task.collate, config=turns.config)
     planned = partial(make_plan, recipe=job.recipe)
     for step in local_steps(planned, corpus, collate, DataPosition(0, 0), pin=False):
         turns.before_step()
         for batch in step.batches:
-            turns.batch(batch["attention_mask"], batch["labels"])
+            turns.batch(batch)
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
                 loss = model(**{name: tensor.to(device) for name, tensor in batch.items()})
             (loss / step.items).backward()
@@ -306,15 +376,17 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to train, and its name in a table."""
+    """A way to train, its name in a table, and the tasks that it is for."""
 
     words: str
     train: Callable[[Job, Turns], None]
+    tasks: tuple[str, ...] = ("translation",)
 
 
 PEAK, OURS = "peak", "ours"
+LANGUAGE_MODELING, MASKED = "language-modeling", "masked-language-modeling"
 CONTESTANTS = {
-    OURS: Contestant("this package", train_ours),
+    OURS: Contestant("this package", train_ours, ("translation", LANGUAGE_MODELING, MASKED)),
     "marian": Contestant("MarianMTModel, Seq2SeqTrainer's defaults", train_marian),
     "marian-best": Contestant(
         "MarianMTModel, Seq2SeqTrainer, bfloat16, grouped by length", partial(train_marian, best=True)
@@ -324,4 +396,13 @@ CONTESTANTS = {
     "torch-bfloat16": Contestant(
         "torch.nn.Transformer, our batches, bfloat16 autocast", partial(train_torch, bfloat16=True)
     ),
+    "gpt2": Contestant("GPT2LMHeadModel, Trainer's defaults", train_gpt2, (LANGUAGE_MODELING,)),
+    "gpt2-best": Contestant(
+        "GPT2LMHeadModel, Trainer, bfloat16", partial(train_gpt2, best=True), (LANGUAGE_MODELING,)
+    ),
+    "bert": Contestant("BertForMaskedLM, Trainer's defaults", train_bert, (MASKED,)),
+    "bert-best": Contestant(
+        "BertForMaskedLM, Trainer, bfloat16, grouped by length", partial(train_bert, best=True), (MASKED,)
+    ),
 }
+TASKS = CONTESTANTS[OURS].tasks

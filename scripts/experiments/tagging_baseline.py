@@ -1,6 +1,7 @@
-"""What a tagger without a neural network makes of tagged words: a conditional random field over features of words.
+"""What taggers without a neural network make of tagged words: a conditional random field over features, or UDPipe 1.
 
-Of each word and its neighbours: the word itself, its first and last letters, and its shape. It needs python-crfsuite.
+The field sees of each word and its neighbours: the word itself, its first and last letters, and its shape; it needs
+python-crfsuite. UDPipe's tagger (MorphoDiTa, an averaged perceptron) has features of its own; it needs ufal.udpipe.
 """
 
 import json
@@ -11,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import tyro
 from tyro.conf import OmitArgPrefixes
@@ -26,18 +28,23 @@ _LONGEST_AFFIX = 4
 
 @dataclass(frozen=True)
 class TaggingBaseline:
-    """Train a conditional random field on CoNLL columns, and score it as `evaluate` scores a tagger."""
+    """Train a tagger on CoNLL columns, and score it as `evaluate` scores a tagger."""
 
     train: tuple[str, ...]
     """Words and tags, as `train` takes them: `train.conllu text_column=2 label_column=4`."""
     dev: tuple[str, ...]
     """Sentences to score, in the same form."""
+    tagger: Literal["crf", "udpipe"] = "crf"
+    """A conditional random field, or UDPipe's tagger at its defaults."""
     iterations: int = 60
-    """Most iterations of L-BFGS."""
+    """Most iterations of the field's L-BFGS."""
     l1: float = 0.1
-    """Penalty on the sum of the weights."""
+    """Penalty on the sum of its weights."""
     l2: float = 0.01
     """Penalty on the sum of their squares."""
+
+
+Sentences = Sequence[tuple[list[str], list[str]]]
 
 
 def features(words: Sequence[str]) -> list[list[str]]:
@@ -62,24 +69,14 @@ def features(words: Sequence[str]) -> list[list[str]]:
 
 def main(words: Sequence[str]) -> None:
     """Prints the scores as JSON."""
-    import pycrfsuite
-
     options = tyro.cli(
         TaggingBaseline, prog="scripts.experiments.tagging_baseline", args=words, config=(OmitArgPrefixes,)
     )
     begun = time.perf_counter()
-    trainer = pycrfsuite.Trainer(verbose=False)
-    trainer.set_params({"c1": options.l1, "c2": options.l2, "max_iterations": options.iterations})
-    for sentence, tags in _read(options.train):
-        trainer.append(features(sentence), tags)
-    dev = _read(options.dev)
+    train, dev = _read(options.train), _read(options.dev)
     with tempfile.TemporaryDirectory() as directory:
-        model = str(Path(directory, "model"))
-        trainer.train(model)
-        tagger = pycrfsuite.Tagger()
-        tagger.open(model)
-        found = [" ".join(tagger.tag(features(sentence))) for sentence, _ in dev]
-        tagger.close()
+        tagged = _by_udpipe if options.tagger == "udpipe" else _by_field
+        found = [" ".join(tags) for tags in tagged(options, train, [sentence for sentence, _ in dev], directory)]
     metrics = ["token_accuracy"]
     scores = score(metrics, found, [[" ".join(tags)] for _, tags in dev], TAG_METRICS)
     print(
@@ -87,7 +84,57 @@ def main(words: Sequence[str]) -> None:
     )
 
 
-def _read(words: tuple[str, ...]) -> list[tuple[list[str], list[str]]]:
+def _by_field(options: TaggingBaseline, train: Sentences, dev: Sequence[list[str]], directory: str) -> list[list[str]]:
+    import pycrfsuite
+
+    trainer = pycrfsuite.Trainer(verbose=False)
+    trainer.set_params({"c1": options.l1, "c2": options.l2, "max_iterations": options.iterations})
+    for sentence, tags in train:
+        trainer.append(features(sentence), tags)
+    model = str(Path(directory, "model"))
+    trainer.train(model)
+    tagger = pycrfsuite.Tagger()
+    tagger.open(model)
+    found = [list(tagger.tag(features(sentence))) for sentence in dev]
+    tagger.close()
+    return found
+
+
+def _by_udpipe(
+    options: TaggingBaseline, train: Sentences, dev: Sequence[list[str]], directory: str
+) -> list[list[str]]:
+    from ufal import udpipe
+
+    treebank = udpipe.Sentences()
+    for sentence, tags in train:
+        treebank.push_back(_udpipe_sentence(sentence, tags))
+    none, default, error = udpipe.Trainer.NONE, udpipe.Trainer.DEFAULT, udpipe.ProcessingError()
+    trained = udpipe.Trainer.train("morphodita_parsito", treebank, udpipe.Sentences(), none, default, none, error)
+    if error.occurred():
+        raise SystemExit(f"UDPipe cannot be trained: {error.message}")
+    path = Path(directory, "model")
+    path.write_bytes(trained)
+    model, found = udpipe.Model.load(str(path)), []
+    for words in dev:
+        sentence = _udpipe_sentence(words)
+        model.tag(sentence, udpipe.Model.DEFAULT)
+        # The first word is the root.
+        found.append([word.upostag for word in list(sentence.words)[1:]])
+    return found
+
+
+def _udpipe_sentence(words: Sequence[str], tags: Sequence[str] = ()) -> Any:
+    from ufal import udpipe
+
+    sentence = udpipe.Sentence()
+    for place, word in enumerate(words):
+        added = sentence.addWord(word)
+        if tags:
+            added.upostag = tags[place]
+    return sentence
+
+
+def _read(words: tuple[str, ...]) -> Sentences:
     corpus = read_corpus(parse_corpus(words), form=TAGGED_SENTENCES)
     rows = zip(corpus["words"], corpus["tags"], strict=True)
     return [(sentence.split(BETWEEN_WORDS), tags.split(BETWEEN_WORDS)) for sentence, tags in rows]

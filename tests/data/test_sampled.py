@@ -7,13 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 from datasets import Dataset
+from tokenizers import Tokenizer
 
+from vanilla_transformer.data.columns import TAGGED_SENTENCES
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import PreparationReport, PreparedCorpus, prepare_corpus
 from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
 from vanilla_transformer.data.subword_models import LONGEST_WORD, BpeDropout, UnigramSampling
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 
 SENTENCES = [
@@ -228,7 +231,52 @@ def test_words_that_do_not_make_up_their_pieces_are_refused(bpe):
         SampledCorpus(Halves(), bpe, SubwordSampling(0.1, None, BOTH), max_length=400, seed=1)
 
 
-def test_a_tokenizer_that_splits_in_a_way_of_its_own_is_refused(tmp_path):
-    masked = VanillaTransformerTokenizer.train(SENTENCES * 3, 350, "bpe", mask_token=True)
+def test_a_tokenizer_that_splits_in_a_way_of_its_own_is_refused(bpe, tmp_path):
+    parts = json.loads(bpe.backend_tokenizer.to_str())
+    parts["model"]["ignore_merges"] = True
+    other = VanillaTransformerTokenizer(tokenizer_object=Tokenizer.from_str(json.dumps(parts)))
     with pytest.raises(CorpusError, match="its words cannot be split at random"):
-        corpus_of(masked, tmp_path, dropout=0.1)
+        corpus_of(other, tmp_path, dropout=0.1)
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), [("bpe", {"dropout": 0.0}), ("unigram", {"alpha": 1e6})])
+def test_the_tokenizer_of_a_masked_language_model_is_sampled_but_for_its_mask(algorithm, settings, tmp_path):
+    masked = VanillaTransformerTokenizer.train(SENTENCES * 3, 350, algorithm, mask_token=True)
+    sentences = [*SENTENCES, "walking <mask> it"]
+    base, usual = corpus_of(masked, tmp_path, sentences=sentences, **settings)
+    assert all_rows(epoch(usual, 0)) == all_rows(base)
+    _, drawn = corpus_of(masked, tmp_path, sentences=sentences, **dict.fromkeys(settings, 0.5))
+    rows, expected = all_rows(epoch(drawn, 0))["source"], all_rows(base)["source"]
+    assert rows != expected and [masked.decode(ids) for ids in rows] == [masked.decode(ids) for ids in expected]
+    assert rows[-1].count(masked.mask_token_id) == 1
+
+
+def test_tags_stay_with_the_first_pieces_of_their_words(bpe, tmp_path):
+    sentences = [["unhappily", "it's", "2016", "walking"], ["(walks)", "U.S.", "it", "läuft"]]
+    rows = {"words": ["\t".join(words) for words in sentences], "tags": ["A\tB\tA\tB", "B\tB\tA\tA"]}
+    encoder = get_task("token-classification").encoder(Recipe(task="token-classification", labels=("A", "B")))
+    base = prepare_corpus(Dataset.from_dict(rows), bpe, encoder, max_length=400, directory=tmp_path)
+    sampled = SampledCorpus(
+        base, bpe, SubwordSampling(0.4, None, ("words",)), form=TAGGED_SENTENCES, max_length=400, seed=1
+    )
+    drawn = [all_rows(epoch(sampled, number)) for number in range(3)]
+    assert drawn[0]["words"] != drawn[1]["words"] != all_rows(base)["words"]
+    for one in drawn:
+        assert one["tags"] == all_rows(base)["tags"]
+        for ids, words in zip(one["words"], sentences, strict=True):
+            begins = [place for place, number in enumerate(ids) if number % 2]
+            ends = [*begins[1:], len(ids) - 1]
+            pieces = [[number // 2 for number in ids[a:b]] for a, b in zip(begins, ends, strict=True)]
+            assert [bpe.decode(piece) for piece in pieces] == words
+            assert ids[-1] == 2 * bpe.eos_token_id
+
+
+def test_blocks_that_end_within_a_character_keep_their_pieces(tmp_path):
+    masked = VanillaTransformerTokenizer.train(SENTENCES * 3, 275, begins=True, mask_token=True)
+    task = get_task("masked-language-modeling")
+    encoder = task.encoder(Recipe(task=task.name, max_length=5))
+    texts = Dataset.from_dict({"text": ["walking walking", "日本語 walking"]})
+    base = prepare_corpus(texts, masked, encoder, max_length=5, directory=tmp_path)
+    sampling = SubwordSampling(0.0, None, ("text",))
+    sampled = SampledCorpus(base, masked, sampling, form=task.form, max_length=5, seed=1)
+    assert len(base) > 4 and all_rows(epoch(sampled, 0)) == all_rows(base)

@@ -5,12 +5,14 @@ import pytest
 from scripts.experiments import tagging_baseline
 
 
-def test_endings_and_neighbours_tell_the_tag(tmp_path, capsys):
-    pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
+@pytest.mark.parametrize(("tagger", "module"), [("crf", "pycrfsuite"), ("udpipe", "ufal.udpipe")])
+def test_endings_and_neighbours_tell_the_tag(tagger, module, tmp_path, capsys):
+    pytest.importorskip(module, reason=f"{module} is not installed")
     for name, words in (("train", ["walking", "jumping", "singing"]), ("dev", ["dancing"])):
         sentences = [f"the\tDET\ndog\tNOUN\nis\tAUX\n{word}\tVERB\n\n" for word in words]
         (tmp_path / f"{name}.conll").write_text("".join(sentences))
-    tagging_baseline.main(["--train", str(tmp_path / "train.conll"), "--dev", str(tmp_path / "dev.conll")])
+    files = ["--train", str(tmp_path / "train.conll"), "--dev", str(tmp_path / "dev.conll")]
+    tagging_baseline.main([*files, "--tagger", tagger])
     [found] = json.loads(capsys.readouterr().out)["scores"]
     assert (found["name"], found["value"]) == ("token_accuracy", 100)
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
 from vanilla_transformer.cli import main
@@ -34,6 +35,17 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, masked_lines, capsys
     (tmp_path / "in.txt").write_text("the <mask>\n")
     assert main(["predict", str(directory), str(tmp_path / "in.txt")]) == 1
     assert 'The model fills masks: give it to pipeline("fill-mask")' in capsys.readouterr().err
+
+
+def test_counted_operations_are_those_of_the_real_loss():
+    recipe = Recipe(task=TASK.name, preset="tiny", vocab_size=300)
+    model, rows = TASK.build(recipe).eval(), [np.arange(3, 23), np.arange(3, 23)]
+    model.set_attn_implementation("eager")
+    batch = TASK.collate({"text": rows}, RowRandom(1, 0, np.arange(2)), model.config)
+    with FlopCounterMode(display=False) as counter:
+        model(**batch, skip_logits=True)
+    expected = TASK.training_flops(model.config, np.array([20, 20])) / 3
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(trained, masked_lines, stopped):

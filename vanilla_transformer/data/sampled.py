@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.background import Background
+from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import EpochPart, Lengths, PreparedCorpus, Rows, TrainingCorpus
@@ -53,6 +54,8 @@ class SampledCorpus(TrainingCorpus):
     The words are found in the tokens once. An epoch is drawn as a whole, since batches are planned by lengths: from
     seed, epoch and place of a row alone, so that each process and each resumed run draws the same. The next epoch is
     drawn by a thread meanwhile. A row that is then longer than `max_length` keeps its usual pieces in that epoch.
+    Where the words of a row have tags, the first piece of a word is marked as it is in the tokens: ids are doubled,
+    and one more where a word begins.
 
     What it counts (`token_counts`, `all_lengths`) is counted in the first epoch.
 
@@ -60,6 +63,8 @@ class SampledCorpus(TrainingCorpus):
         corpus: The tokens.
         tokenizer: What has made them.
         sampling: How words are split.
+        form: What the tokens were made of. A block of a longer text that begins or ends within a word keeps its
+            pieces.
         max_length: Most ids in a column of a row.
         seed: Another one draws other pieces.
 
@@ -73,6 +78,7 @@ class SampledCorpus(TrainingCorpus):
         tokenizer: PreTrainedTokenizerFast,
         sampling: SubwordSampling,
         *,
+        form: TextForm = PAIRS,
         max_length: int,
         seed: int,
     ) -> None:
@@ -81,13 +87,14 @@ class SampledCorpus(TrainingCorpus):
         if reason is not None:
             raise CorpusError(reason)
         self._corpus, self._sampling, self._max_length, self._seed = corpus, sampling, max_length, seed
+        self._marked = form.tagged
         self.report, self.texts = corpus.report, corpus.texts
         self.tokens = fingerprint_settings(
             [corpus.tokens, sampling.bpe_dropout, sampling.unigram_alpha, sampling.columns]
         )
         numbers: dict[Word, int] = {}
         parts_of = corpus.parts if isinstance(corpus, MixedCorpus) else (corpus,)
-        self._words = {name: _words(parts_of, name, tokenizer, numbers) for name in sampling.columns}
+        self._words = {name: _words(parts_of, name, tokenizer, numbers, form) for name in sampling.columns}
         self._sampler: WordSampler
         if sampling.bpe_dropout is not None:
             self._sampler = BpeDropout(tokenizer, parts["model"], list(numbers), sampling.bpe_dropout)
@@ -137,10 +144,19 @@ class SampledCorpus(TrainingCorpus):
             key = _SPAWN_KEY, number, start // BLOCK
             random = np.random.default_rng(np.random.SeedSequence([self._seed, epoch], spawn_key=key))
             words = self._words[name].select(rows[start : start + BLOCK])
-            pieces = self._sampler.sample(words.values.astype(np.int64), random)
-            blocks.append(self._short_enough(Ragged(pieces.values, pieces.starts[words.starts]), usual, name, start))
+            drawn = self._drawn(words.values.astype(np.int64), random)
+            blocks.append(self._short_enough(Ragged(drawn.values, drawn.starts[words.starts]), usual, name, start))
         lengths = np.concatenate([block.lengths for block in blocks])
         return Ragged(np.concatenate([block.values for block in blocks]), starts_of(lengths))
+
+    def _drawn(self, words: Ints, random: np.random.Generator) -> Ragged:
+        """The pieces of words, marked where the words are."""
+        if not self._marked:
+            return self._sampler.sample(words, random)
+        pieces = self._sampler.sample(words // 2, random)
+        values = 2 * pieces.values
+        values[pieces.starts[:-1]] += words % 2
+        return Ragged(values, pieces.starts)
 
     def _short_enough(self, drawn: Ragged, usual: PreparedCorpus, name: str, start: int) -> Ragged:
         """The drawn rows, of numbers from `start` on, with the usual pieces for those that have become too long."""
@@ -174,9 +190,15 @@ class _SampledEpoch(PreparedCorpus):
 
 
 def _words(
-    parts: Sequence[PreparedCorpus], name: str, tokenizer: PreTrainedTokenizerFast, numbers: dict[Word, int]
+    parts: Sequence[PreparedCorpus],
+    name: str,
+    tokenizer: PreTrainedTokenizerFast,
+    numbers: dict[Word, int],
+    form: TextForm,
 ) -> Ragged:
     """The words of each row of a column as numbers, which words that are new get in their order.
+
+    Where words have tags, the numbers are marked as the ids are.
 
     Raises:
         CorpusError: Words of a row do not make up its pieces.
@@ -190,45 +212,58 @@ def _words(
     for part in parts:
         for start in range(0, len(part), BLOCK):
             rows = part.rows(np.arange(start, min(start + BLOCK, len(part))))[name]
-            for place, (ids, words) in enumerate(zip(rows, _split(rows, tokenizer, added), strict=True), start=start):
-                if sizes[ids].sum() != sum(1 if isinstance(word, int) else len(word) for word in words):
-                    raise CorpusError(
-                        f"row {place + 1:,} is split into words that are not those of its pieces: the tokenizer is "
-                        "not one that this package has learned, and its words cannot be split at random"
-                    )
-                found.extend(numbers.setdefault(word, len(numbers)) for word in words)
+            marks = [row % 2 if form.tagged else np.zeros_like(row) for row in rows]
+            rows = [row // 2 for row in rows] if form.tagged else rows
+            split = _split(rows, marks, tokenizer, added)
+            for place, (ids, words) in enumerate(zip(rows, split, strict=True), start=start):
+                if sizes[ids].sum() != sum(1 if isinstance(word, int) else len(word) for word, _ in words):
+                    if not form.in_blocks:
+                        raise CorpusError(
+                            f"row {place + 1:,} is split into words that are not those of its pieces: the tokenizer "
+                            "is not one that this package has learned, and its words cannot be split at random"
+                        )
+                    words = [(number, 0) for number in ids.tolist()]
+                for word, mark in words:
+                    number = numbers.setdefault(word, len(numbers))
+                    found.append(2 * number + mark if form.tagged else number)
                 counts.append(len(words))
     return Ragged(np.array(found), starts_of(np.array(counts)))
 
 
 def _split(
-    rows: Sequence[NDArray[np.integer]], tokenizer: PreTrainedTokenizerFast, added: Mapping[int, object]
-) -> Iterator[list[Word]]:
-    """The words of each row; tokens that were added to the vocabulary, such as the end, are words of their own."""
+    rows: Sequence[NDArray[np.integer]],
+    marks: Sequence[NDArray[np.integer]],
+    tokenizer: PreTrainedTokenizerFast,
+    added: Mapping[int, object],
+) -> Iterator[list[tuple[Word, int]]]:
+    """The words of each row with their marks; added tokens, such as the end, are words of their own."""
     backend = tokenizer.backend_tokenizer
     normalizer, pre_tokenizer = backend.normalizer, backend.pre_tokenizer
-    cut = [list(_segments(ids.tolist(), added)) for ids in rows]
-    texts = iter(backend.decode_batch([one for row in cut for one in row if isinstance(one, list)]))
+    cut = [list(_segments(ids.tolist(), mark.tolist(), added)) for ids, mark in zip(rows, marks, strict=True)]
+    texts = iter(backend.decode_batch([one for row in cut for one, _ in row if isinstance(one, list)]))
     for row in cut:
-        words: list[Word] = []
-        for one in row:
+        words: list[tuple[Word, int]] = []
+        for one, mark in row:
             if isinstance(one, int):
-                words.append(one)
+                words.append((one, mark))
                 continue
             text = next(texts)
             text = text if normalizer is None else normalizer.normalize_str(text)
-            words.extend(word for word, _ in pre_tokenizer.pre_tokenize_str(text))
+            pieces = [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+            words.extend((word, mark if place == 0 else 0) for place, word in enumerate(pieces))
         yield words
 
 
-def _segments(ids: list[int], added: Mapping[int, object]) -> Iterator[list[int] | int]:
-    """Runs of usual ids, and between them each added one."""
+def _segments(ids: list[int], marks: list[int], added: Mapping[int, object]) -> Iterator[tuple[list[int] | int, int]]:
+    """Runs of usual ids, a new one at each mark, and between them each added one; with the mark of the first."""
     start = 0
     for place, number in enumerate(ids):
-        if number in added:
+        if number in added or marks[place]:
             if place > start:
-                yield ids[start:place]
-            yield number
+                yield ids[start:place], marks[start]
+            start = place
+        if number in added:
+            yield number, marks[place]
             start = place + 1
     if start < len(ids):
-        yield ids[start:]
+        yield ids[start:], marks[start]

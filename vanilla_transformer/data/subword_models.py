@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from vanilla_transformer.model.tokenization_vanilla_transformer import MASK_TOKEN
+
 # In bytes; what is longer is no word, and always split in the same way.
 LONGEST_WORD = 100
 
@@ -67,7 +69,9 @@ def unsupported_reason(parts: Mapping[str, Any], bpe_dropout: float | None) -> s
     if model["type"] != wanted or (wanted == "BPE" and not model["merges"]):
         option, algorithm = ("unigram_alpha", "unigram") if bpe_dropout is None else ("bpe_dropout", "bpe")
         return f"{option} is for a tokenizer of the algorithm {algorithm}, and this one is of another: leave it out"
-    unusual = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk")
+    unusual = ["continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk"]
+    # That is how `<mask>` is found as a piece; every piece that was learned is what its merges make, too.
+    unusual += [] if MASK_TOKEN in model["vocab"] else ["ignore_merges"]
     if any(model.get(name) for name in unusual) or "ByteLevel" not in str(parts["pre_tokenizer"]):
         return "the tokenizer is not one that this package has learned, and its words cannot be split at random"
     return None

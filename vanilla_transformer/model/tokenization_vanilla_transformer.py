@@ -29,7 +29,7 @@ ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
 _SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 # Only where it is asked for, after all others: masked language models read it in the place of a piece.
-_MASK_TOKEN = "<mask>"
+MASK_TOKEN = "<mask>"
 
 # What `_TO_BYTES` writes for each of the 256 bytes.
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -145,7 +145,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         names = dict(_SPECIAL_TOKENS)
         if mask_token:
             tokenizer = _with_mask_token(tokenizer)
-            names["mask_token"] = _MASK_TOKEN
+            names["mask_token"] = MASK_TOKEN
         if known := [tag for tag in tags if tokenizer.token_to_id(tag) is not None]:
             raise ValueError(f"{', '.join(known)} stands in the text as a piece: choose another tag.")
         # As the special tokens of the class, and so text that spells it is only text.
@@ -229,20 +229,20 @@ def _with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     parts = json.loads(tokenizer.to_str())
     vocabulary = parts["model"]["vocab"]
     if isinstance(vocabulary, list):
-        vocabulary.append([_MASK_TOKEN, 0.0])
+        vocabulary.append([MASK_TOKEN, 0.0])
     else:
-        vocabulary[_MASK_TOKEN] = len(vocabulary)
+        vocabulary[MASK_TOKEN] = len(vocabulary)
     if parts["model"]["type"] == "BPE":
         parts["model"]["ignore_merges"] = True
     for part in parts["pre_tokenizer"]["pretokenizers"]:
         for split in part.get("pretokenizers", [part]):
             if split["type"] == "Split":
-                split["pattern"]["Regex"] = f"{_MASK_TOKEN}|{split['pattern']['Regex']}"
+                split["pattern"]["Regex"] = f"{MASK_TOKEN}|{split['pattern']['Regex']}"
     masked = Tokenizer.from_str(json.dumps(parts))
-    alone = pre_tokenizers.Split(_MASK_TOKEN, "isolated")
+    alone = pre_tokenizers.Split(MASK_TOKEN, "isolated")
     masked.pre_tokenizer = pre_tokenizers.Sequence([alone, masked.pre_tokenizer])
     if masked.normalizer is not None:
-        space = normalizers.Replace(f" {_MASK_TOKEN}", _MASK_TOKEN)
+        space = normalizers.Replace(f" {MASK_TOKEN}", MASK_TOKEN)
         masked.normalizer = normalizers.Sequence([masked.normalizer, space])
     return masked
 

@@ -102,7 +102,7 @@ class Recipe:
     """The same with a unigram tokenizer: each way to split a word is drawn by its probability to this power, 0.1 to
     0.5 in its paper (Kudo 2018); off by default."""
     sampled_sides: Literal["both", "source", "target"] = "both"
-    """Sides of `train` that `bpe_dropout` or `unigram_alpha` splits."""
+    """Sides of pairs of `train` that `bpe_dropout` or `unigram_alpha` splits."""
 
     from_model: str | None = None
     """Start from the weights and the tokenizer of this model, a directory or a Hub id: to train it further or on other

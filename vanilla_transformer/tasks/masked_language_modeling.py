@@ -167,6 +167,11 @@ class MaskedLanguageModeling(EncoderTask):
         """The masked tokens."""
         return tokens_masked(lengths[0])
 
+    def training_flops(self, config: Any, *lengths: Lengths) -> float:
+        """Operations of one training pass, of which the projection is for the masked tokens alone."""
+        others = (lengths[0] - self.items(*lengths)).sum()
+        return super().training_flops(config, *lengths) - 6 * float(others) * config.d_model * config.vocab_size
+
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Masks texts and pads them to `input_ids`, `attention_mask` and `labels`."""
         if not rows["text"]:

@@ -26,8 +26,10 @@ def check_sampling(recipe: Recipe) -> None:
     name, task = given[0], task_for(recipe)
     if len(given) > 1:
         raise RecipeError(f"{' and '.join(given)} are two ways to split words at random: leave one out.")
-    if not task.form.parallel:
-        raise RecipeError(f"{name} splits the words of pairs at random, and {task.name} has none: leave it out.")
+    if recipe.sampled_sides != "both" and not task.form.parallel:
+        raise RecipeError(f"sampled_sides is for pairs, and {task.name} has none: leave it out.")
+    if task.form.packed:
+        raise RecipeError(f"{name} is for whole texts, and packed blocks end within words: leave {name} out.")
     if any(corpus.prepared is not None for corpus in recipe.train):
         raise RecipeError(
             f"{name} splits words anew for each epoch, and a prepared corpus has them split once: give the text as "
@@ -51,9 +53,14 @@ def sampled(
     names = [f"{name} {getattr(recipe, name):g}" for name in _ALGORITHMS if getattr(recipe, name) is not None]
     if not names:
         return corpus
-    columns = tuple(corpus.lengths) if recipe.sampled_sides == "both" else (recipe.sampled_sides,)
+    form = task_for(recipe).form
+    texts = {column.name for column in form.columns if column.setting != "label_column"}
+    columns = tuple(name for name in corpus.lengths if name in texts)
+    if recipe.sampled_sides != "both":
+        columns = (recipe.sampled_sides,)
     sampling = SubwordSampling(recipe.bpe_dropout, recipe.unigram_alpha, columns)
-    drawn = SampledCorpus(corpus, tokenizer, sampling, max_length=recipe.max_length, seed=recipe.seed)
-    now, usual = (" + ".join(f"{count:,}" for count in one.token_counts) for one in (drawn, corpus))
+    drawn = SampledCorpus(corpus, tokenizer, sampling, form=form, max_length=recipe.max_length, seed=recipe.seed)
+    places = [place for place, name in enumerate(corpus.lengths) if name in texts]
+    now, usual = (" + ".join(f"{one.token_counts[place]:,}" for place in places) for one in (drawn, corpus))
     say(f"Sub-word sampling: {names[0]} on {' and '.join(columns)}; the first epoch has {now} tokens, not {usual}.")
     return drawn
