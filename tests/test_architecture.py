@@ -36,6 +36,7 @@ SIBLINGS = {
     "configuration_vanilla_transformer_encoder": {"configuration_vanilla_transformer"},
     "layers": {"configuration_vanilla_transformer"},
     "stacks": {"configuration_vanilla_transformer", "layers", "saving"},
+    "direction": {"loss"},
     "heads": {"loss"},
     "modeling_recurrent_encoder_decoder": {
         "configuration_recurrent_encoder_decoder",
@@ -48,6 +49,7 @@ SIBLINGS = {
     },
     "modeling_vanilla_transformer": {
         "configuration_vanilla_transformer",
+        "direction",
         "generation",
         "heads",
         "loss",
@@ -72,7 +74,7 @@ SIBLINGS = {
     },
     "causal_generation": {"fast_search"},
     "fast_search": {"fast_generation", "packed_copies", "search"},
-    "generation": {"call_plans", "fast_generation", "fast_search", "search"},
+    "generation": {"call_plans", "direction", "fast_generation", "fast_search", "search"},
     "constrained_search": {"search"},
     "call_plans": {"packed_copies", "packed_decoder", "packed_encoder"},
     "fast_generation": {

@@ -126,7 +126,12 @@ def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"d_k": 4}, "d_k 4"), ({"d_v": 4}, "d_v 4"), ({"positional_encoding": "learned"}, "learned positions")],
+    [
+        ({"d_k": 4}, "d_k 4"),
+        ({"d_v": 4}, "d_v 4"),
+        ({"positional_encoding": "learned"}, "learned positions"),
+        ({"target_direction": "right-to-left"}, "writes from right to left"),
+    ],
 )
 def test_what_marian_cannot_express_is_refused(tiny_config, changes: dict, reason: str):
     config = VanillaTransformerConfig(**{**tiny_config.to_dict(), **changes})

@@ -19,6 +19,7 @@ from vanilla_transformer.cli.arguments import (
     UsageError,
 )
 from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
+from vanilla_transformer.cli.rescoring import RescoringOptions
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -87,6 +88,7 @@ class Evaluate:
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional log lines."""
     decoding: Decoding = Decoding(precision="float32")  # Scores are compared across machines.
+    rescoring: RescoringOptions = RescoringOptions()
 
     def run(self) -> None:
         """Predicts the corpus, with the processes that a launcher started together, and prints the scores."""
@@ -105,7 +107,7 @@ class Evaluate:
             if processes.is_main:
                 self._evaluate(task, corpus, model, tokenizer, metrics, processes)
             else:
-                task.evaluate_worker(model, tokenizer, corpus, processes, **self._settings())
+                task.evaluate_worker(model, tokenizer, corpus, processes, **self._settings(), **self._rescored())
 
     def _check(self) -> "tuple[Task, tuple[str, ...]]":
         """Finds what is wrong before a model is loaded, on the main process for all.
@@ -116,16 +118,19 @@ class Evaluate:
 
         check_ensemble(self._all_models)
         if self.card:
-            if self.models:
-                raise UsageError("--card is for one model: an ensemble has no card.")
+            if self.models or self.rescoring.rescore:
+                raise UsageError("--card is for one model by itself: an ensemble, or what is rescored, has no card.")
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import check_card
 
             check_card(Path(self.model))
         self.decoding.arguments()
+        self.rescoring.check(self.decoding.num_beams)
         self._check_paths()
         task = task_of_model(self.model)
+        if self.rescoring.rescore and not task.form.parallel:
+            raise UsageError(f"--rescore chooses among translations, and {self.model} does not translate.")
         if self.models and not task.form.parallel:
             raise UsageError(f"Only models that translate are scored together, and {self.model} does not.")
         metrics = self.metrics or _metrics_of(self.model, task)
@@ -156,6 +161,7 @@ class Evaluate:
                 progress=bar.update,
                 processes=processes,
                 **self._settings(),
+                **self._rescored(),
             )
         print_result(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
         if self.output is not None:
@@ -167,7 +173,14 @@ class Evaluate:
 
     def _settings(self) -> dict[str, Any]:
         """What the task is told of how to predict."""
-        return self.decoding.arguments() | ({} if self.stride is None else {"stride": self.stride})
+        settings = self.decoding.arguments() | self.rescoring.arguments(self.decoding.num_beams)
+        return settings | ({} if self.stride is None else {"stride": self.stride})
+
+    def _rescored(self) -> dict[str, Any]:
+        """What chooses among several translations, where that was asked for."""
+        if not self.rescoring.rescore:
+            return {}
+        return {"rescored": lambda translator: self.rescoring.translator(translator, self.decoding)}
 
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
         """What has to be the same in all processes."""
@@ -176,6 +189,7 @@ class Evaluate:
         return {
             "model": models_fingerprint(self._all_models, model),
             "ensemble mean": self.ensemble_mean,
+            **self.rescoring.settings(),
             "corpus": fingerprint_lines(corpus[corpus.column_names[0]]),
             **self._settings(),
             "precision": self.decoding.taken(model),
@@ -187,7 +201,7 @@ class Evaluate:
             refuse_same_file(part, self.output)
             if self.output is not None and part.is_dir() and part.resolve() in self.output.resolve().parents:
                 raise UsageError(f"{self.output} is inside the corpus directory {part}: choose another file.")
-        for model in self._all_models:
+        for model in (*self._all_models, *self.rescoring.models):
             refuse_model_file(model, self.output)
         check_standard_output()
         check_output(self.output)
@@ -215,7 +229,11 @@ class Evaluate:
         return {
             "model": [self.model, *self.models] if self.models else self.model,
             "data": self.data,
-            "settings": self.decoding.settings(model) | ({"ensemble_mean": self.ensemble_mean} if self.models else {}),
+            "settings": {
+                **self.decoding.settings(model),
+                **({"ensemble_mean": self.ensemble_mean} if self.models else {}),
+                **({"rescore": list(self.rescoring.rescore)} if self.rescoring.rescore else {}),
+            },
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
             **evaluation.as_json(),
         }

@@ -1,39 +1,47 @@
-"""Options of `translate` for choosing among several translations of a line."""
+"""Options of `translate` and `evaluate` for choosing among several translations of a line."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
+from vanilla_transformer.cli.decoding import Decoding
 
 if TYPE_CHECKING:
     from vanilla_transformer.translation.lines import Translator
+    from vanilla_transformer.translation.rescoring import Rescorer
 
 # Where neither they nor a beam were asked for.
 CANDIDATES = 32
+_MBR = "mbr"
 
 
 @dataclass(frozen=True)
 class RescoringOptions:
     """What decides between several translations of a line."""
 
-    rescore: Annotated[Literal["mbr"] | None, arg(metavar="mbr", help_behavior_hint="")] = None
-    """Choose among the hypotheses of the beam, or with --sample among samples. mbr, minimum Bayes risk: the one that
-    agrees most with all of them. With --nbest the best by that, with their scores."""
+    rescore: Annotated[tuple[str, ...], arg(metavar="mbr|MODEL [MODEL ...]", help_behavior_hint="")] = ()
+    """Choose among the hypotheses of the beam. MODEL ...: by the sum of their score in the search and what each of
+    these models gives the same text: its log-probability, divided by the length penalty of the search for the number
+    of its tokens. These may have any vocabulary and direction, so also one trained with --target-direction
+    right-to-left; name them after the input. mbr, minimum Bayes risk: the one that agrees most with all of them; with
+    --sample it chooses among samples. With --nbest the best by that, with their scores."""
     candidates: OptionalInt = None
     """Translations of each line to choose among, and with a beam its width (default: --num-beams, or else 32)."""
     utility: Literal["chrf", "bleu"] = "chrf"
-    """How much two translations agree: sacreBLEU's score of one sentence with the other for its reference."""
+    """How much two translations agree for mbr: sacreBLEU's score of one sentence with the other for its reference."""
 
-    def check(self, num_beams: int | None, nbest: int | None, samples: bool) -> None:
+    def check(self, num_beams: int | None, nbest: int | None = None, *, samples: bool = False) -> None:
         """Raises UsageError for what makes no sense together."""
         at_least_one(candidates=self.candidates)
-        if self.rescore is None:
+        if not self.rescore:
             for name in ("candidates", "utility"):
                 if getattr(self, name) != getattr(RescoringOptions, name):
                     raise UsageError(f"--{name} is for --rescore.")
             return
+        self._check_models(samples)
         count = self.count(num_beams)
         if count < 2:
             raise UsageError("--rescore chooses among --candidates, of which it needs 2 or more.")
@@ -42,23 +50,64 @@ class RescoringOptions:
         if nbest is not None and nbest > count:
             raise UsageError(f"--nbest {nbest} needs --candidates {nbest} or more.")
 
+    def _check_models(self, samples: bool) -> None:
+        from vanilla_transformer.translation import is_exported
+
+        if self.rescore == (_MBR,):
+            return
+        if samples:
+            raise UsageError("--rescore MODEL needs the scores of a beam, which --sample has not; mbr needs none.")
+        if self.utility != RescoringOptions.utility:
+            raise UsageError("--utility is for --rescore mbr.")
+        for name in self.rescore:
+            if name == _MBR:
+                raise UsageError("--rescore is mbr or models, not both.")
+            if is_exported(name):
+                raise UsageError(f"{name} is an export, which cannot rescore: give the model that it was made from.")
+            if Path(name).is_file():
+                raise UsageError(
+                    f"--rescore {name} is a file and no model: put the input before --rescore, which takes all names "
+                    "that follow it."
+                )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that rescore."""
+        return () if self.rescore == (_MBR,) else self.rescore
+
     def count(self, num_beams: int | None) -> int:
         """Translations of each line to choose among."""
         return self.candidates or num_beams or CANDIDATES
 
-    def arguments(self, num_beams: int | None, samples: bool) -> dict[str, Any]:
-        """What the translation is told to give candidates."""
+    def arguments(self, num_beams: int | None, *, samples: bool = False) -> dict[str, Any]:
+        """What the translation is told to give candidates; nothing where none are asked for."""
+        if not self.rescore:
+            return {}
         count = self.count(num_beams)
         beam = {} if samples else {"num_beams": num_beams or count, "scores": True}
         return {"num_return_sequences": count, **beam}
 
-    def translator(self, candidates: "Translator", kept: int) -> "Translator":
-        """The translator that chooses among what another gives."""
-        from vanilla_transformer.evaluation.minimum_bayes_risk import MinimumBayesRisk
+    def translator(self, candidates: "Translator", decoding: Decoding, kept: int = 1) -> "Translator":
+        """The translator that chooses among what another gives; where that was not asked for, the other."""
         from vanilla_transformer.translation.rescoring import RescoringTranslator
 
-        return RescoringTranslator(candidates, MinimumBayesRisk(self.utility), kept)
+        return (
+            RescoringTranslator(candidates, self._rescorer(candidates, decoding), kept) if self.rescore else candidates
+        )
+
+    def _rescorer(self, candidates: Any, decoding: Decoding) -> "Rescorer":
+        if not self.models:
+            from vanilla_transformer.evaluation.minimum_bayes_risk import MinimumBayesRisk
+
+            return MinimumBayesRisk(self.utility)
+        from vanilla_transformer.translation.model_rescoring import ModelRescorer
+
+        return ModelRescorer.from_models(candidates, [(name, *decoding.load(name)) for name in self.models])
 
     def settings(self) -> dict[str, Any]:
         """What translations depend on, by the names of the options."""
-        return {} if self.rescore is None else asdict(self)
+        from vanilla_transformer.translation import model_fingerprint
+
+        if not self.rescore:
+            return {}
+        return {**asdict(self), "rescore": " ".join(map(model_fingerprint, self.models)) or _MBR}

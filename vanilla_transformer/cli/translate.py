@@ -99,10 +99,10 @@ class Translate:
         """Refuses options that make no sense, or not together, before anything is read or written."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
-        rescored = self.rescoring.rescore is not None
+        rescored = bool(self.rescoring.rescore)
         if self.sampling.check(self.decoding) is not None and self.nbest is not None and not rescored:
             raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
-        self.rescoring.check(self.decoding.num_beams, self.nbest, self.sampling.sample)
+        self.rescoring.check(self.decoding.num_beams, self.nbest, samples=self.sampling.sample)
         if self._aligns and rescored:
             raise UsageError("--rescore cannot be combined with --alignment or --keep-markup.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -130,7 +130,7 @@ class Translate:
         if self.numbered.tasks is not None:
             self._run_tasks()
             return
-        for model in self.models:
+        for model in (*self.models, *self.rescoring.models):
             check_paths(model, self._input, self._output)
         files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
@@ -187,6 +187,7 @@ class Translate:
             ("keep-markup", self.keep_markup, "it does not tell its attention"),
             ("sample", self.sampling.sample, "it does not tell its probabilities"),
             ("terms", self.terms is not None, "it has a search of its own"),
+            ("rescore", bool(self.rescoring.models), "its scores are not those of other models"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -319,8 +320,8 @@ class Translate:
 
         model, tokenizer = self._load()
         translator = translator_of(model, tokenizer, **self._arguments(model))
-        if self.rescoring.rescore is not None:
-            return self.rescoring.translator(translator, self.nbest or 1)
+        if self.rescoring.rescore:
+            return self.rescoring.translator(translator, self.decoding, self.nbest or 1)
         if self.terms is not None:
             from vanilla_transformer.translation.terms import TermTranslator
 
@@ -376,13 +377,10 @@ class Translate:
         """What the translation is told; for the rest the model's own settings hold."""
         arguments = self.decoding.arguments()
         sampling = self.sampling.check(self.decoding)
-        if self.rescoring.rescore is not None:
-            arguments |= self.rescoring.arguments(self.decoding.num_beams, self.sampling.sample)
+        arguments |= self.rescoring.arguments(self.decoding.num_beams, samples=self.sampling.sample)
         if sampling is not None:
             return arguments | {"sampling": sampling}
-        if self.rescoring.rescore is not None:
-            return arguments
-        if self.nbest is None:
+        if self.rescoring.rescore or self.nbest is None:
             return arguments
         own: Any = getattr(model, "generation_config", model)
         # Greedy search gives no scores.

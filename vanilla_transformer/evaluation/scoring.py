@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation import LineTranslator, Translation
+from vanilla_transformer.translation.lines import Translator
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -85,6 +86,7 @@ def evaluate_model(
     batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
     processes: Processes | None = None,
+    rescored: Callable[[LineTranslator], Translator] = lambda translator: translator,
     **generate_kwargs: Any,
 ) -> Evaluation:
     """Translates each distinct `source` of the corpus once and scores the translations against the `target`s.
@@ -98,6 +100,7 @@ def evaluate_model(
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
         processes: This one, the main process, and those that call `evaluate_worker`.
+        rescored: Makes of what translates what chooses among several translations of it.
         generate_kwargs: For `model.generate`, whose own settings apply otherwise.
     """
     check_names(metrics)
@@ -105,7 +108,7 @@ def evaluate_model(
     if not sources:
         raise MetricError("The corpus to evaluate on is empty.")
     distinct = list(dict.fromkeys(sources))
-    translator = LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
+    translator = rescored(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
     start = time.perf_counter()
     translations = translate_distributed(translator, distinct, processes, progress)
     seconds = time.perf_counter() - start
@@ -129,15 +132,16 @@ def evaluate_worker(
     processes: Processes,
     *,
     batch_tokens: int | None = None,
+    rescored: Callable[[LineTranslator], Translator] = lambda translator: translator,
     **generate_kwargs: Any,
 ) -> None:
     """Translates a part of the corpus for the main process, which calls `evaluate_model` with the same arguments."""
-    translator = LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs)
+    translator = rescored(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
     translate_distributed(translator, list(dict.fromkeys(corpus["source"])), processes)
 
 
 def translate_distributed(
-    translator: LineTranslator,
+    translator: Translator,
     lines: Sequence[str],
     processes: Processes | None = None,
     progress: Callable[[int], object] = lambda count: None,

@@ -13,6 +13,7 @@ from vanilla_transformer.export.weights import (
     layer_weights,
     load,
     refuse_other_widths,
+    refuse_right_to_left,
     reordered,
     their_name,
 )
@@ -79,6 +80,7 @@ def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
     if config.positional_encoding != "sinusoidal":
         raise ConversionError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
     refuse_other_widths(config, "Marian")
+    refuse_right_to_left(config)
     return MarianConfig(
         vocab_size=config.vocab_size,
         decoder_vocab_size=config.vocab_size,

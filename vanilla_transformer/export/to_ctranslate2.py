@@ -11,7 +11,7 @@ from torch import nn
 
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.vocabulary import save_tokenizer, vocabularies
-from vanilla_transformer.export.weights import refuse_other_widths
+from vanilla_transformer.export.weights import refuse_other_widths, refuse_right_to_left
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import savable
 
@@ -118,10 +118,11 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
         quantization: One of CTranslate2's: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
 
     Raises:
-        ConversionError: CTranslate2 has no such model or no such quantization.
+        ConversionError: CTranslate2 has no such model, as one that writes from right to left, or no such quantization.
     """
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
+    refuse_right_to_left(model.config)
     with torch.no_grad():
         spec = _specification(model)
     source, target = vocabularies(tokenizer, model.config.vocab_size)

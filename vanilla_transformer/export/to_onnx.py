@@ -14,6 +14,7 @@ from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.onnx_quantization import quantize_graphs
 from vanilla_transformer.export.silence import silence
 from vanilla_transformer.export.vocabulary import save_tokenizer
+from vanilla_transformer.export.weights import refuse_right_to_left
 from vanilla_transformer.model.generation import savable
 from vanilla_transformer.translation import onnx_decode
 
@@ -120,10 +121,11 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
         Remarks for the user.
 
     Raises:
-        ConversionError: There is no such quantization.
+        ConversionError: There is no such quantization, or the model writes from right to left.
     """
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
+    refuse_right_to_left(model.config)
     output.mkdir(parents=True, exist_ok=True)
     with traceable(model):
         _export_graphs(model, output)

@@ -16,6 +16,7 @@ from vanilla_transformer.export.onnx_quantization import quantize_graph
 from vanilla_transformer.export.to_onnx import CACHE_PARTS, Encode, cache_tensors, export_graph, traceable
 from vanilla_transformer.export.vocabulary import save_tokenizer
 from vanilla_transformer.export.web_page import TRANSFORMERS_JS, check_programs, write_json, write_page
+from vanilla_transformer.export.weights import refuse_right_to_left
 from vanilla_transformer.hub import push_space
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.reporting.model_card import CARD
@@ -101,6 +102,7 @@ def export_web(
         ConversionError: transformers.js cannot run the model or read its tokenizer, or `vendor` is not its folder.
         ValueError: The model decodes by settings that transformers.js does not follow.
     """
+    refuse_right_to_left(model.config)
     settings = model.generation_config.to_diff_dict()
     refuse_settings(settings, Path(model.name_or_path))
     parts = _tokenizer_parts(tokenizer)

@@ -15,6 +15,7 @@ from transformers.activations import ACT2FN
 
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.direction import is_right_to_left
 
 Weights = dict[str, torch.Tensor]
 
@@ -146,6 +147,15 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
         raise ConversionError(
             f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
             f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
+        )
+
+
+def refuse_right_to_left(config: PreTrainedConfig) -> None:
+    """Raises ConversionError where the model writes its targets from their end, as no other system turns them back."""
+    if is_right_to_left(config):
+        raise ConversionError(
+            "The model writes from right to left, which only this package turns back into text: translate with it as "
+            "it is, or export one that writes from left to right."
         )
 
 

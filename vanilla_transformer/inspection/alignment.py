@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inspection.recording import InspectionError, eager_attention, encode, first_token
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+from vanilla_transformer.model.direction import is_right_to_left
 
 Unit = Literal["words", "pieces"]
 Step = Literal["input", "output"]
@@ -103,7 +104,15 @@ class AlignmentHeads:
         return " ".join([self.step, *(f"{layer}:{head}" for layer, head in self.heads)])
 
 
+def _refuse_right_to_left(model: PreTrainedModel) -> None:
+    if is_right_to_left(model.config):
+        raise AlignmentError(
+            "The model writes from right to left, and alignments are read from one that writes from left to right."
+        )
+
+
 def _layers(model: PreTrainedModel) -> int:
+    _refuse_right_to_left(model)
     if isinstance(model.config, RecurrentEncoderDecoderConfig):
         if model.config.attention == "none":
             raise AlignmentError("This model has no attention over the source, and so no alignments.")
@@ -209,6 +218,7 @@ class Aligner:
     """Aligns translations with their sources by a model's attention, one pass for many of them."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        _refuse_right_to_left(model)
         self.model, self.tokenizer = model, tokenizer
         self._special = set(tokenizer.all_special_ids)
         # In a source an unknown token stands for a word; in a target it stands for nothing that is written.

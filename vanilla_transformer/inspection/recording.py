@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
+from vanilla_transformer.model.direction import is_right_to_left
 
 # The three places of section 3.2.3.
 Kind = Literal["encoder", "decoder", "cross"]
@@ -112,8 +113,13 @@ def attention(
 
     Raises:
         InspectionError: A text is empty, or longer than can be shown or than the model's positions; the tokenizer
-            cannot make the target; or the model has no attention.
+            cannot make the target; or the model has no attention, or writes from right to left.
     """
+    if is_right_to_left(model.config):
+        raise InspectionError(
+            "The model writes from right to left, and attention is shown as a target is read: look at one that writes "
+            "from left to right."
+        )
     inputs = encode(model, tokenizer, source, "source")
     if not model.config.is_encoder_decoder:
         return _of_one_stack(model, tokenizer, inputs, target)

@@ -187,6 +187,8 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
         decoder_layers: N of the decoder.
         output_bias: Models converted from Marian have one.
         tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
+        target_direction: `left-to-right`, or `right-to-left` for a decoder that writes a target from its end. Labels
+            go in and sequences of `generate` come out as they are read all the same.
     """
 
     model_type = "vanilla_transformer"
@@ -203,6 +205,14 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     is_encoder_decoder: bool = True
     use_cache: bool = True
     decoder_start_token_id: int | None = 1
+    target_direction: str = "left-to-right"
+
+    def _check_choices(self) -> None:
+        super()._check_choices()
+        if self.target_direction not in ("left-to-right", "right-to-left"):
+            raise ValueError(
+                f"target_direction must be 'left-to-right' or 'right-to-left', not {self.target_direction!r}."
+            )
 
 
 __all__ = ["STACK_TP_PLAN", "VanillaTransformerBaseConfig", "VanillaTransformerConfig"]

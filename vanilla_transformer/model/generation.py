@@ -2,6 +2,7 @@
 
 import copy
 import os
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,6 +10,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedConfig
 from transformers.utils import ModelOutput
 
 from .call_plans import Prepared, known_plan, plain_call, record, recorded
+from .direction import as_read, check_request, is_right_to_left
 from .fast_generation import fast_encoder_output, planned_search, unsupported_model
 from .fast_search import OWN_SETTINGS, Asked, FastSearchMixin, GoogleLengthPenalty, with_own_settings
 from .search import SourceLengthLimit
@@ -105,6 +107,10 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
+def _unchanged(output: Any) -> Any:
+    return output
+
+
 class PaperGenerationMixin(FastSearchMixin):
     """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
 
@@ -127,16 +133,21 @@ class PaperGenerationMixin(FastSearchMixin):
         that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. What neither the
         call nor its `generation_config` sets comes from `self.generation_config`, the settings of this package
         included, so that `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request.
-        `do_sample=True` without `num_beams` samples without a beam.
+        `do_sample=True` without `num_beams` samples without a beam. A model that writes from right to left gives
+        `sequences` as they are read; what else its output holds of single steps is in the order of writing.
         """
         own, longest = with_own_settings(self.generation_config, _OWN_SETTINGS), None
+        finished: Any = _unchanged
+        if is_right_to_left(self.config):
+            check_request(kwargs, generation_config, self.generation_config)
+            finished = partial(as_read, config=self.config)
         plain = not (args or logits_processor or stopping_criteria)
         call = plain_call(self, inputs, generation_config, kwargs) if plain else None
         plan = None if call is None else known_plan(self, call.key)
         if call is not None and plan is not None:
             limits, longest = self._limits(inputs, kwargs, plan.beyond_source, prompt_length=1)
             if longest in plan.by_length:
-                return planned_search(self, plan, plan.by_length[longest], call.ids_NS, call.mask_NS, limits)
+                return finished(planned_search(self, plan, plan.by_length[longest], call.ids_NS, call.mask_NS, limits))
         asked = _Asked(kwargs, generation_config, own)
         settings = asked.search()
         beyond = asked.beyond_source()
@@ -153,8 +164,10 @@ class PaperGenerationMixin(FastSearchMixin):
         settings.update(self._without_hooks(asked, settings))
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
         with recorded(self, call, beyond, longest):
-            return super().generate(  # type: ignore[misc]
-                inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
+            return finished(
+                super().generate(  # type: ignore[misc]
+                    inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
+                )
             )
 
     def _limits(

@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils import can_return_tuple
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .direction import is_right_to_left, turned
 from .generation import PaperGenerationMixin, paper_generation_config
 from .heads import LanguageModelHead
 from .loss import IGNORED_LABEL, check_labels
@@ -167,6 +168,14 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Section 3.1: the target shifted right by one place; ignored labels become padding."""
+        if is_right_to_left(self.config):
+            raise ValueError(
+                "This model writes from right to left and turns labels by itself: give it labels alone, and no model= "
+                "to a DataCollatorForSeq2Seq or label_smoothing_factor to a Trainer."
+            )
+        return self._shifted_right(labels)
+
+    def _shifted_right(self, labels: torch.Tensor) -> torch.Tensor:
         if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
             raise ValueError(
                 "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
@@ -204,17 +213,32 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
                 of several batches gives the number of labels in all of them.
             skip_logits: Returns the loss of `labels` without logits: half the time and memory of a step may be theirs.
 
+        A model that writes from right to left turns labels by itself, and the logits that it gives for them back.
+
         The loss is the mean cross-entropy in nats a target token; in training mode the targets are smoothed by
         `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
         with a `label_smoothing_factor` asks for no loss and smooths by its own: never both. Another loss is set as
         `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
         num_items_in_batch=)`.
         """
+        turned_BT = None
         if labels is not None:
             check_labels(labels, self.config.vocab_size)
             use_cache = False
+            if is_right_to_left(self.config):
+                if (
+                    decoder_input_ids is not None
+                    or decoder_inputs_embeds is not None
+                    or not _keeps_all(logits_to_keep)
+                ):
+                    raise ValueError(
+                        "This model writes from right to left and turns labels by itself: give it labels alone, "
+                        "without decoder_input_ids, decoder_inputs_embeds or logits_to_keep."
+                    )
+                turned_BT = turned(labels, self.config)
+                labels = labels.gather(1, turned_BT)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                decoder_input_ids = self._shifted_right(labels)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -230,6 +254,8 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
         logits_BTV, loss = self._logits_and_loss(
             outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, **kwargs
         )
+        if turned_BT is not None and logits_BTV is not None:
+            logits_BTV = logits_BTV.gather(1, turned_BT[..., None].expand_as(logits_BTV))
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits_BTV,
@@ -241,6 +267,10 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
+
+
+def _keeps_all(logits_to_keep: int | torch.Tensor) -> bool:
+    return isinstance(logits_to_keep, int) and logits_to_keep == 0
 
 
 VanillaTransformerModel.register_for_auto_class("AutoModel")

@@ -144,6 +144,10 @@ class Recipe:
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
     """Positional encoding as in section 3.5, or learned (Table 3, row E); by default the preset's."""
 
+    target_direction: Literal["left-to-right", "right-to-left"] = "left-to-right"
+    """Order in which the model writes its target. One that writes from right to left sees ends better than
+    beginnings: `translate --rescore` lets it choose among the translations of another."""
+
     architecture: Literal["transformer", "recurrent"] = "transformer"
     """The paper's model, or a recurrent one of those that it replaced (2014 and 2015)."""
     cell: Literal["lstm", "gru"] | None = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What only an encoder-decoder has; each is refused where it is not as a recipe leaves it.
 ONE_STACK_FOREIGN = (
     *("architecture", "cell", "attention", "attention_window", "tokenizer_sides"),
-    *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
+    *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source", "target_direction"),
 )
 # Tokens of a row that a model reads where its positions have no end.
 LONGEST_ROW = 1024

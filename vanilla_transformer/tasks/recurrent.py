@@ -20,6 +20,11 @@ def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
     for name in _FOREIGN:
         if getattr(recipe, name) is not None:
             raise RecipeError(f"{name} is the Transformer's: leave it out, or leave out architecture: recurrent.")
+    if recipe.target_direction != Recipe.target_direction:
+        raise RecipeError(
+            "Recurrent models write from left to right: leave target_direction out, or leave out architecture: "
+            "recurrent."
+        )
     preset = recipe.preset or "base"
     if preset not in SIZES:
         raise RecipeError(f"Recurrent models have no preset {preset!r}: there are {', '.join(SIZES)}.")

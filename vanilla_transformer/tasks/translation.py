@@ -87,7 +87,8 @@ class Translation:
             if getattr(recipe, name) is not None:
                 raise RecipeError(f"{name} is for recurrent models: leave it out, or add architecture: recurrent.")
         given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}
-        config = VanillaTransformerConfig.from_preset(recipe.preset or "base", **given)
+        direction = recipe.target_direction
+        config = VanillaTransformerConfig.from_preset(recipe.preset or "base", target_direction=direction, **given)
         # Only learned positions have an end: it must lie beyond the longest source and the tokens that may follow.
         longest = recipe.max_length + recipe.max_length_beyond_source
         config.max_position_embeddings = max(config.max_position_embeddings, longest)

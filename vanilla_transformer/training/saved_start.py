@@ -61,7 +61,11 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     for name, value in sizes.items():
         if getattr(recipe, name) not in (None, value):
             raise RecipeError(f"{name} is {getattr(recipe, name)} in the recipe and {value} in {path}: leave it out.")
+    direction = getattr(config, "target_direction", recipe.target_direction)
+    if recipe.target_direction not in (Recipe.target_direction, direction):
+        raise RecipeError(f"{path} writes its target {direction}: leave target_direction out.")
     chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if getattr(recipe, name) is None}
+    chosen["target_direction"] = direction
     preset = recipe.preset or _preset_of(config)
     taken = dataclasses.replace(recipe, **sizes, **chosen, preset=preset, tokenizer=path)
     wanted = task.config(taken)

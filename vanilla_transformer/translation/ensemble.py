@@ -13,6 +13,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, Pr
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
+from vanilla_transformer.model.direction import DIRECTIONS
 from vanilla_transformer.model.fast_generation import start_decoding, unsupported_reason
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.model.search import Decoding
@@ -55,6 +56,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         config: Any = PreTrainedConfig(is_encoder_decoder=True)
         for name in ("vocab_size", "bos_token_id", *_SPECIAL_IDS):
             setattr(config, name, getattr(own, name))
+        config.target_direction = _direction(members[0])
         # Sources and translations must fit into the positions of every member.
         ends = [member.config.max_position_embeddings for member in members if _has_learned_positions(member)]
         if ends:
@@ -179,22 +181,23 @@ def check_one_vocabulary(named: Sequence[tuple[str, PreTrainedTokenizerBase]]) -
         ValueError: Two differ; it says in what.
     """
     (first, tokenizer), *others = named
-    ids = tokenizer.get_vocab()
     for name, other in others:
-        theirs = other.get_vocab()
-        if theirs != ids:
-            if len(theirs) != len(ids):
-                difference = f"one has {len(ids):,} entries and the other {len(theirs):,}"
-            else:
-                piece = min((key for key in ids if theirs.get(key) != ids[key]), key=ids.__getitem__)
-                difference = f"{piece!r} is {ids[piece]} in one and {theirs.get(piece, 'missing')} in the other"
-        elif _segmentation(other) != _segmentation(tokenizer):
-            difference = "they split text in different ways"
-        else:
-            continue
-        raise ValueError(
-            f"{first} and {name} have different vocabularies, so they cannot decode together: {difference}."
-        )
+        difference = difference_of_vocabularies(tokenizer, other)
+        if difference is not None:
+            raise ValueError(
+                f"{first} and {name} have different vocabularies, so they cannot decode together: {difference}."
+            )
+
+
+def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
+    """In what two tokenizers differ that do not read and write the same ids; None for those that do."""
+    ids, theirs = one.get_vocab(), other.get_vocab()
+    if len(theirs) != len(ids):
+        return f"one has {len(ids):,} entries and the other {len(theirs):,}"
+    if theirs != ids:
+        piece = min((key for key in ids if theirs.get(key) != ids[key]), key=ids.__getitem__)
+        return f"{piece!r} is {ids[piece]} in one and {theirs.get(piece, 'missing')} in the other"
+    return None if _segmentation(one) == _segmentation(other) else "they split text in different ways"
 
 
 def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -226,6 +229,7 @@ def _check(members: list[Any], mean: str) -> None:
         facts = {"vocab_size": (first.config.vocab_size, member.config.vocab_size)}
         mine, theirs = _special_ids(first.config), _special_ids(member.config)
         facts |= {name: (mine[name], theirs[name]) for name in _SPECIAL_IDS}
+        facts["target_direction"] = (_direction(first), _direction(member))
         facts["device"] = (first.device, member.device)
         for name, (one, other) in facts.items():
             if one != other:
@@ -237,6 +241,10 @@ def _check(members: list[Any], mean: str) -> None:
 
 def _special_ids(config: PreTrainedConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _SPECIAL_IDS}
+
+
+def _direction(model: Any) -> str:
+    return getattr(model.config, "target_direction", DIRECTIONS[0])
 
 
 def _has_learned_positions(model: Any) -> bool:

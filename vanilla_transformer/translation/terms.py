@@ -10,6 +10,7 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from vanilla_transformer.model.constrained_search import RequiredPhrases
+from vanilla_transformer.model.direction import is_right_to_left
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation.lines import Translation
 from vanilla_transformer.translation.translator import LineTranslator
@@ -103,6 +104,8 @@ class TermTranslator(LineTranslator):
         tokenizer = translator.tokenizer
         if isinstance(tokenizer, VanillaTransformerTokenizer) and tokenizer.detokenize("a@@ b") == "ab":
             raise TermError("Terms need a model that splits words itself, and this one's text was split before.")
+        if is_right_to_left(translator.model.config):
+            raise TermError("Terms need a model that writes from left to right, and this one writes from the right.")
         beams = translator.generate_kwargs.get("num_beams") or translator.model.generation_config.num_beams or 1
         if beams < 2 or translator.sampling is not None:
             raise TermError("Terms are searched for by a beam: give --num-beams 2 or more.")

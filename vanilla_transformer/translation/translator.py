@@ -1,6 +1,6 @@
 """A model with its settings, for lines of text: batches of about equal length, and what comes of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -75,15 +75,12 @@ class LineTranslator:
         if not full:
             progress(len(lines))
             return translations
-        texts = [beginning(self.tokenizer, lines[index], self.max_source_length) for index in full]
-        ids = dict(zip(full, self.tokenizer(texts)["input_ids"], strict=True))
-        too_long = {index for index in full if len(ids[index]) > self.max_source_length}
-        for index in too_long:
-            # Cut, and still ended by its </s>.
-            ids[index] = [*ids[index][: self.max_source_length - 1], ids[index][-1]]
+        tokens_of_lines = source_tokens(self.tokenizer, [lines[index] for index in full], self.max_source_length)
+        ids = {index: of_line for index, (of_line, _) in zip(full, tokens_of_lines, strict=True)}
+        too_long = {index for index, (_, is_cut) in zip(full, tokens_of_lines, strict=True) if is_cut}
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
         # Nobody writes the weights meanwhile: they are compared with what is packed of them once for a window.
-        with _evaluating(self.model), getattr(self.model, "fixed_weights", nullcontext)():
+        with evaluating(self.model), getattr(self.model, "fixed_weights", nullcontext)():
             batches = list(self._batches(ids))
             parts = [([ids[index] for index in batch], [lines[index] for index in batch]) for batch in batches]
             found = run_in_threads(self._generate, parts, self.model.device)
@@ -133,8 +130,20 @@ class LineTranslator:
         return [tuple(hypotheses[start : start + width]) for start in range(0, len(hypotheses), width)]
 
 
+def source_tokens(
+    tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], longest: int
+) -> list[tuple[list[int], bool]]:
+    """What a model reads of each line, at most `longest` tokens, and whether the line had to be cut for it."""
+    if not lines:
+        return []
+    found = tokenizer([beginning(tokenizer, line, longest) for line in lines])["input_ids"]
+    # Cut, and still ended by its </s>.
+    return [([*ids[: longest - 1], ids[-1]], True) if len(ids) > longest else (ids, False) for ids in found]
+
+
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Within it the model has no dropout."""
     was_training = model.training
     model.eval()
     try:

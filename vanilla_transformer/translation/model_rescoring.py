@@ -1,0 +1,162 @@
+"""Several translations of each line, in the order that other models would give them.
+
+Shapes in names: B rows · T target · V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vanilla_transformer.data.batching import LABEL_PADDING, pad
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.translation.ensemble import difference_of_vocabularies
+from vanilla_transformer.translation.lines import Translation
+from vanilla_transformer.translation.translator import LineTranslator, evaluating, source_tokens
+
+# Logits that are there together, 4 bytes each.
+_LOGITS = {"cpu": 2**24, "accelerator": 2**28}
+
+
+class RescoringError(ValueError):
+    """A model that cannot rescore another's translations."""
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """Section 6.1: what log-probabilities of translations of different lengths are divided by.
+
+    Attributes:
+        exponent: α.
+        google: Whether the penalty is ((5 + length) / 6)^α, or the library's length^α.
+    """
+
+    exponent: float
+    google: bool
+
+    @classmethod
+    def from_translator(cls, translator: LineTranslator) -> "LengthPenalty":
+        """That of a translator's beam search."""
+        own = translator.model.generation_config
+        google = getattr(own, "length_penalty_type", "huggingface") == "google"
+        given = translator.generate_kwargs.get("length_penalty", own.length_penalty)
+        return cls((0.6 if google else 1.0) if given is None else float(given), google)
+
+    def __call__(self, length: int) -> float:
+        """The penalty of so many tokens, `</s>` among them."""
+        return float(((5 + length) / 6 if self.google else max(length, 1)) ** self.exponent)
+
+
+@dataclass(frozen=True)
+class ModelRescorer:
+    """Scores each translation by the sum of what its own search and other models say of it.
+
+    Each says the log-probability of the translation given the line, divided by the length penalty of the search that
+    found it; a model's length is that in its own tokens. Models may be of any family, vocabulary and direction: those
+    of another vocabulary make tokens of their own of line and translation. What is too long for a model's learned
+    positions is scored as far as these reach.
+
+    Attributes:
+        models: The others, with their tokenizers.
+        same_vocabulary: Of each, whether it reads the tokens of the translations as they are.
+        penalty: The length penalty.
+    """
+
+    models: tuple[LineTranslator, ...]
+    same_vocabulary: tuple[bool, ...]
+    penalty: LengthPenalty
+
+    @classmethod
+    def from_models(cls, candidates: LineTranslator, models: Sequence[tuple[str, Any, Any]]) -> "ModelRescorer":
+        """Rescores what a translator finds.
+
+        Args:
+            candidates: Finds the translations, with their scores.
+            models: The others: the name of each, the model and its tokenizer.
+
+        Raises:
+            RescoringError: A model of another vocabulary needs text that was split before, or gets it.
+        """
+        same = []
+        for name, _, tokenizer in models:
+            same.append(difference_of_vocabularies(candidates.tokenizer, tokenizer) is None)
+            if not same[-1] and (_is_presplit(tokenizer) or _is_presplit(candidates.tokenizer)):
+                raise RescoringError(
+                    f"{name} cannot rescore: one of the vocabularies is of text that was split before, and the other "
+                    "is not the same, so that the text of one means nothing to the other."
+                )
+        translators = tuple(LineTranslator.from_model(model, tokenizer) for _, model, tokenizer in models)
+        return cls(translators, tuple(same), LengthPenalty.from_translator(candidates))
+
+    def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[list[float]]:
+        """For each line the scores of its translations; the highest is the best."""
+        places = [
+            (row, column)
+            for row, translation in enumerate(translations)
+            for column in range(len(translation.hypotheses))
+            if lines[row].strip()
+        ]
+        total = [[float(one.score or 0.0) for one in translation.hypotheses] for translation in translations]
+        for model, is_same in zip(self.models, self.same_vocabulary, strict=True):
+            sources = _sources(model, lines)
+            found = [translations[row].hypotheses[column] for row, column in places]
+            if is_same:
+                targets = [list(one.ids) for one in found]
+            else:
+                targets = model.tokenizer(text_target=[one.text for one in found])["input_ids"] if found else []
+            targets = [_cut(model, ids) for ids in targets]
+            pairs = [(sources[row], ids) for (row, _), ids in zip(places, targets, strict=True)]
+            logs = log_probabilities(model, pairs)
+            for (row, column), ids, value in zip(places, targets, logs, strict=True):
+                total[row][column] += value / self.penalty(len(ids))
+        return total
+
+
+@torch.inference_mode()
+def log_probabilities(model: LineTranslator, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+    """Of each pair of tokens the log-probability of the target given the source, in nats.
+
+    Args:
+        model: A model with the size of its batches; what it searches by plays no part.
+        pairs: Tokens of source and target, `</s>` at the end of both.
+    """
+    found = [0.0] * len(pairs)
+    with evaluating(model.model):
+        for places in _batches(model, pairs):
+            ids, mask = pad([pairs[place][0] for place in places], model.tokenizer.pad_token_id)
+            labels, _ = pad([pairs[place][1] for place in places], LABEL_PADDING)
+            ids, mask, labels_BT = (part.to(model.model.device) for part in (ids, mask, labels))
+            logits_BTV = model.model(input_ids=ids, attention_mask=mask, labels=labels_BT).logits.float()
+            of_labels_BT = logits_BTV.gather(2, labels_BT.clamp(min=0)[..., None])[..., 0]
+            logs_BT = (of_labels_BT - logits_BTV.logsumexp(-1)) * (labels_BT != LABEL_PADDING)
+            for place, value in zip(places, logs_BT.sum(1).tolist(), strict=True):
+                found[place] = value
+    return found
+
+
+def _batches(model: LineTranslator, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[int]]:
+    """Places of pairs of about equal length together, the longest first."""
+    most = _LOGITS["cpu" if model.model.device.type == "cpu" else "accelerator"] // model.model.config.vocab_size
+    order = sorted(range(len(pairs)), key=lambda place: (-len(pairs[place][1]), -len(pairs[place][0])))
+    start = 0
+    while start < len(order):
+        longest = max(len(pairs[order[start]][1]), 1)
+        count = max(1, min(most // longest, model.batch_tokens // longest))
+        yield order[start : start + count]
+        start += count
+
+
+def _sources(model: LineTranslator, lines: Sequence[str]) -> list[list[int]]:
+    return [ids for ids, _ in source_tokens(model.tokenizer, lines, model.max_source_length)]
+
+
+def _cut(model: LineTranslator, ids: list[int]) -> list[int]:
+    config = model.model.config
+    if getattr(config, "positional_encoding", None) != "learned":
+        return ids
+    return ids[: config.max_position_embeddings]
+
+
+def _is_presplit(tokenizer: Any) -> bool:
+    return isinstance(tokenizer, VanillaTransformerTokenizer) and tokenizer.detokenize("a@@ b") == "ab"
