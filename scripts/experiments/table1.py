@@ -5,7 +5,8 @@
 Self-attention is this package's, restricted self-attention the same with a mask of a window, recurrence and
 convolution are torch's own. For each the directory gets the paper's formula beside counts from the real layer
 (operations, the longest chain of products, the longest path between two positions), and the time and memory of a
-forward and backward pass on this machine: `table1.md`, `table1.json` and `table1.png`.
+forward and backward pass on this machine (of one thread the processor's time): `table1.md`, `table1.json` and
+`table1.png`.
 """
 
 import argparse
@@ -176,6 +177,8 @@ class Cost:
 
 def measure(rows: Sequence[Row], lengths: Sequence[int], widths: Sequence[int], repeats: int) -> list[Cost]:
     """Times of all layers in turns, so that a machine that slows down slows all of them; medians."""
+    # What other programs take of the processor is no cost of a layer; with several threads only the clock tells it.
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     costs = []
     for d in widths:
         for n in lengths:
@@ -184,10 +187,10 @@ def measure(rows: Sequence[Row], lengths: Sequence[int], widths: Sequence[int], 
             times: dict[str, list[float]] = {name: [] for name in layers}
             for turn in range(repeats + 1):
                 for name, layer in layers.items():
-                    started = time.perf_counter()
+                    started = clock()
                     layer(x).sum().backward()
                     if turn:
-                        times[name].append(time.perf_counter() - started)
+                        times[name].append(clock() - started)
             costs += [
                 Cost(name, n, d, 1000 * statistics.median(times[name]), saved_bytes(layer, x))
                 for name, layer in layers.items()
@@ -213,19 +216,19 @@ def saved_bytes(layer: nn.Module, x: torch.Tensor) -> int:
 
 
 def crossing(costs: Sequence[Cost], d: int, other: str) -> float | None:
-    """The sentence length from which self-attention is slower than another layer of the same width."""
+    """The sentence length from which on self-attention is slower than another layer of the same width."""
     ours = {cost.n: cost.milliseconds for cost in costs if cost.d == d and cost.layer == "self-attention"}
     theirs = {cost.n: cost.milliseconds for cost in costs if cost.d == d and cost.layer == other}
-    before = None
-    for n in sorted(ours):
+    behind = None
+    for n in sorted(ours, reverse=True):
         ratio = math.log(ours[n] / theirs[n])
-        if ratio > 0:
-            if before is None:
-                return float(n)
-            (m, least) = before
-            return math.exp(math.log(m) + (math.log(n) - math.log(m)) * -least / (ratio - least))
-        before = (n, ratio)
-    return None
+        if ratio <= 0:
+            if behind is None:
+                return None
+            (m, most) = behind
+            return math.exp(math.log(n) + (math.log(m) - math.log(n)) * -ratio / (most - ratio))
+        behind = (n, ratio)
+    return float(min(ours))
 
 
 def write_report(directory: Path, rows: Sequence[Row], costs: Sequence[Cost], settings: dict[str, Any]) -> None:
@@ -254,7 +257,7 @@ def write_report(directory: Path, rows: Sequence[Row], costs: Sequence[Cost], se
         lines += ["| --- |" + " --- |" * len(lengths)]
         for row in rows:
             found = {cost.n: cost for cost in costs if cost.d == width and cost.layer == row.name}
-            cells = (f"{found[n].milliseconds:.2f} ({found[n].saved_bytes / 1e6:.1f})" for n in lengths)
+            cells = (f"{found[n].milliseconds:.2f} ({found[n].saved_bytes / 1e6:.2f})" for n in lengths)
             lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
         for other in ("recurrent", "convolutional"):
             place = crossing(costs, width, other)
@@ -279,8 +282,10 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
         for name in dict.fromkeys(cost.layer for cost in costs):
             found = sorted((cost for cost in costs if cost.d == d and cost.layer == name), key=lambda cost: cost.n)
             lengths = [cost.n for cost in found]
-            grid[0, column].loglog(lengths, [cost.milliseconds for cost in found], marker=".", label=name)
-            grid[1, column].loglog(lengths, [cost.saved_bytes / 1e6 for cost in found], marker=".", label=name)
+            # A mask spares self-attention nothing: its line would hide the other.
+            style = {"marker": ".", "label": name, "linestyle": "--" if "restricted" in name else "-"}
+            grid[0, column].loglog(lengths, [cost.milliseconds for cost in found], **style)
+            grid[1, column].loglog(lengths, [cost.saved_bytes / 1e6 for cost in found], **style)
         for axes in grid[:, column]:
             axes.axvline(d, color="grey", linestyle=":", linewidth=1)
             axes.grid(visible=True, which="major", alpha=0.3)

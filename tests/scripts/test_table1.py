@@ -56,6 +56,10 @@ def test_the_crossing_lies_where_the_times_meet():
     costs = [cost("self-attention", n, n * n) for n in (10, 100)] + [cost("recurrent", n, 30 * n) for n in (10, 100)]
     assert table1.crossing(costs, 64, "recurrent") == pytest.approx(30)
     assert table1.crossing(costs[:1] + costs[2:3], 64, "recurrent") is None
+    # Where the shortest takes longer by chance, it is not slower from there on.
+    noisy = [cost("self-attention", 5, 160), *costs[:2], cost("recurrent", 5, 150), *costs[2:]]
+    assert table1.crossing(noisy, 64, "recurrent") == pytest.approx(30)
+    assert table1.crossing(costs[1:2] + costs[3:], 64, "recurrent") == 100
 
 
 def test_the_command_writes_table_numbers_and_picture(tmp_path, capsys):
