@@ -127,7 +127,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused
     ("asked", "message"),
     [
         ({"vocab_size": 300}, "vocab_size is 300 in the recipe and 275 in .*general: leave it out"),
-        ({"d_model": 32}, "d_model is 32 in the recipe and 16 in .*general: leave it out"),
+        ({"d_model": 32}, "d_model is 32 in the recipe and 16 in .*general: leave it out, or give --d-model 16 b"),
         ({"tokenizer": "another"}, "The tokenizer is that of .*general, whose weights go with it"),
         ({"tokenizer_algorithm": "unigram"}, "tokenizer_algorithm is for a model that is begun anew"),
         ({"architecture": "recurrent"}, "architecture is for a model that is begun anew"),

@@ -60,7 +60,10 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name, value in sizes.items():
         if getattr(recipe, name) not in (None, value):
-            raise RecipeError(f"{name} is {getattr(recipe, name)} in the recipe and {value} in {path}: leave it out.")
+            raise RecipeError(
+                f"{name} is {getattr(recipe, name)} in the recipe and {value} in {path}: leave it out, or give "
+                f"--{name.replace('_', '-')} {value} beside a recipe that has it."
+            )
     direction = getattr(config, "target_direction", recipe.target_direction)
     if recipe.target_direction not in (Recipe.target_direction, direction):
         raise RecipeError(f"{path} writes its target {direction}: leave target_direction out.")
