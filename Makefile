@@ -19,7 +19,7 @@ card: quickstart
 		models/cmudict-quickstart/README.md > model_card.md
 
 test: $(VENV)/.installed-dev check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 docs: $(VENV)/.installed-dev quickstart
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html

@@ -215,7 +215,8 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(directory):
         load_model(directory)
 
 
-def test_a_hub_that_does_not_answer_is_asked_once_and_named(monkeypatch):
+def test_a_hub_that_does_not_answer_is_asked_once_and_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()[1]
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed}")
