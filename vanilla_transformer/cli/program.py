@@ -29,6 +29,7 @@ from vanilla_transformer.cli.join import Join
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
+from vanilla_transformer.cli.soft_targets import SoftTargets
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
 from vanilla_transformer.cli.synthetic import BackTranslate, Distil
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
@@ -51,6 +52,7 @@ COMMANDS = {
     "join": Join,
     "back-translate": BackTranslate,
     "distil": Distil,
+    "soft-targets": SoftTargets,
     "predict": Predict,
     "evaluate": Evaluate,
     "info": Info,

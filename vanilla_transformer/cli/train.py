@@ -35,6 +35,7 @@ _GROUPS = {
 _METAVARS = {
     **dict.fromkeys(("task", "preset"), "NAME"),
     "from_model": "MODEL",
+    "distil_from": "DIR",
     **dict.fromkeys(("train", "dev", "test"), "CORPUS ..."),
     **dict.fromkeys(COLUMN_SETTINGS, "COLUMN"),
     "labels": "LABEL ...",

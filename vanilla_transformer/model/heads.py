@@ -12,6 +12,9 @@ from torch import nn
 
 from .loss import label_smoothed_loss, number_of_items, summed_cross_entropy
 
+# Types that share each label's place with it, (batch, target length, types), and the share of each.
+SoftLabels = tuple[torch.Tensor, torch.Tensor]
+
 
 class LanguageModelHead:
     """`lm_head` over a model's last states: logits, and the loss with or without them."""
@@ -30,6 +33,7 @@ class LanguageModelHead:
         num_items_in_batch: torch.Tensor | int | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool = False,
+        soft_labels: SoftLabels | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Logits (batch, target length, vocabulary) unless they are skipped, and the loss where there are labels."""
@@ -39,8 +43,10 @@ class LanguageModelHead:
             logits_BTV = self._project(hidden_BTD[:, kept])
         if labels is not None:
             if logits_BTV is None and self._has_plain_loss():
-                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
+                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, soft_labels, **kwargs)
             else:
+                if soft_labels is not None:
+                    kwargs |= {"soft_label_ids": soft_labels[0], "soft_label_weights": soft_labels[1]}
                 loss = self.loss_function(
                     logits=self._project(hidden_BTD) if logits_BTV is None else logits_BTV,
                     labels=labels,
@@ -96,6 +102,7 @@ class LanguageModelHead:
         hidden_BTD: torch.Tensor,
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None,
+        soft_labels: SoftLabels | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         total = summed_cross_entropy(
@@ -104,8 +111,27 @@ class LanguageModelHead:
             labels.flatten(),
             self._label_smoothing(),
             self.lm_head.bias,
+            None if soft_labels is None else (soft_labels[0].flatten(0, 1), soft_labels[1].flatten(0, 1)),
         )
         return total / number_of_items(labels, num_items_in_batch)
 
 
-__all__ = ["LanguageModelHead"]
+def soft_labels_of(
+    labels: torch.Tensor | None, ids: torch.Tensor | None, weights: torch.Tensor | None
+) -> SoftLabels | None:
+    """Soft labels as they were given to a model, None where there are none.
+
+    Raises:
+        ValueError: One of both is missing, or they are not those of the labels.
+    """
+    if ids is None and weights is None:
+        return None
+    if labels is None or ids is None or weights is None or not labels.shape == ids.shape[:2] == weights.shape[:2]:
+        raise ValueError(
+            "soft_label_ids and soft_label_weights are for labels, and of the shape (batch, target length, types): "
+            "give all three."
+        )
+    return ids, weights
+
+
+__all__ = ["LanguageModelHead", "SoftLabels", "soft_labels_of"]

@@ -117,6 +117,11 @@ class Recipe:
     """What the matrices count for, times their rank; by default twice the rank."""
     lora_targets: tuple[str, ...] | None = None
     """Projections that get matrices: some of q_proj, k_proj, v_proj, out_proj, w_1, w_2; by default q_proj, v_proj."""
+    distil_from: str | None = None
+    """Learn from what a teacher says of each target token, too: a directory that `soft-targets` has made of this very
+    text, whose tokenizer is taken (word-level distillation; Kim and Rush 2016)."""
+    distillation_weight: float = 0.5
+    """Share of the loss that is the teacher's; the rest is that of the text, with its label smoothing."""
     preset: str | None = None
     """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
     d_model: int | None = None

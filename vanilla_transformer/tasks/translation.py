@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
+# What a teacher says of each target token, as rows of a `DistilledCorpus` have it.
+_SOFT_LABELS = {"soft_label_ids": np.int64, "soft_label_weights": np.float32}
+
 
 class Translation:
     """Pairs of text: each token of the target is an item of the loss."""
@@ -145,7 +148,7 @@ class Translation:
         return lengths[-1]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads pairs to `input_ids`, `attention_mask` and `labels`, where -100 is padding."""
+        """Pads pairs to `input_ids`, `attention_mask` and `labels`, where -100 is padding, and what goes with it."""
         if not rows["source"]:
             nothing = torch.full((1, 1), config.pad_token_id)
             return {
@@ -154,8 +157,15 @@ class Translation:
                 "labels": torch.full_like(nothing, LABEL_PADDING),
             }
         input_ids, attention_mask = pad(rows["source"], config.pad_token_id)
-        labels, _ = pad(rows["target"], LABEL_PADDING)
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        labels, of_target = pad(rows["target"], LABEL_PADDING)
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        for name, kind in _SOFT_LABELS.items():
+            if name in rows:
+                of_tokens = np.concatenate(rows[name]).astype(kind)
+                padded = np.zeros((*labels.shape, of_tokens.shape[1]), dtype=kind)
+                padded[of_target.numpy() == 1] = of_tokens
+                batch[name] = torch.from_numpy(padded)
+        return batch
 
     def examples(self, corpus: "Dataset") -> int:
         """Each source once."""

@@ -37,6 +37,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import (
 from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.distillation import distilled
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.training.sampling import sampled
 from vanilla_transformer.training.vocabulary import (
@@ -92,13 +93,16 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     else:
         recipe = task.complete(recipe, {"train": train, **streams})
         tokenizer, train = _tokenizer(recipe, run, train, say)
-        prepared = sampled(_prepare_all(corpora, train, tokenizer, recipe, run, say), tokenizer, recipe, say)
+        whole = _prepare_all(corpora, train, tokenizer, recipe, run, say)
+        prepared = distilled(sampled(whole, tokenizer, recipe, say), recipe, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
         if recipe.tokenizer_algorithm == "character":
             unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
             for sentence in filter(None, unseen):
                 say(sentence)
-    prepared_dev = None if dev is None else _prepare("dev", "dev", streams["dev"][0], tokenizer, recipe, run, say)
+    prepared_dev = None
+    if dev is not None:
+        prepared_dev = _prepare(run.prepared / "dev", "dev", streams["dev"][0], tokenizer, recipe, say)
     texts = {
         "train": prepared.texts,
         "dev": () if prepared_dev is None else prepared_dev.texts,
@@ -189,6 +193,23 @@ def _read_held_out(corpora: Corpora, form: TextForm, cache: Path) -> "tuple[Data
     return dataset, replace(stream_of(dataset, str(corpora[0]), form=form), place=partial(row_place, corpora[0], form))
 
 
+def prepare_train(
+    corpora: Corpora,
+    streams: Sequence[TextStream],
+    tokenizer: VanillaTransformerTokenizer,
+    recipe: Recipe,
+    directory: Path,
+    say: Callable[[str], None],
+) -> list[PreparedCorpus]:
+    """Each of the corpora to learn from in tokens, which are kept in the directory."""
+    if len(streams) == 1:
+        return [_prepare(directory / "train", "train", streams[0], tokenizer, recipe, say, tag=corpora[0].tag)]
+    return [
+        _prepare(directory / f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, say, corpus.tag)
+        for number, (corpus, stream) in enumerate(zip(corpora, streams, strict=True), start=1)
+    ]
+
+
 def _prepare_all(
     corpora: Corpora,
     streams: Sequence[TextStream],
@@ -198,12 +219,9 @@ def _prepare_all(
     say: Callable[[str], None],
 ) -> PreparedCorpus:
     """The corpora to learn from as one, with the share of each in an epoch told."""
-    if len(streams) == 1:
-        return _prepare("train", "train", streams[0], tokenizer, recipe, run, say, tag=corpora[0].tag)
-    parts = [
-        _prepare(f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, run, say, tag=corpus.tag)
-        for number, (corpus, stream) in enumerate(zip(corpora, streams, strict=True), start=1)
-    ]
+    parts = prepare_train(corpora, streams, tokenizer, recipe, run.prepared, say)
+    if len(parts) == 1:
+        return parts[0]
     weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
     mixed = MixedCorpus(parts, weights or None, seed=recipe.seed)
     for corpus, part, share in zip(corpora, parts, mixed.shares, strict=True):
@@ -215,12 +233,11 @@ def _prepare_all(
 
 
 def _prepare(
-    directory: str,
+    directory: Path,
     name: str,
     corpus: TextStream,
     tokenizer: VanillaTransformerTokenizer,
     recipe: Recipe,
-    run: RunDirectory,
     say: Callable[[str], None],
     tag: str | None = None,
 ) -> PreparedCorpus:
@@ -230,7 +247,7 @@ def _prepare(
         tokenizer,
         encoder if tag is None else TaggedEncoder(encoder, tag),
         max_length=recipe.max_length,
-        directory=run.prepared / directory,
+        directory=directory,
     )
     say(f"{name}: {prepared.report.describe(corpus.form)}")
     return prepared

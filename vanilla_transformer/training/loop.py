@@ -187,7 +187,8 @@ class TrainingLoop:
         if self.progress.data != begun.data:
             corpus = self.corpus
             if not isinstance(corpus, PreparedCorpus) or self.progress.data != length_fingerprint(corpus):
-                raise self._other_text("train")
+                others = "" if self.recipe.distil_from is None else f", or what {self.recipe.distil_from} says of it,"
+                raise self._other_text(f"train{others}")
             if corpus.of_epoch(1) is not corpus:
                 raise OutputError(
                     f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the same "

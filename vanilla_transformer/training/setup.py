@@ -22,6 +22,7 @@ from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.distillation import recipe_of_distillation
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.lora import check_lora
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
@@ -50,7 +51,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """
     task = task_for(recipe)
     task.check(recipe)
-    recipe = recipe_of_start(recipe, task)
+    recipe = recipe_of_start(recipe_of_distillation(recipe), task)
     check_sizes(recipe, task)
     if recipe.patience is not None and not recipe.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")

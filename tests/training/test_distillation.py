@@ -1,0 +1,347 @@
+"""Word-level distillation: a teacher's probabilities kept on disk, and runs that learn from them."""
+
+import dataclasses
+import json
+import random
+import shutil
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+)
+from vanilla_transformer.cli import main
+from vanilla_transformer.data.preparation import StoredCorpus
+from vanilla_transformer.data.soft_targets import SoftTargets, SoftTargetsError
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import get_task
+from vanilla_transformer.training import loop, soft_targets
+from vanilla_transformer.training.distillation import recipe_of_distillation
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
+from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+
+TASK = get_task("translation")
+SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+FILES = ("ids.bin", "probabilities.bin", "soft-targets.json")
+
+
+def write_pairs(directory, name, number, seed):
+    draw, words = random.Random(seed), ["one", "two", "three", "four"]
+    rows = [[draw.choice(words) for _ in range(draw.randint(1, 6))] for _ in range(number)]
+    paths = (directory / f"{name}.en", directory / f"{name}.de")
+    for path, step in zip(paths, (1, -1), strict=True):
+        path.write_text("".join(" ".join(row[::step]) + "\n" for row in rows))
+    return tuple(map(str, paths))
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Recipe:
+    directory = tmp_path_factory.mktemp("pairs")
+    return Recipe(
+        train=write_pairs(directory, "train", 50, seed=0),
+        dev=write_pairs(directory, "dev", 6, seed=1),
+        vocab_size=270,
+        dropout=0.2,
+        batch_tokens=180,
+        batches_per_step=2,
+        max_steps=12,
+        warmup_steps=4,
+        save_steps=2,
+        eval_steps=6,
+        average_checkpoints=2,
+        metrics=(),
+        output=str(directory / "teacher"),
+        **SIZES,
+    )
+
+
+@pytest.fixture(scope="module")
+def teacher(recipe) -> str:
+    return str(train(recipe))
+
+
+def made(*words) -> int:
+    return main(["soft-targets", *map(str, words)])
+
+
+def asked(recipe, teacher, output, *options):
+    return [teacher, "--train", *recipe.train[0].parts, "--output", output, "--precision", "float32", *options]
+
+
+@pytest.fixture(scope="module")
+def soft(recipe, teacher, tmp_path_factory) -> str:
+    output = tmp_path_factory.mktemp("soft") / "targets"
+    assert made(*asked(recipe, teacher, output, "--top-k", 5)) == 0
+    return str(output)
+
+
+@pytest.fixture
+def student(recipe, soft) -> Recipe:
+    return dataclasses.replace(recipe, vocab_size=None, distil_from=soft, distillation_weight=0.7)
+
+
+def inputs_of(recipe, directory):
+    run = RunDirectory(directory)
+    run.path.mkdir(exist_ok=True)
+    return gather_inputs(recipe_of_distillation(recipe), run, lambda sentence: None)
+
+
+def test_they_are_the_teachers_likeliest_tokens(recipe, teacher, soft):
+    targets, corpus = SoftTargets(soft), StoredCorpus(Path(soft, "tokens", "train"))
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher).eval()
+    start = 0
+    for row in range(len(corpus)):
+        source, target = (torch.tensor(corpus.rows([row])[side][0].astype(int))[None] for side in TASK.columns)
+        with torch.no_grad():
+            values, ids = model(input_ids=source, labels=target).logits[0].softmax(-1).topk(5)
+        end = start + target.shape[1]
+        assert np.array_equal(targets.ids[start:end], ids.numpy())
+        expected = (values / values.sum(-1, keepdim=True)).numpy()
+        np.testing.assert_allclose(targets.probabilities[start:end], expected, atol=1e-3)
+        start = end
+    assert start == len(targets.ids) == targets.facts.target_tokens
+
+
+def test_a_killed_teacher_goes_on_to_the_same_files(recipe, teacher, soft, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(soft_targets, "_ROWS_TOGETHER", 20)
+    words = asked(recipe, teacher, tmp_path / "targets", "--top-k", 5, "--batch-tokens", 40)
+    whole = tmp_path / "whole"
+    assert made(*asked(recipe, teacher, whole, "--top-k", 5, "--batch-tokens", 40)) == 0
+    read, batches = soft_targets._Writer._of_batch, []
+
+    def killed(self, *args):
+        batches.append(args)
+        if sum(len(rows) for _, rows, _ in batches) > 30:
+            (tmp_path / "targets" / "ids.bin").open("ab").write(b"half a row")
+            raise KeyboardInterrupt
+        return read(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(soft_targets._Writer, "_of_batch", killed)
+        assert made(*words) == 130
+    with pytest.raises(SoftTargetsError, match="is not finished: run the same"):
+        SoftTargets(tmp_path / "targets")
+    with monkeypatch.context() as patch:
+        again = []
+        patch.setattr(
+            soft_targets._Writer, "_of_batch", lambda self, *args: (again.append(len(args[1])), read(self, *args))[1]
+        )
+        assert made(*words) == 0
+        assert sum(again) == 30  # The first chunk of 20 was done.
+        assert made(*words) == 0 and sum(again) == 30
+    for name in FILES:
+        assert (tmp_path / "targets" / name).read_bytes() == (whole / name).read_bytes(), name
+    capsys.readouterr()
+    assert made(*asked(recipe, teacher, whole, "--top-k", 4)) == 1
+    assert "holds the soft targets of another top k: name another directory" in capsys.readouterr().err
+
+
+def test_several_teachers_are_an_ensemble(recipe, teacher, tmp_path):
+    shutil.copytree(teacher, tmp_path / "other")
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher)
+    torch.nn.init.normal_(model.model.shared.weight, std=0.3)
+    model.save_pretrained(tmp_path / "other")
+    words = asked(recipe, teacher, tmp_path / "targets", "--top-k", 3)
+    assert made(words[0], tmp_path / "other", *words[1:]) == 0
+    targets, corpus = SoftTargets(tmp_path / "targets"), StoredCorpus(tmp_path / "targets" / "tokens" / "train")
+    source, target = (torch.tensor(corpus.rows([0])[side][0].astype(int))[None] for side in TASK.columns)
+    members = [
+        VanillaTransformerForConditionalGeneration.from_pretrained(one).eval() for one in (teacher, tmp_path / "other")
+    ]
+    with torch.no_grad():
+        mean = sum(one(input_ids=source, labels=target).logits[0].softmax(-1) for one in members) / 2
+    assert np.array_equal(targets.ids[: target.shape[1]], mean.topk(3).indices.numpy())
+
+
+def test_what_a_teacher_says_is_all_that_a_copy_of_it_has_to_learn(recipe, teacher, tmp_path):
+    """With all types kept and nothing of the text, the gradient of the teacher itself is zero."""
+    assert made(*asked(recipe, teacher, tmp_path / "all", "--top-k", 270)) == 0
+    mine = dataclasses.replace(recipe, vocab_size=None, distil_from=str(tmp_path / "all"), distillation_weight=1.0)
+    corpus = inputs_of(mine, tmp_path / "run").train
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher).train()
+    model.config.dropout = 0.0
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout) or hasattr(module, "p"):
+            module.p = 0.0
+    norms = []
+    for rows in (corpus.rows(range(8)), {name: corpus.rows(range(8))[name] for name in TASK.columns}):
+        model.zero_grad()
+        model(**TASK.collate(rows, None, model.config), skip_logits=True).loss.backward()
+        norms.append(max(float(weight.grad.abs().max()) for weight in model.parameters()))
+    assert norms[0] < 0.01 * norms[1]
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(student, tmp_path, monkeypatch):
+    undisturbed = train(dataclasses.replace(student, output=str(tmp_path / "undisturbed")))
+    mine = dataclasses.replace(student, output=str(tmp_path / "model"))
+    with monkeypatch.context() as patch:
+        update, steps = loop.TrainingLoop._update, []
+
+        def killed(self, *args):
+            steps.append(self.progress.epoch)
+            if len(steps) == 8:
+                raise KeyboardInterrupt
+            return update(self, *args)
+
+        patch.setattr(loop.TrainingLoop, "_update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(mine)
+    with pytest.raises(OutputError, match="distillation_weight"):
+        train(dataclasses.replace(mine, distillation_weight=0.6))
+    expected, found = (load_file(one / "model.safetensors") for one in (undisturbed, train(mine)))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    assert "Distillation: 70% of the loss is that of the teacher's 5 likeliest tokens in" in (
+        undisturbed / "train.log"
+    ).read_text("utf-8")
+    alone = train(
+        dataclasses.replace(
+            student,
+            distil_from=None,
+            distillation_weight=0.5,
+            tokenizer=student.distil_from,
+            output=str(tmp_path / "alone"),
+        )
+    )
+    assert not torch.equal(
+        load_file(alone / "model.safetensors")["model.shared.weight"], expected["model.shared.weight"]
+    )
+
+
+def test_soft_targets_that_have_changed_are_not_gone_on_with(student, soft, tmp_path):
+    shutil.copytree(soft, tmp_path / "soft")
+    mine = dataclasses.replace(student, distil_from=str(tmp_path / "soft"), output=str(tmp_path / "model"))
+    train(dataclasses.replace(mine, max_steps=4))
+    facts = json.loads((tmp_path / "soft" / "soft-targets.json").read_text())
+    (tmp_path / "soft" / "soft-targets.json").write_text(json.dumps({**facts, "contents": "another"}))
+    with pytest.raises(OutputError, match="train, or what .*soft says of it, is not what it was"):
+        train(mine)
+
+
+def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
+    collate = partial(TASK.collate, config=VanillaTransformerConfig())
+    alone, first, second = (inputs_of(student, tmp_path / "run").train for _ in range(3))
+    plan = partial(make_plan, recipe=dataclasses.replace(student, output="model", preset="tiny", precision="float32"))
+
+    def steps(corpus, rank, processes):
+        return islice(local_steps(plan, corpus, collate, DataPosition(0, 0, rank, processes), pin=False), 6)
+
+    def labelled(*parts):
+        """Each target token that counts, with its soft labels."""
+        return sorted(
+            (label, ids, [round(weight, 6) for weight in weights])
+            for part in parts
+            for batch in part.batches
+            if "soft_label_ids" in batch
+            for label, ids, weights in zip(
+                *(batch[name].flatten(0, 1).tolist() for name in ("labels", "soft_label_ids", "soft_label_weights")),
+                strict=True,
+            )
+            if label != -100
+        )
+
+    for whole, *halves in zip(steps(alone, 0, 1), steps(first, 0, 2), steps(second, 1, 2), strict=True):
+        found = labelled(whole)
+        assert len(found) == whole.items and found == labelled(*halves)
+        assert all(sum(weights) == pytest.approx(0.7, abs=1e-5) for _, _, weights in found)
+
+
+def test_a_mixture_has_the_soft_labels_of_its_rows_in_each_epoch(recipe, teacher, tmp_path):
+    other = write_pairs(tmp_path, "other", 12, seed=7)
+    words = [*recipe.train[0].parts, "+", *other]
+    assert made(teacher, "--train", *words, "--output", tmp_path / "soft", "--precision", "float32") == 0
+    weighted = (*recipe.train[0].parts, "weight=0.6", "+", *other, "weight=0.4")
+    mine = dataclasses.replace(recipe, train=weighted, vocab_size=None, distil_from=str(tmp_path / "soft"))
+    corpus = inputs_of(mine, tmp_path / "run").train
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher).eval()
+    for epoch in (0, 1):
+        [part] = corpus.epoch_parts(epoch)
+        assert len(part.corpus) > 62
+        rows = part.corpus.rows(np.arange(len(part.corpus)))
+        for row in (0, 30, 55, 70, len(part.corpus) - 1):
+            source, target = (torch.tensor(rows[side][row].astype(int))[None] for side in TASK.columns)
+            with torch.no_grad():
+                expected = model(input_ids=source, labels=target).logits[0].topk(8).indices
+            assert np.array_equal(rows["soft_label_ids"][row], expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"bpe_dropout": 0.1},
+            "bpe_dropout splits words anew for each epoch, and the teacher has read them split once",
+        ),
+        ({"distil_from": None}, "distillation_weight is for soft targets: give them as distil_from"),
+        ({"distillation_weight": 0.0}, "must be above 0 and at most 1, not 0.0"),
+        ({"distillation_weight": 1.5}, "must be above 0 and at most 1, not 1.5"),
+        ({"train": "prepared:corpus"}, "and no prepared corpus"),
+        ({"task": "text-classification"}, "distil_from is for translation, and the task is text-classification"),
+    ],
+)
+def test_what_cannot_be_distilled_is_refused_before_anything_is_read(student, changes, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_of_distillation(dataclasses.replace(student, **changes))
+
+
+def test_recurrent_students_learn_from_soft_labels_too():
+    torch.manual_seed(0)
+    config = RecurrentEncoderDecoderConfig(vocab_size=30, d_model=16, num_layers=1, dropout=0.0)
+    model = RecurrentEncoderDecoderForConditionalGeneration(config)
+    given = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 2]])}
+    soft = {"soft_label_ids": torch.tensor([[[9, 10]] * 3]), "soft_label_weights": torch.full((1, 3, 2), 0.25)}
+    found = model(**given, **soft)
+    assert torch.allclose(model(**given, **soft, skip_logits=True).loss, found.loss)
+    assert not torch.allclose(model(**given).loss, found.loss)
+    with pytest.raises(ValueError, match="are for labels, and of the shape"):
+        model(**given, soft_label_ids=soft["soft_label_ids"])
+
+
+def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_path):
+    other = write_pairs(tmp_path, "other", 50, seed=3)
+    train(dataclasses.replace(recipe, vocab_size=266, max_steps=1, output=str(tmp_path / "tokenizer")))
+    for number, (changes, message) in enumerate(
+        (
+            ({"train": other}, "the teacher read another text"),
+            ({"max_length": 100}, "max_length was 256 and is 100"),
+            ({"tokenizer": str(tmp_path / "tokenizer")}, "the tokenizer or a tag is another"),
+            ({"target_direction": "right-to-left"}, "the teacher writes left-to-right, and this model right-to-left"),
+            ({"distil_from": str(tmp_path)}, "has no soft targets that can be read"),
+        )
+    ):
+        with pytest.raises(SoftTargetsError, match=message):
+            inputs_of(dataclasses.replace(student, **changes), tmp_path / f"run{number}")
+    shutil.copytree(soft, tmp_path / "cut")
+    (tmp_path / "cut" / "ids.bin").open("ab").write(b"more")
+    with pytest.raises(SoftTargetsError, match="ids.bin has .* bytes, and its soft-targets.json tells of"):
+        SoftTargets(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--top-k", 0], "--top-k must be at least 1"),
+        (["--top-k", 300], "top_k must be at least 1 and at most 270, the vocabulary, not 300"),
+        (["--precision", "bfloat16", "--device", "nowhere"], "--device nowhere"),
+    ],
+)
+def test_soft_targets_that_cannot_be_made_are_refused(recipe, teacher, tmp_path, options, message, capsys):
+    assert made(*asked(recipe, teacher, tmp_path / "out", *options)) in (1, 2)
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in said
+
+
+def test_a_directory_of_something_else_is_left_alone(recipe, teacher, tmp_path, capsys):
+    (tmp_path / "mine").write_text("mine")
+    assert made(*asked(recipe, teacher, tmp_path)) == 2
+    assert "is not empty: name another directory" in capsys.readouterr().err
