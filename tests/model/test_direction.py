@@ -64,12 +64,12 @@ def test_loss_and_logits_are_those_of_turned_labels(both):
     assert torch.equal(found.logits[2], expected.logits[2])
     found.loss.backward()
     ids, weights = torch.arange(30).view(3, 5, 2) + 5, torch.linspace(0.1, 0.4, 30).view(3, 5, 2)
-    in_writing = {"soft_label_ids": ids.clone(), "soft_label_weights": weights.clone()}
+    in_writing = {"soft_target_ids": ids.clone(), "soft_target_weights": weights.clone()}
     for name, order in ((0, [3, 2, 1, 0, 4]), (1, [2, 1, 0, 3, 4])):
         for part in in_writing.values():
             part[name] = part[name, order]
     expected = plain(**SOURCE, labels=WRITTEN, **in_writing).loss
-    turned_too = turned(**SOURCE, labels=READ, soft_label_ids=ids, soft_label_weights=weights).loss
+    turned_too = turned(**SOURCE, labels=READ, soft_target_ids=ids, soft_target_weights=weights).loss
     assert torch.allclose(turned_too, expected) and not torch.allclose(expected, found.loss)
     assert turned.model.shared.weight.grad.isfinite().all()
 

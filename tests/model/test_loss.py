@@ -193,7 +193,7 @@ def soft_examples() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_soft_labels_take_their_share_of_the_loss(small_parts, smoothing: float):
+def test_soft_targets_take_their_share_of_the_loss(small_parts, smoothing: float):
     """Against the cross-entropy with the whole distribution written out."""
     hidden, weight, labels = examples()
     ids, shares = soft_examples()
@@ -216,7 +216,7 @@ def test_soft_labels_take_their_share_of_the_loss(small_parts, smoothing: float)
         labels[None],
         num_items_in_batch=1,
         label_smoothing=smoothing,
-        soft_label_ids=ids[None],
-        soft_label_weights=shares[None],
+        soft_target_ids=ids[None],
+        soft_target_weights=shares[None],
     )
     torch.testing.assert_close(plain, losses.sum())

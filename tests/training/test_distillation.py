@@ -237,14 +237,14 @@ def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
         return islice(local_steps(plan, corpus, collate, DataPosition(0, 0, rank, processes), pin=False), 6)
 
     def labelled(*parts):
-        """Each target token that counts, with its soft labels."""
+        """Each target token that counts, with its soft targets."""
         return sorted(
             (label, ids, [round(weight, 6) for weight in weights])
             for part in parts
             for batch in part.batches
-            if "soft_label_ids" in batch
+            if "soft_target_ids" in batch
             for label, ids, weights in zip(
-                *(batch[name].flatten(0, 1).tolist() for name in ("labels", "soft_label_ids", "soft_label_weights")),
+                *(batch[name].flatten(0, 1).tolist() for name in ("labels", "soft_target_ids", "soft_target_weights")),
                 strict=True,
             )
             if label != -100
@@ -256,7 +256,7 @@ def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
         assert all(sum(weights) == pytest.approx(0.7, abs=1e-5) for _, _, weights in found)
 
 
-def test_a_mixture_has_the_soft_labels_of_its_rows_in_each_epoch(recipe, teacher, tmp_path):
+def test_a_mixture_has_the_soft_targets_of_its_rows_in_each_epoch(recipe, teacher, tmp_path):
     other = write_pairs(tmp_path, "other", 12, seed=7)
     words = [*recipe.train[0].parts, "+", *other]
     assert made(teacher, "--train", *words, "--output", tmp_path / "soft", "--precision", "float32") == 0
@@ -272,7 +272,7 @@ def test_a_mixture_has_the_soft_labels_of_its_rows_in_each_epoch(recipe, teacher
             source, target = (torch.tensor(rows[side][row].astype(int))[None] for side in TASK.columns)
             with torch.no_grad():
                 expected = model(input_ids=source, labels=target).logits[0].topk(8).indices
-            assert np.array_equal(rows["soft_label_ids"][row], expected.numpy())
+            assert np.array_equal(rows["soft_target_ids"][row], expected.numpy())
 
 
 @pytest.mark.parametrize(
@@ -294,17 +294,17 @@ def test_what_cannot_be_distilled_is_refused_before_anything_is_read(student, ch
         recipe_of_distillation(dataclasses.replace(student, **changes))
 
 
-def test_recurrent_students_learn_from_soft_labels_too():
+def test_recurrent_students_learn_from_soft_targets_too():
     torch.manual_seed(0)
     config = RecurrentEncoderDecoderConfig(vocab_size=30, d_model=16, num_layers=1, dropout=0.0)
     model = RecurrentEncoderDecoderForConditionalGeneration(config)
     given = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 2]])}
-    soft = {"soft_label_ids": torch.tensor([[[9, 10]] * 3]), "soft_label_weights": torch.full((1, 3, 2), 0.25)}
+    soft = {"soft_target_ids": torch.tensor([[[9, 10]] * 3]), "soft_target_weights": torch.full((1, 3, 2), 0.25)}
     found = model(**given, **soft)
     assert torch.allclose(model(**given, **soft, skip_logits=True).loss, found.loss)
     assert not torch.allclose(model(**given).loss, found.loss)
     with pytest.raises(ValueError, match="are for labels, and of the shape"):
-        model(**given, soft_label_ids=soft["soft_label_ids"])
+        model(**given, soft_target_ids=soft["soft_target_ids"])
 
 
 def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_path):

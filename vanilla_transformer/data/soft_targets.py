@@ -130,7 +130,7 @@ class SoftTargets:
 
 
 class DistilledCorpus(PreparedCorpus):
-    """A corpus whose rows have soft labels too: a teacher's types at each target token, with their shares of the loss.
+    """A corpus whose rows have soft targets too: a teacher's types at each target token, with the share of each.
 
     Args:
         corpus: The rows, as they are or mixed.
@@ -147,7 +147,7 @@ class DistilledCorpus(PreparedCorpus):
         )
 
     def of_epoch(self, epoch: int) -> PreparedCorpus:
-        """Return the rows of an epoch with their soft labels."""
+        """Return the rows of an epoch with their soft targets."""
         rows = self._corpus.of_epoch(epoch)
         return self if rows is self._corpus else DistilledCorpus(rows, self._targets, self._weight)
 
@@ -162,8 +162,8 @@ class DistilledCorpus(PreparedCorpus):
             places = self._corpus.pairs[places]
         spans = [slice(self._starts[place], self._starts[place + 1]) for place in places.tolist()]
         rows: dict[str, Sequence[Any]] = dict(self._corpus.rows(indices))
-        rows["soft_label_ids"] = [self._targets.ids[span] for span in spans]
-        rows["soft_label_weights"] = [self._shares(self._targets.probabilities[span]) for span in spans]
+        rows["soft_target_ids"] = [self._targets.ids[span] for span in spans]
+        rows["soft_target_weights"] = [self._shares(self._targets.probabilities[span]) for span in spans]
         return rows
 
     def _shares(self, probabilities: NDArray[np.float16]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from torch import nn
 from .loss import label_smoothed_loss, number_of_items, summed_cross_entropy
 
 # Types that share each label's place with it, (batch, target length, types), and the share of each.
-SoftLabels = tuple[torch.Tensor, torch.Tensor]
+SoftTargets = tuple[torch.Tensor, torch.Tensor]
 
 
 class LanguageModelHead:
@@ -33,7 +33,7 @@ class LanguageModelHead:
         num_items_in_batch: torch.Tensor | int | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool = False,
-        soft_labels: SoftLabels | None = None,
+        soft_targets: SoftTargets | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Logits (batch, target length, vocabulary) unless they are skipped, and the loss where there are labels."""
@@ -42,11 +42,11 @@ class LanguageModelHead:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits_BTV = self._project(hidden_BTD[:, kept])
         if labels is not None:
+            if soft_targets is not None:
+                kwargs |= {"soft_target_ids": soft_targets[0], "soft_target_weights": soft_targets[1]}
             if logits_BTV is None and self._has_plain_loss():
-                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, soft_labels, **kwargs)
+                loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
             else:
-                if soft_labels is not None:
-                    kwargs |= {"soft_label_ids": soft_labels[0], "soft_label_weights": soft_labels[1]}
                 loss = self.loss_function(
                     logits=self._project(hidden_BTD) if logits_BTV is None else logits_BTV,
                     labels=labels,
@@ -102,24 +102,29 @@ class LanguageModelHead:
         hidden_BTD: torch.Tensor,
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None,
-        soft_labels: SoftLabels | None = None,
+        *,
+        soft_target_ids: torch.Tensor | None = None,
+        soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
+        soft_targets = None
+        if soft_target_ids is not None and soft_target_weights is not None:
+            soft_targets = soft_target_ids.flatten(0, 1), soft_target_weights.flatten(0, 1)
         total = summed_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,
             labels.flatten(),
             self._label_smoothing(),
             self.lm_head.bias,
-            None if soft_labels is None else (soft_labels[0].flatten(0, 1), soft_labels[1].flatten(0, 1)),
+            soft_targets,
         )
         return total / number_of_items(labels, num_items_in_batch)
 
 
-def soft_labels_of(
+def soft_targets_of(
     labels: torch.Tensor | None, ids: torch.Tensor | None, weights: torch.Tensor | None
-) -> SoftLabels | None:
-    """Soft labels as they were given to a model, None where there are none.
+) -> SoftTargets | None:
+    """Soft targets as they were given to a model, None where there are none.
 
     Raises:
         ValueError: One of both is missing, or they are not those of the labels.
@@ -128,10 +133,10 @@ def soft_labels_of(
         return None
     if labels is None or ids is None or weights is None or not labels.shape == ids.shape[:2] == weights.shape[:2]:
         raise ValueError(
-            "soft_label_ids and soft_label_weights are for labels, and of the shape (batch, target length, types): "
+            "soft_target_ids and soft_target_weights are for labels, and of the shape (batch, target length, types): "
             "give all three."
         )
     return ids, weights
 
 
-__all__ = ["LanguageModelHead", "SoftLabels", "soft_labels_of"]
+__all__ = ["LanguageModelHead", "SoftTargets", "soft_targets_of"]

@@ -22,8 +22,8 @@ def label_smoothed_loss(
     vocab_size: int | None = None,
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing: float = 0.0,
-    soft_label_ids: torch.Tensor | None = None,
-    soft_label_weights: torch.Tensor | None = None,
+    soft_target_ids: torch.Tensor | None = None,
+    soft_target_weights: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Section 5.4: mean cross-entropy in nats a label, against 1 - ε_ls on the label and ε_ls / V on every type.
@@ -34,22 +34,22 @@ def label_smoothed_loss(
         vocab_size: Not needed; the library's losses have it.
         num_items_in_batch: What the sum is divided by; the number of labels that count if None.
         label_smoothing: ε_ls.
-        soft_label_ids: Types that share the label's place, (batch, target length, types).
-        soft_label_weights: The share of each; what they leave of 1 is the label's, smoothed.
+        soft_target_ids: Types that share the label's place, (batch, target length, types).
+        soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
         **kwargs: What `forward` was given besides; not used.
     """
     by_label = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),
         ignore_index=IGNORED_LABEL,
-        reduction="sum" if soft_label_weights is None else "none",
+        reduction="sum" if soft_target_weights is None else "none",
         label_smoothing=label_smoothing,
     )
-    if soft_label_ids is not None and soft_label_weights is not None:
+    if soft_target_ids is not None and soft_target_weights is not None:
         logs_NV = logits.flatten(0, 1).float().log_softmax(-1)
-        weights_NK = soft_label_weights.flatten(0, 1) * (labels.flatten() != IGNORED_LABEL)[:, None]
-        by_soft_labels = -(weights_NK * logs_NV.gather(1, soft_label_ids.flatten(0, 1))).sum(-1)
-        by_label = ((1 - weights_NK.sum(-1)) * by_label + by_soft_labels).sum()
+        weights_NK = soft_target_weights.flatten(0, 1) * (labels.flatten() != IGNORED_LABEL)[:, None]
+        by_soft_targets = -(weights_NK * logs_NV.gather(1, soft_target_ids.flatten(0, 1))).sum(-1)
+        by_label = ((1 - weights_NK.sum(-1)) * by_label + by_soft_targets).sum()
     return by_label / number_of_items(labels, num_items_in_batch)
 
 
@@ -133,7 +133,7 @@ def summed_cross_entropy(
     labels_N: torch.Tensor,
     label_smoothing: float = 0.0,
     bias_V: torch.Tensor | None = None,
-    soft_labels: tuple[torch.Tensor, torch.Tensor] | None = None,
+    soft_targets: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Section 5.4: Σ over rows of -Σ q log softmax(logits), q = 1 - ε_ls on the label + ε_ls / V on each type.
 
@@ -146,7 +146,7 @@ def summed_cross_entropy(
         labels_N: Types, (rows,); rows with -100 do not count.
         label_smoothing: ε_ls.
         bias_V: Added to the logits, (vocabulary,); the paper has none.
-        soft_labels: Types that share a row's label, (rows, types), and the share of each: q is then these shares, and
+        soft_targets: Types that share a row's label, (rows, types), and the share of each: q is then these shares, and
             what they leave of 1 times the q of the label.
 
     Returns:
@@ -155,7 +155,7 @@ def summed_cross_entropy(
     device = hidden_ND.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_ND.dtype
     total: torch.Tensor = _SummedCrossEntropy.apply(
-        hidden_ND, weight_VD, bias_V, labels_N, soft_labels, label_smoothing, dtype, torch.is_grad_enabled()
+        hidden_ND, weight_VD, bias_V, labels_N, soft_targets, label_smoothing, dtype, torch.is_grad_enabled()
     )
     return total
 
@@ -168,7 +168,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         weight_VD: torch.Tensor,
         bias_V: torch.Tensor | None,
         labels_N: torch.Tensor,
-        soft_labels: tuple[torch.Tensor, torch.Tensor] | None,
+        soft_targets: tuple[torch.Tensor, torch.Tensor] | None,
         label_smoothing: float,
         dtype: torch.dtype,
         with_gradients: bool,
@@ -189,7 +189,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
             logits_NV = torch.nn.functional.linear(part_ND, weight_in_dtype_VD, bias_in_dtype_V)
             for first in range(0, len(logits_NV), at_once):
                 few = slice(first, first + at_once)
-                shares = None if soft_labels is None else (soft_labels[0][rows][few], soft_labels[1][rows][few])
+                shares = None if soft_targets is None else (soft_targets[0][rows][few], soft_targets[1][rows][few])
                 total += _to_gradient_(logits_NV[few], labels_N[rows][few], label_smoothing, shares)
             if with_gradients:
                 # Rows that do not count are left out here: the logits have many times more values.
@@ -211,7 +211,7 @@ def _to_gradient_(
     logits_NV: torch.Tensor,
     labels_N: torch.Tensor,
     label_smoothing: float,
-    soft_labels: tuple[torch.Tensor, torch.Tensor] | None,
+    soft_targets: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
     """The summed loss of the rows that count; all logits are overwritten by its gradient, softmax(logits) - q.
 
@@ -226,12 +226,12 @@ def _to_gradient_(
     log_denominator_N1 = read_NV.amax(-1, keepdim=True).float() - softmax_NV.amax(-1, keepdim=True).log()
     of_labels_N1 = read_NV.gather(1, labels_N1).float()
     sum_N1 = read_NV.sum(-1, keepdim=True, dtype=torch.float32)
-    if soft_labels is None:
+    if soft_targets is None:
         loss_N1 = log_denominator_N1 - (1 - label_smoothing) * of_labels_N1 - on_each * sum_N1
         softmax_NV.scatter_add_(1, labels_N1, torch.full_like(of_labels_N1, label_smoothing - 1))
         torch.sub(softmax_NV, on_each, out=logits_NV)
     else:
-        ids_NK, shares_NK = soft_labels
+        ids_NK, shares_NK = soft_targets
         left_N1 = 1 - shares_NK.sum(-1, keepdim=True)
         loss_N1 = log_denominator_N1 - left_N1 * ((1 - label_smoothing) * of_labels_N1 + on_each * sum_N1)
         loss_N1 -= (shares_NK * read_NV.gather(1, ids_NK).float()).sum(-1, keepdim=True)

@@ -17,7 +17,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from .generation import PaperGenerationMixin, paper_generation_config
-from .heads import LanguageModelHead, soft_labels_of
+from .heads import LanguageModelHead, soft_targets_of
 from .loss import IGNORED_LABEL, check_labels
 from .pipeline_vanilla_transformer import custom_pipelines
 from .recurrent_equations import additive_score, gru_step, local_window, lstm_step, maxout, multiplicative_score
@@ -580,8 +580,9 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        soft_label_ids: torch.Tensor | None = None,
-        soft_label_weights: torch.Tensor | None = None,
+        # A Trainer takes what has `label` in its name for labels, which have to be there to be evaluated.
+        soft_target_ids: torch.Tensor | None = None,
+        soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As `RecurrentEncoderDecoderModel.forward`, to logits (batch, target length, vocabulary) and a loss.
@@ -593,11 +594,11 @@ class RecurrentEncoderDecoderForConditionalGeneration(
             logits_to_keep: Only the last so many positions get logits (0: all), or those of an index tensor.
             num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
-            soft_label_ids: Tokens that share each label's place with it, (batch, target length, tokens), such as those
+            soft_target_ids: Tokens that share each label's place with it, (batch, target length, tokens), as those
                 that a teacher holds for likely (word-level distillation).
-            soft_label_weights: The share of each; what they leave of 1 is the label's, smoothed.
+            soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
         """
-        soft_labels = soft_labels_of(labels, soft_label_ids, soft_label_weights)
+        soft_targets = soft_targets_of(labels, soft_target_ids, soft_target_weights)
         if labels is not None:
             check_labels(labels, self.config.vocab_size)
             use_cache = False
@@ -616,7 +617,7 @@ class RecurrentEncoderDecoderForConditionalGeneration(
             output_attentions=output_attentions,
         )
         logits, loss = self._logits_and_loss(
-            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_labels
+            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_targets
         )
         return Seq2SeqLMOutput(
             loss=loss,

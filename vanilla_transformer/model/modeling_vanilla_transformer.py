@@ -14,7 +14,7 @@ from transformers.utils import can_return_tuple
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .direction import is_right_to_left, turned
 from .generation import PaperGenerationMixin, paper_generation_config
-from .heads import LanguageModelHead, soft_labels_of
+from .heads import LanguageModelHead, soft_targets_of
 from .loss import IGNORED_LABEL, check_labels
 from .pipeline_vanilla_transformer import custom_pipelines
 from .saving import rename_old_weights
@@ -201,8 +201,9 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        soft_label_ids: torch.Tensor | None = None,
-        soft_label_weights: torch.Tensor | None = None,
+        # A Trainer takes what has `label` in its name for labels, which have to be there to be evaluated.
+        soft_target_ids: torch.Tensor | None = None,
+        soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As `VanillaTransformerModel.forward`, to logits (batch, target length, vocabulary) and a loss.
@@ -214,9 +215,9 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
             num_items_in_batch: What the summed loss is divided by; the number of labels that count if None. A step
                 of several batches gives the number of labels in all of them.
             skip_logits: Returns the loss of `labels` without logits: half the time and memory of a step may be theirs.
-            soft_label_ids: Tokens that share each label's place with it, (batch, target length, tokens), such as those
+            soft_target_ids: Tokens that share each label's place with it, (batch, target length, tokens), as those
                 that a teacher holds for likely (word-level distillation).
-            soft_label_weights: The share of each; what they leave of 1 is the label's, smoothed.
+            soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
 
         A model that writes from right to left turns labels by itself, and the logits that it gives for them back.
 
@@ -226,7 +227,7 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
         `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
         num_items_in_batch=)`.
         """
-        turned_BT, soft_labels = None, soft_labels_of(labels, soft_label_ids, soft_label_weights)
+        turned_BT, soft_targets = None, soft_targets_of(labels, soft_target_ids, soft_target_weights)
         if labels is not None:
             check_labels(labels, self.config.vocab_size)
             use_cache = False
@@ -242,9 +243,9 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
                     )
                 turned_BT = turned(labels, self.config)
                 labels = labels.gather(1, turned_BT)
-                if soft_labels is not None:
-                    ids, weights = (part.gather(1, turned_BT[..., None].expand_as(part)) for part in soft_labels)
-                    soft_labels = ids, weights
+                if soft_targets is not None:
+                    ids, weights = (part.gather(1, turned_BT[..., None].expand_as(part)) for part in soft_targets)
+                    soft_targets = ids, weights
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self._shifted_right(labels)
         outputs = self.model(
@@ -260,7 +261,7 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
             **kwargs,
         )
         logits_BTV, loss = self._logits_and_loss(
-            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_labels, **kwargs
+            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_targets, **kwargs
         )
         if turned_BT is not None and logits_BTV is not None:
             logits_BTV = logits_BTV.gather(1, turned_BT[..., None].expand_as(logits_BTV))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
 # What a teacher says of each target token, as rows of a `DistilledCorpus` have it.
-_SOFT_LABELS = {"soft_label_ids": np.int64, "soft_label_weights": np.float32}
+_SOFT_TARGETS = {"soft_target_ids": np.int64, "soft_target_weights": np.float32}
 
 
 class Translation:
@@ -159,7 +159,7 @@ class Translation:
         input_ids, attention_mask = pad(rows["source"], config.pad_token_id)
         labels, of_target = pad(rows["target"], LABEL_PADDING)
         batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        for name, kind in _SOFT_LABELS.items():
+        for name, kind in _SOFT_TARGETS.items():
             if name in rows:
                 of_tokens = np.concatenate(rows[name]).astype(kind)
                 padded = np.zeros((*labels.shape, of_tokens.shape[1]), dtype=kind)

@@ -1,4 +1,4 @@
-"""Word-level distillation as a recipe asks for it: soft labels of a teacher beside those of the text."""
+"""Word-level distillation as a recipe asks for it: soft targets of a teacher beside those of the text."""
 
 import dataclasses
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def recipe_of_distillation(recipe: Recipe) -> Recipe:
 
 
 def distilled(corpus: TrainingCorpus, recipe: Recipe, say: Callable[[str], None]) -> TrainingCorpus:
-    """The corpus with a teacher's soft labels, if the recipe asks for it.
+    """The corpus with a teacher's soft targets, if the recipe asks for it.
 
     Raises:
         SoftTargetsError: They are not those of this corpus.

@@ -26,6 +26,7 @@ from vanilla_transformer.data.soft_targets import (
     SoftTargetsError,
     SoftTargetsFacts,
 )
+from vanilla_transformer.fingerprints import fingerprint_file
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import RowRandom, Task, task_for
@@ -146,8 +147,7 @@ class _Writer:
                         os.fsync(file.fileno())
         digest = hashlib.blake2b(digest_size=16)
         for name in (IDS_FILE, PROBABILITIES_FILE):
-            with open(self.output / name, "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
+            digest.update(fingerprint_file(self.output / name).encode())
         dataclasses.replace(self.facts, contents=digest.hexdigest()).write(self.output)
 
     def _chunks(self, parts: Sequence[PreparedCorpus]) -> Iterator[tuple[PreparedCorpus, np.ndarray, int, int]]:
