@@ -27,6 +27,7 @@ MAY_STAY_OPEN = {
     "attention",
     "attention_window",
     "from_model",
+    "distil_from",
     "from_fingerprint",
     "learning_rate",
     "tokenizer",
