@@ -5,10 +5,10 @@
 In the encoder's self-attention, between words; w(i, j) is the weight that word i gives to word j, and it stands out by
 w(i, j) less the mean weight that the sentence's other words give to j. Marks and `</s>` are no words.
 
-- `long-distance.png`, figure 3: of all sentences, layers and heads the two words, at least five apart, with the weight
-  that stands out most; that word alone, all heads of the layer.
-- `pronoun.png`, figure 4: for each head the weight that stands out most of each pronoun to a word that is not beside
-  it; the head with the highest mean over all pronouns, and the pronoun for which it is highest. Left the head's whole
+- `long-distance.png`, figure 3: for each word the weight that stands out most to a word at least five away; the head
+  with the highest mean of these over all words, and the word for which it is highest. That word alone, all heads of
+  the layer.
+- `pronoun.png`, figure 4: the same for pronouns alone, and words that are not beside them. Left the head's whole
   attention, right the pronoun's alone, all heads of the layer.
 - `two-heads.png`, figure 5: the two heads of one layer whose weights differ most (half the sum of differences, mean
   over words and then over sentences), and the sentence where this is nearest to the mean.
@@ -37,7 +37,10 @@ WORDS = (6, 16)
 
 @dataclass(frozen=True)
 class Pick:
-    """What a rule picked: sentence, layer and head, two words of the sentence, and by how much the weight is out."""
+    """What a rule picked: sentence, layer and head, two words of the sentence, and by how much the weight stands out.
+
+    `mean` is the head's over all `count` words that could have been picked.
+    """
 
     sentence: int
     layer: int
@@ -45,6 +48,8 @@ class Pick:
     query: int
     key: int
     value: float
+    mean: float
+    count: int
 
 
 def standing_out(read: Attention) -> torch.Tensor:
@@ -63,36 +68,27 @@ def are_words(read: Attention) -> torch.Tensor:
 
 
 def apart(read: Attention) -> torch.Tensor:
-    """How many words lie between two and one more, (Q, L)."""
+    """How far apart two words are, (Q, L)."""
     places = torch.arange(len(read.source))
     return (places[:, None] - places[None]).abs()
 
 
-def long_distance(all_read: Sequence[Attention]) -> Pick:
-    """The weight that stands out most between words far apart."""
-    picks = [
-        _highest(number, standing_out(read).masked_fill(apart(read) < FAR, -1)) for number, read in enumerate(all_read)
-    ]
-    best = max(picks, key=lambda pick: pick.value)
-    if best.value <= -1:
-        raise ExperimentError(f"No sentence has two words that are {FAR} apart: give longer ones.")
-    return best
-
-
-def pronoun(all_read: Sequence[Attention], pronouns: set[str]) -> tuple[Pick, float, int]:
-    """The pronoun whose head stands out most, that head's mean over all pronouns, and how many there are."""
+def steadiest(all_read: Sequence[Attention], far: int, pronouns: set[str] | None = None) -> Pick:
+    """The head that looks most at words so far away, from all words or from pronouns, and where it does most."""
     found: list[tuple[int, int, torch.Tensor]] = []  # Sentence, place, what stands out of it (N, H, L).
     for number, read in enumerate(all_read):
-        out_NHQL = standing_out(read).masked_fill(apart(read) < 2, -1)
-        places = [place for place, text in enumerate(read.source.texts) if text.lower() in pronouns]
-        found += [(number, place, out_NHQL[:, :, place]) for place in places if out_NHQL[:, :, place].max() > -1]
+        out_NHQL = standing_out(read).masked_fill(apart(read) < far, -1)
+        for place, text in enumerate(read.source.texts):
+            if (pronouns is None or text.lower() in pronouns) and out_NHQL[:, :, place].max() > -1:
+                found.append((number, place, out_NHQL[:, :, place]))
     if not found:
-        raise ExperimentError("No sentence has any of the pronouns, or not with another word: name others.")
+        what = "two words" if pronouns is None else "a pronoun and a word"
+        raise ExperimentError(f"No sentence has {what} that are {far} apart: give others.")
     mean_NH = torch.stack([out_NHL.amax(-1) for _, _, out_NHL in found]).mean(0)
     layer, head = divmod(int(mean_NH.argmax()), mean_NH.shape[1])
     number, place, out_NHL = max(found, key=lambda one: float(one[2][layer, head].max()))
     value, key = out_NHL[layer, head].max(-1)
-    return Pick(number, layer, head, place, int(key), float(value)), float(mean_NH[layer, head]), len(found)
+    return Pick(number, layer, head, place, int(key), float(value), float(mean_NH[layer, head]), len(found))
 
 
 def two_heads(all_read: Sequence[Attention]) -> tuple[int, int, tuple[int, int], float]:
@@ -113,11 +109,6 @@ def _differences(read: Attention) -> torch.Tensor:
     pairs = combinations(range(weights_NHQL.shape[1]), 2)
     moved = [(weights_NHQL[:, one] - weights_NHQL[:, other]).abs().sum(-1).mean(-1) / 2 for one, other in pairs]
     return torch.stack(moved, -1)
-
-
-def _highest(number: int, out_NHQL: torch.Tensor) -> Pick:
-    layer, head, query, key = (int(place) for place in torch.unravel_index(out_NHQL.argmax(), out_NHQL.shape))
-    return Pick(number, layer, head, query, key, float(out_NHQL[layer, head, query, key]))
 
 
 def alone(read: Attention, query: int) -> Attention:
@@ -141,8 +132,7 @@ def draw(file: Path, panels: Sequence[tuple[Attention, int, Any]]) -> None:
 
 def write(directory: Path, all_read: Sequence[Attention], pronouns: set[str]) -> str:
     """Writes the pictures, and returns a table of what was picked."""
-    far = long_distance(all_read)
-    refers, mean, count = pronoun(all_read, pronouns)
+    far, refers = steadiest(all_read, FAR), steadiest(all_read, 2, pronouns)
     sentence, layer, heads, differ = two_heads(all_read)
     directory.mkdir(parents=True, exist_ok=True)
     draw(directory / "long-distance.png", [(alone(all_read[far.sentence], far.query), far.layer, "all")])
@@ -155,12 +145,13 @@ def write(directory: Path, all_read: Sequence[Attention], pronouns: set[str]) ->
 
     def words(pick: Pick) -> str:
         texts = all_read[pick.sentence].source.texts
-        return f"{texts[pick.query]} to {texts[pick.key]}, out by {pick.value:.2f}"
+        pair = f"{texts[pick.query]} to {texts[pick.key]}"
+        return f"{pair} stands out by {pick.value:.2f}; the head's mean of {pick.count:,} is {pick.mean:.2f}"
 
     rows = [
         ("long-distance.png", far.sentence, far.layer, far.head, words(far)),
-        ("pronoun.png", refers.sentence, refers.layer, refers.head, f"{words(refers)}; mean of {count} is {mean:.2f}"),
-        ("two-heads.png", sentence, layer, " and ".join(map(str, heads)), f"differ by {differ:.2f}, mean of all"),
+        ("pronoun.png", refers.sentence, refers.layer, refers.head, words(refers)),
+        ("two-heads.png", sentence, layer, " and ".join(map(str, heads)), f"differ by {differ:.2f} on average"),
     ]
     head = ("picture", "layer", "head", "picked by", "sentence")
     lines = [cells(head), cells(["---"] * len(head))]

@@ -25,7 +25,7 @@ def look(one: Attention, layer: int, head: int, query: int, key: int) -> None:
     one.weights["encoder"][layer, head, query, key] = 1
 
 
-def test_the_far_weight_is_found_and_not_one_that_every_word_gives_nor_one_to_a_mark():
+def test_the_head_that_looks_far_is_found_and_not_one_where_all_words_look_alike_nor_one_at_a_mark():
     one, other = read("a b c d e f g . </s>"), read("a b c d e f g . </s>")
     for query in range(9):
         look(one, 0, 0, query, 6)  # All look there: nothing stands out.
@@ -33,8 +33,8 @@ def test_the_far_weight_is_found_and_not_one_that_every_word_gives_nor_one_to_a_
     look(one, 0, 1, 0, 8)
     look(other, 0, 2, 0, 4)  # Too near.
     look(other, 1, 2, 6, 1)
-    pick = heads.long_distance([one, other])
-    assert (pick.sentence, pick.layer, pick.head, pick.query, pick.key) == (1, 1, 2, 6, 1)
+    pick = heads.steadiest([one, other], far=5)
+    assert (pick.sentence, pick.layer, pick.head, pick.query, pick.key, pick.count) == (1, 1, 2, 6, 1, 8)
     assert pick.value == pytest.approx(1 - 1 / 9)
 
 
@@ -44,11 +44,11 @@ def test_the_pronouns_head_is_the_one_with_the_highest_mean_and_neighbours_do_no
     look(one, 1, 2, 3, 1)
     look(other, 1, 2, 0, 4)
     look(other, 0, 1, 0, 4)
-    pick, mean, count = heads.pronoun([one, other], {"it"})
-    assert (pick.layer, pick.head, pick.sentence, pick.query, pick.key, count) == (1, 2, 0, 3, 1, 2)
-    assert mean == pytest.approx(1 - 1 / 6)
-    with pytest.raises(ExperimentError, match="pronouns"):
-        heads.pronoun([one, other], {"she"})
+    pick = heads.steadiest([one, other], 2, {"it"})
+    assert (pick.layer, pick.head, pick.sentence, pick.query, pick.key, pick.count) == (1, 2, 0, 3, 1, 2)
+    assert pick.mean == pytest.approx(1 - 1 / 6)
+    with pytest.raises(ExperimentError, match="a pronoun and a word"):
+        heads.steadiest([one, other], 2, {"she"})
 
 
 def test_two_heads_differ_most_and_the_sentence_is_the_one_nearest_to_the_mean():
