@@ -74,7 +74,17 @@ SIBLINGS = {
     },
     "causal_generation": {"fast_search"},
     "fast_search": {"fast_generation", "packed_copies", "search"},
-    "generation": {"call_plans", "direction", "fast_generation", "fast_search", "search"},
+    "generation": {"call_plans", "direction", "fast_generation", "fast_search", "planned_search", "search"},
+    "planned_search": {
+        "call_plans",
+        "cpu",
+        "fast_generation",
+        "onnx_search",
+        "onnx_sessions",
+        "packed_decoder",
+        "packed_encoder",
+        "search",
+    },
     "constrained_search": {"search"},
     "call_plans": {"packed_copies", "packed_decoder", "packed_encoder"},
     "fast_generation": {
@@ -92,7 +102,9 @@ SIBLINGS = {
     "packed_encoder": {"packed_weights"},
     "packed_weights": {"cpu"},
     "packed_copies": {"packed_weights"},
-    "onnx_sessions": {"packed_decoder", "packed_encoder", "packed_weights"},
+    "onnx_sessions": {"onnx_graphs", "packed_decoder", "packed_encoder", "packed_weights"},
+    "onnx_search": {"onnx_layers", "packed_decoder", "packed_weights", "search"},
+    "onnx_layers": {"onnx_graphs"},
 }
 
 

@@ -9,13 +9,13 @@ import pytest
 from vanilla_transformer.model import onnx_sessions
 
 # Without ONNX Runtime torch alone is tested.
-ENGINES = ["sessions", "torch"] if onnx_sessions._engine() else ["torch"]
+ENGINES = ["sessions", "torch"] if onnx_sessions.engine() else ["torch"]
 
 
 @contextmanager
 def computed_by(engine: str) -> Iterator[None]:
     """In the body small models are computed so."""
-    with nullcontext() if engine == "sessions" else mock.patch.object(onnx_sessions, "_engine", lambda: None):
+    with nullcontext() if engine == "sessions" else mock.patch.object(onnx_sessions, "engine", lambda: None):
         yield
 
 

@@ -9,7 +9,7 @@ from engines import computed_by
 from test_fast_generation import END, INPUTS, START, assert_same, sentences, sharp
 from torch import nn
 
-from vanilla_transformer.model import onnx_sessions
+from vanilla_transformer.model import onnx_graphs, onnx_sessions
 from vanilla_transformer.model.onnx_sessions import SessionCache, SessionDecoder, SessionEncoder
 from vanilla_transformer.model.packed_decoder import PackedDecoder
 from vanilla_transformer.model.packed_encoder import PackedEncoder
@@ -112,13 +112,13 @@ NOT_IN_SESSIONS = {
     "another type": lambda model: model.to(torch.float64),
     "a large stack": lambda model: setattr(onnx_sessions, "LARGEST_STACK", 100),
     "many rows": lambda model: setattr(onnx_sessions, "MULTIPLICATIONS", 3000),
-    "no engine": lambda model: setattr(onnx_sessions, "_engine", lambda: None),
+    "no engine": lambda model: setattr(onnx_sessions, "engine", lambda: None),
 }
 
 
 @pytest.mark.parametrize("change", NOT_IN_SESSIONS.values(), ids=NOT_IN_SESSIONS)
 def test_torch_computes(monkeypatch, made, change):
-    for name in ("LARGEST_STACK", "MULTIPLICATIONS", "_engine"):
+    for name in ("LARGEST_STACK", "MULTIPLICATIONS", "engine"):
         monkeypatch.setattr(onnx_sessions, name, getattr(onnx_sessions, name))
     model = sharp(6)
     change(model)
@@ -141,9 +141,9 @@ def test_torch_computes_keys_and_values_of_different_widths(made, d_k: int, d_v:
 
 def test_a_version_that_was_not_tried_is_not_used(monkeypatch):
     monkeypatch.setattr(
-        onnx_sessions, "import_module", lambda name: SimpleNamespace(__version__="1.30.2", __name__=name)
+        onnx_graphs, "import_module", lambda name: SimpleNamespace(__version__="1.30.2", __name__=name)
     )
-    assert onnx_sessions._engine.__wrapped__() is None
+    assert onnx_graphs.engine.__wrapped__() is None
 
 
 def test_an_activation_that_is_replaced_is_seen(made):
@@ -179,7 +179,7 @@ def test_a_token_that_is_not_in_the_vocabulary_is_refused():
 
 def test_threads_share_the_sessions_of_a_model(made):
     model, results = sharp(10), {}
-    sources = [sentences(seed, [3 + seed % 4], "right") for seed in range(8)]
+    sources = [sentences(seed, [3 + seed % 4, 2], "right") for seed in range(8)]
     with computed_by("torch"):
         expected = [sharp(10).generate(**source, return_dict_in_generate=True) for source in sources]
     made.clear()

@@ -8,7 +8,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from operator import is_
+from itertools import chain
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from .packed_encoder import PackedEncoder
 # Plans of a model, and lengths of a plan, that are kept.
 MOST_PLANS = 64
 _CAPTURING = "transformers.utils.output_capturing"
+_PARTS = itemgetter("_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks")
 _ATOMS = frozenset({type(None), bool, int, float, str, torch.dtype})
 
 
@@ -42,43 +44,68 @@ class Prepared(NamedTuple):
 
 
 class CallPlan:
-    """A call's meaning: `by_length` has what the library prepares for hypotheses of at most so many tokens."""
+    """A call's meaning: `by_length` has what the library prepares for hypotheses of at most so many tokens.
+
+    `of_sentence` has what follows from that for the search of one sentence alone.
+    """
 
     def __init__(self, beyond_source: int | None, structure: "Structure") -> None:
         self.beyond_source, self.structure = beyond_source, structure
         self.by_length: dict[int | None, Prepared] = {}
+        self.of_sentence: dict[int | None, Any] = {}
 
 
 class Structure:
     """The modules of a plain model as they are, with weights and without hooks, to compare them with later."""
 
     def __init__(self, model: nn.Module) -> None:
+        self.modules = list(model.modules())[1:]  # The model itself is not kept.
+        self.kinds = list(map(type, self.modules))
         self.attributes = tuple(vars(model))
-        modules = list(model.modules())
-        self.children = tuple(model._modules.values())
-        self.below = [(module, type(module), *_parts(module)) for module in modules[1:]]
-        self.shared = [(module, module._shared) for module in modules if hasattr(module, "_shared")]
+        self.children = list(model._modules.values())
+        self.shared = [(module, module._shared) for module in self.modules if hasattr(module, "_shared")]
         self.weights = list(model.parameters())
-        self.addresses = [weight.data_ptr() for weight in self.weights]
         self.packed = {part: list(part.weights(model)) for part in (PackedEncoder, PackedDecoder)}
+        # What reads the weights where they are, kept as long as they are there.
+        self.in_place: dict[type, Any] = {}
         self.dtype = next(weight.dtype for weight in self.weights if weight.is_floating_point())
+        self._whole = self._parts()
+        self._memory = self._places()
 
     def is_that_of(self, model: nn.Module) -> bool:
-        """Whether the model still has the same modules, weights of the same addresses, and no hook."""
-        if model.training or tuple(vars(model)) != self.attributes or not _same(model._modules, self.children):
+        """Whether the model still has the same modules, hooks and weights, and these their addresses."""
+        if model.training or tuple(vars(model)) != self.attributes or is_hooked(model):
             return False
-        if is_hooked(model):
+        if list(model._modules.values()) != self.children:
             return False
-        for module, kind, children, weights in self.below:
-            if is_hooked(module) or "forward" in module.__dict__:
-                return False
-            if module.__class__ is not kind or not _same(module._modules, children):
-                return False
-            if weights and not _same(module._parameters, weights):
-                return False
-        if not all(module._shared is shared for module, shared in self.shared):
+        if any("forward" in attributes for attributes in map(vars, self.modules)):
             return False
-        return self.addresses == [weight.data_ptr() for weight in self.weights]
+        lengths, values = self._parts()
+        return (
+            lengths == self._whole[0]
+            and all(map(is_, values, self._whole[1]))
+            and list(map(type, self.modules)) == self.kinds
+            and all(module._shared is shared for module, shared in self.shared)
+            and self._places() == self._memory
+        )
+
+    def _parts(self) -> tuple[list[int], list[Any]]:
+        """All modules' modules, weights and hooks, and how many each module has of each."""
+        parts = list(chain.from_iterable(map(_PARTS, map(vars, self.modules))))
+        return list(map(len, parts)), list(chain.from_iterable(map(dict.values, parts)))
+
+    def _places(self) -> list[Any]:
+        """Where the weights stand in memory, and in which order."""
+        return [*map(torch.Tensor.data_ptr, self.weights), *map(torch.Tensor.is_contiguous, self.weights)]
+
+    def has_plain_weights(self) -> bool:
+        """Whether all are contiguous and in float32, so that they can be read in place."""
+        return all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in self.weights)
+
+    def reading_in_place(self, kind: type[Any], model: nn.Module) -> Any:
+        """Something that reads the model's plain weights where they are."""
+        found = self.in_place.get(kind)
+        return self.in_place.setdefault(kind, kind(model)) if found is None else found
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -91,14 +118,6 @@ def is_hooked(module: nn.Module) -> bool:
         return bool(module._forward_pre_hooks)
     others = any(getattr(hook, "__module__", None) != _CAPTURING for hook in module._forward_hooks.values())
     return others or bool(module._forward_pre_hooks)
-
-
-def _parts(module: nn.Module) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return tuple(module._modules.values()), tuple(module._parameters.values())
-
-
-def _same(now: dict[str, Any], before: tuple[Any, ...]) -> bool:
-    return len(now) == len(before) and all(map(is_, now.values(), before))
 
 
 _PLANS: "weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], CallPlan]]" = weakref.WeakKeyDictionary()
@@ -162,29 +181,51 @@ def plain_call(
     return None if key is None or not mask.any(-1).all() else PlainCall(ids, mask, key)
 
 
+class PlannedCall(NamedTuple):
+    """A plain call with its plan, and how long hypotheses may get: each sentence's, and the longest (None: any)."""
+
+    call: PlainCall
+    plan: CallPlan
+    limits: torch.Tensor | None
+    longest: int | None
+
+
+class _Recording(NamedTuple):
+    """A plain call that the library prepares; see `PlannedCall`."""
+
+    model: Any
+    call: PlainCall
+    beyond_source: int | None
+    limits: torch.Tensor | None
+    longest: int | None
+
+
 _RECORDING = threading.local()
 
 
 @contextmanager
-def recorded(model: Any, call: PlainCall | None, beyond_source: int | None, longest: int | None) -> Iterator[None]:
+def recorded(
+    model: Any, call: PlainCall | None, beyond_source: int | None, limits: torch.Tensor | None, longest: int | None
+) -> Iterator[None]:
     """What the library prepares for this call in the body is kept, once a search says so (`record`)."""
     before = getattr(_RECORDING, "call", None)
-    _RECORDING.call = None if call is None else (model, call.key, beyond_source, longest)
+    _RECORDING.call = None if call is None else _Recording(model, call, beyond_source, limits, longest)
     try:
         yield
     finally:
         _RECORDING.call = before
 
 
-def record(model: Any, prepared: Prepared) -> None:
-    """Keeps what was prepared for the call that is going on, if that is to be recorded."""
-    recording = getattr(_RECORDING, "call", None)
-    if recording is None or recording[0] is not model:
-        return
-    _, key, beyond_source, longest = recording
-    plan = known_plan(model, key) or _new_plan(model, key, beyond_source)
+def record(model: Any, prepared: Prepared) -> PlannedCall | None:
+    """Keeps what was prepared for the call that is going on, if that is to be recorded, and returns its plan."""
+    recording: _Recording | None = getattr(_RECORDING, "call", None)
+    if recording is None or recording.model is not model:
+        return None
+    _, call, beyond_source, limits, longest = recording
+    plan = known_plan(model, call.key) or _new_plan(model, call.key, beyond_source)
     if len(plan.by_length) < MOST_PLANS:
         plan.by_length[longest] = prepared
+    return PlannedCall(call, plan, limits, longest) if longest in plan.by_length else None
 
 
 def known_plan(model: Any, key: tuple[Any, ...]) -> CallPlan | None:
@@ -214,4 +255,4 @@ def forget_plans(model: Any) -> None:
     free_packed_weights(model)
 
 
-__all__ = ["CallPlan", "Prepared", "forget_plans", "known_plan", "plain_call", "record", "recorded"]
+__all__ = ["CallPlan", "PlannedCall", "Prepared", "forget_plans", "known_plan", "plain_call", "record", "recorded"]

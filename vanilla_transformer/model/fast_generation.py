@@ -27,7 +27,7 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from .call_plans import CallPlan, Prepared, is_hooked
+from .call_plans import is_hooked
 from .constrained_search import RequiredPhrases, constrained_beam_search
 from .cpu import computing_dtype
 from .onnx_sessions import SessionCache, SessionDecoder, SessionEncoder, decodes_in_session, encodes_in_session
@@ -294,10 +294,10 @@ def fast_encoder_output(
     ):
         return None
     arguments = {name: inputs, "attention_mask": kwargs.get("attention_mask")}
-    return BaseModelOutput(last_hidden_state=_encoded(model, settings, arguments))
+    return BaseModelOutput(last_hidden_state=encoded(model, settings, arguments))
 
 
-def _encoded(
+def encoded(
     model: Any, settings: GenerationConfig, arguments: dict[str, Any], weights: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
     """The encoder's output in the type in which the library's search would compute."""
@@ -337,7 +337,7 @@ def start_decoding(
     if reason := unsupported_model(model, "encoder"):
         raise ValueError(f"This package's own search does not support {reason}.")
     decoder = _packed_decoder(model, computing_dtype(model.dtype, model.device), settings, len(input_ids))
-    return decoder.start(_encoded(model, settings, arguments), attention_mask)
+    return decoder.start(encoded(model, settings, arguments), attention_mask)
 
 
 class SearchInputs(NamedTuple):
@@ -364,22 +364,6 @@ def inputs_of_rows(model: Any, input_ids: torch.Tensor, kwargs: dict[str, Any], 
     return SearchInputs(input_ids[::width], encoded_NSD, None if mask is None else mask[::width])
 
 
-def planned_search(
-    model: Any, plan: CallPlan, prepared: Prepared, ids_NS: torch.Tensor, mask_NS: torch.Tensor, limits: Any
-) -> Any:
-    """What `generate` returns, by what is known of the call; `limits` are the sentences' own, if there are."""
-    settings, criteria = prepared.settings, prepared.stopping_criteria
-    weights = plan.structure.packed
-    if limits is not None:
-        criteria = StoppingCriteriaList([*criteria, SourceLengthLimit(limits, 1)])
-    arguments = {"input_ids": ids_NS, "attention_mask": mask_NS}
-    encoded_NSD = _encoded(model, settings, arguments, weights[PackedEncoder])
-    prompts_N1 = torch.full((len(ids_NS), 1), prepared.start)
-    inputs = SearchInputs(prompts_N1, encoded_NSD, mask_NS, weights[PackedDecoder])
-    search = fast_beam_search if settings.num_beams > 1 else fast_greedy_search
-    return search(model, inputs, prepared.logits_processor, criteria, settings)
-
-
 def fast_beam_search(
     model: Any,
     inputs: SearchInputs,
@@ -398,7 +382,7 @@ def fast_beam_search(
     logits_processor = [part for part in logits_processor if part is not required]
     width += 0 if required is None else required.more_beams
     with _decoding(model, inputs, settings) as cache:
-        limits = _limits(prompts_NP, stopping_criteria, settings, logits_processor)
+        limits = search_limits(prompts_NP, stopping_criteria, settings, logits_processor)
         process = _processor(logits_processor)
         if required is None:
             found = beam_search(cache, prompts_NP, width, limits, process)
@@ -435,7 +419,7 @@ def fast_greedy_search(
     if by_row := _draws_by_row(logits_processor):
         choose, logits_processor = logits_processor[-1].draw, logits_processor[:-1]
     with _decoding(model, inputs, settings) as cache:
-        limits = _limits(inputs.prompts_NP, stopping_criteria, settings, logits_processor)
+        limits = search_limits(inputs.prompts_NP, stopping_criteria, settings, logits_processor)
         sequences: Any = greedy_search(
             cache,
             inputs.prompts_NP,
@@ -449,7 +433,9 @@ def fast_greedy_search(
     if not returns_cache:
         return sequences
     output = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-    return output(sequences=sequences, past_key_values=_as_library_cache(model, cache))
+    if not isinstance(cache, DecoderCache | SessionCache):
+        return output(sequences=sequences, past_key_values=cache.state)
+    return output(sequences=sequences, past_key_values=as_library_cache(model, cache.keys_and_values()))
 
 
 @contextmanager
@@ -472,7 +458,7 @@ def _decoding(model: Any, inputs: SearchInputs, settings: GenerationConfig) -> I
                 yield decoder.start(inputs.encoded_NSD, inputs.mask_NS)
 
 
-def _limits(
+def search_limits(
     prompts_NP: torch.Tensor, stopping_criteria: StoppingCriteriaList, settings: GenerationConfig, processors: Any
 ) -> Limits:
     """When hypotheses and searches end, from all that says so."""
@@ -568,17 +554,15 @@ def padding_of(model: Any, settings: GenerationConfig) -> Any:
     return model.config.pad_token_id if padding is None else int(padding)
 
 
-def _as_library_cache(model: Any, cache: Any) -> Any:
+def as_library_cache(model: Any, layers: list[tuple[torch.Tensor, ...]]) -> Any:
     """Keys and values of all tokens but the last, and of a source, from which `generate` can go on."""
-    if not isinstance(cache, DecoderCache | SessionCache):
-        return cache.state
-    dtype, layers = model.dtype, cache.keys_and_values()
+    dtype = model.dtype
     own, source = DynamicCache(), DynamicCache()  # With a configuration, making one takes as long as a step.
     for number, parts in enumerate(layers):
         for filled, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
             if pair:
-                keys, values = (part.to(dtype, copy=True) for part in pair)
-                filled.update(keys, values, number)
+                keys, values = (part.to(dtype) for part in pair)
+                filled.update(keys, values, number)  # This copies them.
     if not model.config.is_encoder_decoder:
         return own
     library_cache = EncoderDecoderCache(own, source)
@@ -588,6 +572,8 @@ def _as_library_cache(model: Any, cache: Any) -> Any:
 
 __all__ = [
     "SearchInputs",
+    "as_library_cache",
+    "encoded",
     "fast_beam_search",
     "fast_encoder_output",
     "fast_greedy_search",
@@ -596,6 +582,6 @@ __all__ = [
     "unsupported_model",
     "unsupported_reason",
     "padding_of",
-    "planned_search",
+    "search_limits",
     "start_decoding",
 ]

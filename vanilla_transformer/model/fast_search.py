@@ -159,7 +159,9 @@ class FastSearchMixin(GenerationMixin):
     ) -> ModelOutput | torch.LongTensor:
         generation_config = _with_room(generation_config, stopping_criteria)
         if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, input_ids, kwargs):
-            self._record(input_ids, logits_processor, stopping_criteria, generation_config)
+            known = self._record(input_ids, logits_processor, stopping_criteria, generation_config)
+            if known is not None:
+                return known
             found = inputs_of_rows(self, input_ids, kwargs, generation_config.num_beams)
             return fast_beam_search(self, found, logits_processor, stopping_criteria, generation_config)
         generation_config = copy.copy(generation_config)
@@ -185,7 +187,9 @@ class FastSearchMixin(GenerationMixin):
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
         if self._can_use_fast_path(logits_processor, stopping_criteria, generation_config, input_ids, kwargs):
-            self._record(input_ids, logits_processor, stopping_criteria, generation_config)
+            known = self._record(input_ids, logits_processor, stopping_criteria, generation_config)
+            if known is not None:
+                return known
             found = inputs_of_rows(self, input_ids, kwargs, 1)
             return fast_greedy_search(self, found, logits_processor, stopping_criteria, generation_config)
         outputs: Any = super()._sample(  # type: ignore[misc]
@@ -205,8 +209,9 @@ class FastSearchMixin(GenerationMixin):
         logits_processor: Any,
         stopping_criteria: StoppingCriteriaList,
         settings: GenerationConfig,
-    ) -> None:
-        """What a class may keep of a call that the fast path does."""
+    ) -> Any:
+        """What a class may keep of a call that the fast path does; what is found, if that is known by then."""
+        return None
 
     def _can_use_fast_path(
         self,

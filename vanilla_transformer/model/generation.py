@@ -9,10 +9,11 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedConfig, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
-from .call_plans import Prepared, known_plan, plain_call, record, recorded
+from .call_plans import PlannedCall, Prepared, known_plan, plain_call, record, recorded
 from .direction import as_read, check_request, is_right_to_left
-from .fast_generation import fast_encoder_output, planned_search, unsupported_model
+from .fast_generation import fast_encoder_output, unsupported_model
 from .fast_search import OWN_SETTINGS, Asked, FastSearchMixin, GoogleLengthPenalty, with_own_settings
+from .planned_search import planned_search, sentence_search
 from .search import SourceLengthLimit
 
 # What stands for the settings of this package where they are not given.
@@ -137,6 +138,7 @@ class PaperGenerationMixin(FastSearchMixin):
         `sequences` as they are read; what else its output holds of single steps is in the order of writing.
         """
         own, longest = with_own_settings(self.generation_config, _OWN_SETTINGS), None
+        limits: torch.Tensor | None = None
         finished: Any = _unchanged
         if is_right_to_left(self.config):
             check_request(kwargs, generation_config, self.generation_config)
@@ -147,7 +149,7 @@ class PaperGenerationMixin(FastSearchMixin):
         if call is not None and plan is not None:
             limits, longest = self._limits(inputs, kwargs, plan.beyond_source, prompt_length=1)
             if longest in plan.by_length:
-                return finished(planned_search(self, plan, plan.by_length[longest], call.ids_NS, call.mask_NS, limits))
+                return finished(planned_search(self, PlannedCall(call, plan, limits, longest)))
         asked = _Asked(kwargs, generation_config, own)
         settings = asked.search()
         beyond = asked.beyond_source()
@@ -163,7 +165,7 @@ class PaperGenerationMixin(FastSearchMixin):
                 settings["max_new_tokens"] = longest
         settings.update(self._without_hooks(asked, settings))
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
-        with recorded(self, call, beyond, longest):
+        with recorded(self, call, beyond, limits, longest):
             return finished(
                 super().generate(  # type: ignore[misc]
                     inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
@@ -255,14 +257,19 @@ class PaperGenerationMixin(FastSearchMixin):
         logits_processor: Any,
         stopping_criteria: StoppingCriteriaList,
         settings: GenerationConfig,
-    ) -> None:
-        """Keeps what the library has prepared for the next call like this, if that does not depend on the inputs."""
+    ) -> Any:
+        """Keeps what the library has prepared for the next call like this, if that does not depend on the inputs.
+
+        Where the next one would be found in one session this one is, so that both find the same to the last bit.
+        """
         start = input_ids[0, 0]
         if hasattr(self, "start_decoding") or (settings.num_beams == 1 and settings.num_return_sequences > 1):
-            return  # Such a model is not packed; of several samples the sources are repeated.
+            return None  # Such a model is not packed; of several samples the sources are repeated.
         if input_ids.shape[1] == 1 and bool((input_ids == start).all()) and unsupported_model(self, "encoder") is None:
             criteria = StoppingCriteriaList(c for c in stopping_criteria if not isinstance(c, SourceLengthLimit))
-            record(self, Prepared(int(start), logits_processor, criteria, settings))
+            planned = record(self, Prepared(int(start), logits_processor, criteria, settings))
+            return None if planned is None else sentence_search(self, planned)
+        return None
 
 
 __all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config", "savable"]

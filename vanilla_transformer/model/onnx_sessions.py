@@ -8,14 +8,13 @@ Shapes in names: N sentences · W hypotheses of a sentence · R = N·W rows · P
 L tokens so far · D d_model · H heads · K d_k · V vocabulary.
 """
 
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from .onnx_graphs import OWN_OPERATORS, Graph, engine
 from .packed_decoder import PackedDecoder, decoder_stack
 from .packed_encoder import PackedEncoder, SourceEmbedding
 from .packed_weights import PositionTable
@@ -24,28 +23,13 @@ from .packed_weights import PositionTable
 # numbers times rows. Torch divides the rows among its threads, a session does not.
 LARGEST_STACK = 1 << 23
 MULTIPLICATIONS = 1 << 26
-# The version that the graphs were tried with first.
-OLDEST_VERSION = (1, 31)
-_OPSET, _IR_VERSION, _OWN_OPERATORS = 20, 10, "com.microsoft"
 _CACHE = ("key", "value")
-
-
-@cache
-def _engine() -> tuple[Any, Any] | None:
-    """The modules `onnx` and `onnxruntime`, if both are there and new enough."""
-    try:
-        onnx, onnxruntime = import_module("onnx"), import_module("onnxruntime")
-    except ImportError:
-        return None
-    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    return (onnx, onnxruntime) if version >= OLDEST_VERSION else None
 
 
 def encodes_in_session(model: Any, dtype: torch.dtype, quantization: str | None, rows: int) -> bool:
     """Whether a session is the fastest way to encode so many tokens of all sentences together."""
-    config, layers = model.config, model.model.encoder.layers
-    size = len(layers) * (4 * config.d_model * config.num_heads * config.d_k + 2 * config.d_model * config.d_ff)
-    return _fits(config, layers, dtype, quantization, size, rows)
+    layers = model.model.encoder.layers
+    return _suits(model.config, layers, dtype, quantization) and few_enough(encoder_size(model), rows)
 
 
 def decodes_in_session(model: Any, dtype: torch.dtype, quantization: str | None, rows: int) -> bool:
@@ -53,18 +37,37 @@ def decodes_in_session(model: Any, dtype: torch.dtype, quantization: str | None,
     config, layers = model.config, decoder_stack(model).layers
     if not config.is_encoder_decoder:
         return False
-    size = len(layers) * (6 * config.d_model * config.num_heads * config.d_k + 2 * config.d_model * config.d_ff)
-    return _fits(config, layers, dtype, quantization, size + config.vocab_size * config.d_model, rows)
+    return _suits(config, layers, dtype, quantization) and few_enough(decoder_size(model), rows)
 
 
-def _fits(config: Any, layers: Any, dtype: torch.dtype, quantization: str | None, size: int, rows: int) -> bool:
-    if dtype != torch.float32 or quantization is not None or config.d_k != config.d_v or size > LARGEST_STACK:
-        return False
-    if size * rows * min(torch.get_num_threads(), 2) > MULTIPLICATIONS:
+def encoder_size(model: Any) -> int:
+    """Numbers that a token is multiplied with in the encoder."""
+    config, layers = model.config, len(model.model.encoder.layers)
+    return layers * (4 * config.d_model * config.num_heads * config.d_k + 2 * config.d_model * config.d_ff)
+
+
+def decoder_size(model: Any) -> int:
+    """Numbers that a token is multiplied with in the decoder."""
+    config, layers = model.config, len(decoder_stack(model).layers)
+    size = layers * (6 * config.d_model * config.num_heads * config.d_k + 2 * config.d_model * config.d_ff)
+    return size + config.vocab_size * config.d_model
+
+
+def few_enough(size: int, rows: int) -> bool:
+    """Whether a session multiplies so many rows with so many numbers fastest."""
+    return (
+        size <= LARGEST_STACK
+        and size * rows * min(torch.get_num_threads(), 2) <= MULTIPLICATIONS
+        and engine() is not None
+    )
+
+
+def _suits(config: Any, layers: Any, dtype: torch.dtype, quantization: str | None) -> bool:
+    if dtype != torch.float32 or quantization is not None or config.d_k != config.d_v:
         return False
     if layers[0].feed_forward.w_1.weight.device.type != "cpu":
         return False
-    return all(type(layer.feed_forward.activation) is nn.ReLU for layer in layers) and _engine() is not None
+    return all(type(layer.feed_forward.activation) is nn.ReLU for layer in layers)
 
 
 class SessionEncoder:
@@ -80,7 +83,7 @@ class SessionEncoder:
 
     def __init__(self, model: Any, dtype: torch.dtype, quantization: str | None = None) -> None:
         self.embed = SourceEmbedding(model)
-        graph = _Graph(model.config)
+        graph = Graph(model.config.num_heads)
         x = graph.input("x", ["N", "S", model.config.d_model])
         mask = graph.input("mask", ["N", "S"], "INT32")
         for layer in model.model.encoder.layers:
@@ -88,7 +91,7 @@ class SessionEncoder:
             attended = graph.attend(*graph.project(x, own.q_proj, own.k_proj, own.v_proj), "", mask)
             x = graph.sublayer(x, graph.linear(attended, own.out_proj), layer.self_attention_norm)
             x = graph.feed_forward(x, layer)
-        self.session = graph.session({x: "states"})
+        self.session = graph.session([x])
 
     def __call__(
         self,
@@ -99,7 +102,7 @@ class SessionEncoder:
         """(N, S) token ids, or embeddings (N, S, D), to (N, S, D)."""
         x_NSD = self.embed(input_ids, inputs_embeds, attention_mask).float()
         mask_NS = _mask(attention_mask, x_NSD)
-        return torch.from_numpy(self.session.run(["states"], {"x": x_NSD.detach().numpy(), "mask": mask_NS})[0])
+        return torch.from_numpy(self.session.run(None, {"x": x_NSD.detach().numpy(), "mask": mask_NS})[0])
 
 
 class SessionDecoder:
@@ -123,26 +126,25 @@ class SessionDecoder:
 
     def _source_session(self) -> Any:
         """The encoder's output to each layer's keys and values of the source, (N, H, S, K)."""
-        config, graph = self.config, _Graph(self.config)
+        config, graph = self.config, Graph(self.config.num_heads)
         states = graph.input("states", ["N", "S", config.d_model])
         shape = graph.constant(torch.tensor([0, 0, config.num_heads, config.d_k]))
-        found: dict[str, str] = {}
-        for number, layer in enumerate(self.stack.layers):
-            cross = layer.cross_attention
-            for kind, projection in zip(_CACHE, (cross.k_proj, cross.v_proj), strict=True):
+        found: list[str] = []
+        for layer in self.stack.layers:
+            for projection in (layer.cross_attention.k_proj, layer.cross_attention.v_proj):
                 split = graph.node("Reshape", graph.linear(states, projection), shape)
-                found[graph.node("Transpose", split, perm=[0, 2, 1, 3])] = f"source_{kind}{number}"
+                found.append(graph.node("Transpose", split, perm=[0, 2, 1, 3]))
         return graph.session(found)
 
     def _step_session(self, lm_head: Any) -> Any:
         """A token more for each row: it continues the row of the step before that `rows` names."""
-        config, graph = self.config, _Graph(self.config)
+        config, graph = self.config, Graph(self.config.num_heads)
         x = graph.input("x", ["R", 1, config.d_model])
         rows = graph.input("rows", ["R"], "INT64")
         by_sentence = graph.input("by_sentence", [3], "INT64")
         by_row = graph.constant(torch.tensor([-1, 1, self.width]))
         mask = graph.input("mask", ["N", "S"], "INT32")
-        found: dict[str, str] = {}
+        found: list[str] = []
         for number, layer in enumerate(self.stack.layers):
             own, cross = layer.self_attention, layer.cross_attention
             past, source = (
@@ -155,16 +157,16 @@ class SessionDecoder:
                 *graph.project(x, own.q_proj, own.k_proj, own.v_proj),
                 *("", "", "", *past),
                 outputs=3,
-                domain=_OWN_OPERATORS,
+                domain=OWN_OPERATORS,
                 num_heads=config.num_heads,
             )
-            found |= {name: f"new_{kind}{number}" for name, kind in zip(present, _CACHE, strict=True)}
+            found += present
             x = graph.sublayer(x, graph.linear(attended, own.out_proj), layer.self_attention_norm)
             query = graph.node("Reshape", graph.linear(x, cross.q_proj), by_sentence)
             attended = graph.node("Reshape", graph.attend(query, *source, "", mask), by_row)
             x = graph.sublayer(x, graph.linear(attended, cross.out_proj), layer.cross_attention_norm)
             x = graph.feed_forward(x, layer)
-        return graph.session({graph.linear(x, lm_head): "logits", **found})
+        return graph.session([graph.linear(x, lm_head), *found])
 
     def start(self, encoded_NSD: torch.Tensor, source_mask_NS: torch.Tensor | None) -> "SessionCache":
         """The cache before the first step; see `PackedDecoder.start`."""
@@ -179,13 +181,12 @@ class SessionCache:
         config = decoder.config
         names = [f"source_{name}" for name in decoder.cached]
         states = encoded_NSD.contiguous().numpy()
-        self.sources = dict(zip(names, decoder.of_source.run(names, {"states": states}), strict=True))
+        self.sources = dict(zip(names, decoder.of_source.run(None, {"states": states}), strict=True))
         self.sources["mask"] = _mask(mask_NS, encoded_NSD)
         nothing = torch.empty(self.sentences, config.num_heads, 0, config.d_k)
         self.past = dict.fromkeys(decoder.cached, nothing.numpy())
         # The row of the last step that each row of the next one continues.
         self.rows = torch.arange(self.sentences)
-        self._outputs = ["logits", *(f"new_{name}" for name in decoder.cached)]
 
     def read(self, tokens_NP: torch.Tensor) -> None:
         """Reads the next tokens of each sentence, which have one hypothesis still."""
@@ -205,7 +206,7 @@ class SessionCache:
             "rows": self.rows.numpy(),
             "by_sentence": shape.numpy(),
         }
-        logits, *past = decoder.of_step.run(self._outputs, inputs | self.sources | self.past)
+        logits, *past = decoder.of_step.run(None, inputs | self.sources | self.past)
         self.past = dict(zip(decoder.cached, past, strict=True))
         self.rows = torch.arange(len(self.rows))
         self.position += 1
@@ -238,75 +239,13 @@ def _mask(mask_NS: torch.Tensor | None, states_NSD: torch.Tensor) -> Any:
     return mask_NS.bool().int().numpy()
 
 
-class _Graph:
-    """A graph while it is written: each method adds nodes and returns the name of what they compute."""
-
-    def __init__(self, config: Any) -> None:
-        engine = _engine()
-        assert engine is not None
-        self.onnx, self.runtime = engine
-        self.heads = config.num_heads
-        self.nodes: list[Any] = []
-        self.inputs: list[Any] = []
-        self.constants: list[Any] = []
-
-    def input(self, name: str, shape: list[Any], kind: str = "FLOAT") -> str:
-        helper, kinds = self.onnx.helper, self.onnx.TensorProto
-        self.inputs.append(helper.make_tensor_value_info(name, getattr(kinds, kind), shape))
-        return name
-
-    def constant(self, value: torch.Tensor) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(value.detach().contiguous().numpy(), name))
-        return name
-
-    def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """One node; its output's name, or those of several."""
-        names = [f"{operator}_{len(self.nodes)}_{number}" for number in range(outputs)]
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
-        return names[0] if outputs == 1 else names
-
-    def linear(self, x: str, *modules: Any) -> str:
-        """xWᵀ + b, of several linear layers concatenated."""
-        outputs = self.node("MatMul", x, self.constant(torch.cat([module.weight for module in modules]).float().mT))
-        if modules[0].bias is None:
-            return outputs
-        return self.node("Add", outputs, self.constant(torch.cat([module.bias for module in modules]).float()))
-
-    def project(self, x: str, *modules: Any) -> list[str]:
-        """Several linear layers of equal widths as one product, each one's output apart."""
-        return self.node("Split", self.linear(x, *modules), outputs=len(modules), axis=-1, num_outputs=len(modules))
-
-    def attend(self, *inputs: str) -> str:
-        """Section 3.2.1 for all heads; 1 / √d_k is the operator's own."""
-        least = torch.finfo(torch.float32).min
-        attributes = {"num_heads": self.heads, "mask_filter_value": least}
-        return self.node("MultiHeadAttention", *inputs, domain=_OWN_OPERATORS, **attributes)
-
-    def sublayer(self, x: str, outputs: str, norm: nn.LayerNorm) -> str:
-        """LayerNorm(x + Sublayer(x))."""
-        weights = self.constant(norm.weight.float()), self.constant(norm.bias.float())
-        return self.node("LayerNormalization", self.node("Add", x, outputs), *weights, epsilon=norm.eps)
-
-    def feed_forward(self, x: str, layer: Any) -> str:
-        inner = self.node("Relu", self.linear(x, layer.feed_forward.w_1))
-        return self.sublayer(x, self.linear(inner, layer.feed_forward.w_2), layer.feed_forward_norm)
-
-    def session(self, outputs: dict[str, str]) -> Any:
-        """The graph ready to run; `outputs` are its results and their names."""
-        helper, kind = self.onnx.helper, self.onnx.TensorProto.FLOAT
-        for node in self.nodes:
-            for names in (node.input, node.output):
-                names[:] = [outputs.get(name, name) for name in names]
-        found = [helper.make_tensor_value_info(name, kind, None) for name in outputs.values()]
-        graph = helper.make_graph(self.nodes, "graph", self.inputs, found, self.constants)
-        operators = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_OWN_OPERATORS, 1)]
-        model = helper.make_model(graph, opset_imports=operators, ir_version=_IR_VERSION)
-        options = self.runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        # What there is to fuse costs more to look for at each building than it saves.
-        options.graph_optimization_level = self.runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        return self.runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-__all__ = ["SessionCache", "SessionDecoder", "SessionEncoder", "decodes_in_session", "encodes_in_session"]
+__all__ = [
+    "SessionCache",
+    "SessionDecoder",
+    "SessionEncoder",
+    "decoder_size",
+    "decodes_in_session",
+    "encoder_size",
+    "encodes_in_session",
+    "few_enough",
+]

@@ -1,0 +1,222 @@
+"""The whole search of one sentence by a small model, from tokens to hypotheses, in one call of ONNX Runtime.
+
+Between two steps of a search there is little to compute, and calling that takes as long as a step. Here encoder, steps
+and choices are one graph, in whose loop is what `greedy_search` and `beam_search` do for a sentence.
+
+Shapes in names: S source · R running hypotheses, one at first and then W · C candidates · T steps · D d_model ·
+V vocabulary.
+"""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from .onnx_layers import LayerGraph
+from .packed_decoder import decoder_stack
+from .packed_weights import PositionTable
+from .search import IMPOSSIBLE, Limits
+
+
+class Found(NamedTuple):
+    """One hypothesis: its score, its tokens, and the number of the hypothesis that each was taken from."""
+
+    score: float
+    tokens: list[int]
+    parents: list[int]
+
+
+class SentenceSearch:
+    """Greedy and beam search for one sentence, each a session that is made when it is first asked for.
+
+    Args:
+        model: As of `SessionEncoder` and `SessionDecoder`; its weights are read in place, as long as they stay there.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.config, self.lm_head = model.config, model.lm_head
+        self.encoder, self.decoder = model.model.encoder, decoder_stack(model)
+        self.source_positions, self.target_positions = (
+            PositionTable(stack.positional_encoding, torch.float32) for stack in (self.encoder, self.decoder)
+        )
+
+    def greedy_search(self, inputs: dict[str, Any], with_cache: bool) -> tuple[list[int], list[Any]]:
+        """The likeliest token, again and again, until the end.
+
+        Args:
+            inputs: Those of `inputs_of_search` and of `inputs_of_sentence`.
+            with_cache: Whether keys and values are returned.
+
+        Returns:
+            Tokens, and the keys and values of all of them but the last and of the source: for each layer as
+            `SessionCache.keys_and_values` has them.
+        """
+        session, names = self._greedy
+        tokens_T1, *cache = session.run(names if with_cache else names[:1], inputs)
+        parts = [torch.from_numpy(part) for part in cache]
+        return tokens_T1[:, 0].tolist(), [tuple(parts[i : i + 4]) for i in range(0, len(parts), 4)]
+
+    def beam_search(self, inputs: dict[str, Any], returned: int) -> list[Found]:
+        """Section 6.1: the best hypotheses, best first.
+
+        Args:
+            inputs: Those of `inputs_of_search` and of `inputs_of_sentence`.
+            returned: How many there shall be.
+        """
+        scores_W, endings_W, places_TC, chosen_TW = (part.tolist() for part in self._beam.run(None, inputs))
+        best = zip(scores_W[:returned], endings_W[:returned], strict=True)
+        return [Found(score, *self._path(ending, places_TC, chosen_TW)) for score, ending in best]
+
+    def _path(self, ending: int, places_TC: list[Any], chosen_TW: list[Any]) -> tuple[list[int], list[int]]:
+        """Tokens and parents of the hypothesis that ended with this candidate, counted over all steps; -1 is none."""
+        path = []
+        last, candidate = divmod(ending, len(places_TC[0]))
+        for step in range(last, -1, -1):
+            parent, token = divmod(places_TC[step][candidate], self.config.vocab_size)
+            path.append((token, parent))
+            candidate = chosen_TW[step - 1][parent]
+        return [token for token, _ in path[::-1]], [parent for _, parent in path[::-1]]
+
+    def inputs_of_sentence(self, ids_1S: torch.Tensor, longest: int) -> dict[str, Any]:
+        """The sentence, and what the model reads in place."""
+        source, device = ids_1S.shape[1], ids_1S.device
+        return {
+            "source": ids_1S[0].numpy(),
+            "source_positions": self.source_positions.first(source, device)[:source].detach().numpy(),
+            "target_positions": self.target_positions.first(longest, device).detach().numpy(),
+        }
+
+    @cached_property
+    def _greedy(self) -> tuple[Any, list[str]]:
+        """The session and its results' names: the tokens, and each layer's own and the source's keys and values."""
+        graph = LayerGraph(self.config)
+        step = LayerGraph(self.config, graph)
+        longest, ends_V = graph.input("longest", [], "INT64"), graph.input("ends", ["V"], "BOOL")
+        sources = self._encode(graph)
+        round_, tokens_R, past = self._inputs_of_step(step)
+        encoding = step.node("Gather", graph.input("target_positions", ["T", "D"]), round_)
+        logits_RV, present = self._advance(step, encoding, tokens_R, past, sources)
+        newest_R = step.node("ArgMax", logits_RV, axis=-1, keepdims=0)
+        goes_on = step.node("Not", step.node("Gather", ends_V, newest_R))
+        results = [goes_on, newest_R, *present, step.node("Identity", newest_R)]
+        first = [graph.input("start", [1], "INT64"), *self._nothing(graph)]
+        _, *own, tokens_TR = graph.loop(longest, step, first, results)
+        names = [tokens_TR]
+        for number, source in enumerate(sources):
+            names += [*own[2 * number : 2 * number + 2], *source]
+        return graph.session(names), names
+
+    @cached_property
+    def _beam(self) -> Any:
+        """The session: scores and endings of the best that have ended, each step's candidates and those that run on.
+
+        A candidate's place is one of R·V; an ending is the number of a candidate, counted over all steps.
+        """
+        graph = LayerGraph(self.config)
+        step = LayerGraph(self.config, graph)
+        longest, ends_V = graph.input("longest", [], "INT64"), graph.input("ends", ["V"], "BOOL")
+        width, numbers_W, candidates, last_counted = (
+            graph.input(name, [size], "INT64")
+            for name, size in (("width", 1), ("numbers", "W"), ("candidates", 1), ("last_counted", 1))
+        )
+        penalties_T, bounds_T = graph.input("penalties", ["T"]), graph.input("bounds", ["T"])
+        may_improve = graph.input("may_improve", [1], "BOOL")
+        sources = self._encode(graph)
+        round_, tokens_R, past = self._inputs_of_step(step)
+        running_R1, finished_W = step.input("running", None), step.input("finished", None)
+        endings_W = step.input("endings", None, "INT64")
+        node, zero, one = step.node, step.constant(torch.tensor([0])), step.constant(torch.tensor([1]))
+        impossible, nothing = step.constant(torch.tensor(IMPOSSIBLE)), step.constant(torch.tensor(0.0))
+
+        encoding = step.node("Gather", graph.input("target_positions", ["T", "D"]), round_)
+        logits_RV, present = self._advance(step, encoding, tokens_R, past, sources)
+        scores_RV = node("Add", node("LogSoftmax", logits_RV, axis=-1), running_R1)
+        all_scores = node("Reshape", scores_RV, step.constant(torch.tensor([-1])))
+        scores_C, places_C = node("TopK", all_scores, candidates, outputs=2)
+        vocabulary = step.constant(torch.tensor(self.config.vocab_size))
+        parents_C, tokens_C = node("Div", places_C, vocabulary), node("Mod", places_C, vocabulary)
+        too_long = node("Equal", node("Add", round_, one), longest)
+        ended_C = node("Or", node("Gather", ends_V, tokens_C), too_long)
+
+        # The best that have not ended run on.
+        left_C = node("Add", scores_C, node("Where", ended_C, impossible, nothing))
+        left_W, chosen_W = node("TopK", left_C, width, outputs=2)
+        parents_W, newest_W = (node("Gather", part, chosen_W) for part in (parents_C, tokens_C))
+        kept = [node("Gather", part, parents_W) for part in present]
+
+        # The best of what had ended before and of what ends now; only the best W candidates may.
+        ended_W, scores_W = (node("Slice", part, zero, width) for part in (ended_C, scores_C))
+        scores_W = node("Div", scores_W, node("Gather", penalties_T, round_))
+        scores_W = node("Concat", finished_W, node("Where", ended_W, scores_W, impossible), axis=0)
+        numbers = node("Add", node("Mul", round_, candidates), numbers_W)
+        best_W, places_W = node("TopK", scores_W, width, outputs=2)
+        numbers_of_best = node("Gather", node("Concat", endings_W, numbers, axis=0), places_W)
+
+        # Whether too few have ended, or the best that runs may overtake the last of those that count.
+        last, number = (node("Gather", part, last_counted) for part in (best_W, numbers_of_best))
+        bound = node("Div", node("Slice", left_W, zero, one), node("Gather", bounds_T, round_))
+        improves = node("And", may_improve, node("Greater", bound, last))
+        goes_on = node("Or", node("Less", number, zero), improves)
+
+        running_W1 = node("Unsqueeze", left_W, one)
+        found = [node("Identity", part) for part in (places_C, chosen_W)]
+        results = [goes_on, newest_W, *kept, running_W1, best_W, numbers_of_best, *found]
+        first = [graph.input("start", [1], "INT64"), *self._nothing(graph)]
+        first += [graph.constant(torch.zeros(1, 1))]
+        first += [graph.node("Expand", graph.constant(torch.tensor([none])), width) for none in (IMPOSSIBLE, -1)]
+        *_, best_W, endings_W, places_TC, chosen_TW = graph.loop(longest, step, first, results)
+        return graph.session([best_W, endings_W, places_TC, chosen_TW])
+
+    def _encode(self, graph: LayerGraph) -> list[list[str]]:
+        """The sentence to each layer's keys and values of the source."""
+        source_S = graph.input("source", ["S"], "INT64")
+        x = graph.embed(source_S, self.encoder.embed_tokens, graph.input("source_positions", ["S", "D"]))
+        for layer in self.encoder.layers:
+            x, _ = graph.self_attention(x, layer)
+            x = graph.feed_forward(x, layer)
+        return [graph.source_of(x, layer) for layer in self.decoder.layers]
+
+    def _inputs_of_step(self, step: LayerGraph) -> tuple[str, str, list[list[str]]]:
+        """Its number, the newest tokens, and each layer's keys and values before them."""
+        number, _ = step.input("number", [], "INT64"), step.input("goes_on", [], "BOOL")
+        tokens_R, layers = step.input("tokens", None, "INT64"), range(len(self.decoder.layers))
+        return number, tokens_R, [[step.input(f"{part}{i}", None) for part in ("keys", "values")] for i in layers]
+
+    def _nothing(self, graph: LayerGraph) -> list[str]:
+        """Keys and values before the first step."""
+        nothing = graph.constant(torch.empty(1, self.config.num_heads, 0, self.config.d_k))
+        return [nothing] * (2 * len(self.decoder.layers))
+
+    def _advance(
+        self, step: LayerGraph, encoding: str, tokens_R: str, past: list[list[str]], sources: list[list[str]]
+    ) -> tuple[str, list[str]]:
+        """The decoder's step: logits (R, V), and keys and values with those of the tokens."""
+        x, found = step.embed(tokens_R, self.decoder.embed_tokens, encoding), []
+        for layer, before, source in zip(self.decoder.layers, past, sources, strict=True):
+            x, present = step.self_attention(x, layer, before)
+            found += present
+            x = step.feed_forward(step.cross_attention(x, layer, source), layer)
+        return step.logits(x, self.lm_head), found
+
+
+def inputs_of_search(vocabulary: int, start: int, limits: Limits, width: int) -> dict[str, Any]:
+    """What is the same for all sentences with the same limits."""
+    ends_V = torch.isin(torch.arange(vocabulary), limits.end_tokens)
+    inputs = {"start": torch.tensor([start]), "longest": limits.lengths[0], "ends": ends_V}
+    if width > 1:
+        lengths_T = torch.arange(1, int(limits.lengths) + 1, dtype=torch.float64)
+        penalties_T = limits.penalty(lengths_T).float()
+        exact = limits.early_stopping == "never" and limits.length_penalty > 0
+        inputs |= {
+            "width": torch.tensor([width]),
+            "numbers": torch.arange(width),
+            "candidates": torch.tensor([limits.candidates]),
+            "last_counted": torch.tensor([limits.counted - 1]),
+            "penalties": penalties_T,
+            "bounds": limits.penalty(limits.horizon).expand(len(lengths_T)).float() if exact else penalties_T,
+            "may_improve": torch.tensor([limits.early_stopping is not True]),
+        }
+    return {name: value.contiguous().numpy() for name, value in inputs.items()}
+
+
+__all__ = ["Found", "SentenceSearch", "inputs_of_search"]
