@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -111,6 +112,26 @@ def test_another_model_says_the_log_probability_of_the_text_in_its_own_tokens(di
                 loss = model(**tokenizer(line, return_tensors="pt"), labels=labels).loss
             expected = one.score - float(loss) * labels.shape[1] / penalty(labels.shape[1])
             assert score == pytest.approx(expected, abs=1e-3)
+
+
+def test_models_of_the_library_rescore_too(directories):
+    torch.manual_seed(3)
+    tokenizer = load_model(directories / "other", device="cpu")[1]
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "init_std": 0.5}
+    special = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "bos_token_id": 1}
+    marian = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **sizes, **heads, **special)).eval()
+    translator = candidates(directories)
+    found = translator.translate(LINES)
+    scores = ModelRescorer.from_models(translator, [("marian", marian, tokenizer)]).scores(LINES, found)
+    penalty = LengthPenalty(0.6, google=True)
+    for line, translation, of_line in zip(LINES, found, scores, strict=True):
+        for one, score in zip(translation.hypotheses, of_line, strict=True):
+            labels = torch.tensor([tokenizer(text_target=one.text)["input_ids"]])
+            with torch.no_grad():
+                loss = marian(**tokenizer(line, return_tensors="pt"), labels=labels).loss
+            expected = one.score - float(loss) * labels.shape[1] / penalty(labels.shape[1])
+            assert score == pytest.approx(expected if line else 0.0, abs=1e-3)
 
 
 def test_text_that_was_split_before_is_not_scored_by_others(directories):

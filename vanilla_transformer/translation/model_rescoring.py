@@ -124,10 +124,19 @@ def log_probabilities(model: LineTranslator, pairs: Sequence[tuple[list[int], li
     found = [0.0] * len(pairs)
     with evaluating(model.model):
         for places in _batches(model, pairs):
-            ids, mask = pad([pairs[place][0] for place in places], model.tokenizer.pad_token_id)
+            # The encoder reads each source once for all of its translations.
+            numbers: dict[tuple[int, ...], int] = {}
+            owners = [numbers.setdefault(tuple(pairs[place][0]), len(numbers)) for place in places]
+            ids, mask = pad(list(numbers), model.tokenizer.pad_token_id)
             labels, _ = pad([pairs[place][1] for place in places], LABEL_PADDING)
-            ids, mask, labels_BT = (part.to(model.model.device) for part in (ids, mask, labels))
-            logits_BTV = model.model(input_ids=ids, attention_mask=mask, labels=labels_BT).logits.float()
+            ids, mask, labels_BT, owners_B = (
+                part.to(model.model.device) for part in (ids, mask, labels, torch.tensor(owners))
+            )
+            encoded = model.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
+            encoded = type(encoded)(**{name: part[owners_B] for name, part in encoded.items()})
+            logits_BTV = model.model(
+                encoder_outputs=encoded, attention_mask=mask[owners_B], labels=labels_BT
+            ).logits.float()
             of_labels_BT = logits_BTV.gather(2, labels_BT.clamp(min=0)[..., None])[..., 0]
             logs_BT = (of_labels_BT - logits_BTV.logsumexp(-1)) * (labels_BT != LABEL_PADDING)
             for place, value in zip(places, logs_BT.sum(1).tolist(), strict=True):
@@ -138,10 +147,14 @@ def log_probabilities(model: LineTranslator, pairs: Sequence[tuple[list[int], li
 def _batches(model: LineTranslator, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[int]]:
     """Places of pairs of about equal length together, the longest first."""
     most = _LOGITS["cpu" if model.model.device.type == "cpu" else "accelerator"] // model.model.config.vocab_size
-    order = sorted(range(len(pairs)), key=lambda place: (-len(pairs[place][1]), -len(pairs[place][0])))
+    of_source: dict[tuple[int, ...], int] = {}
+    for source, target in pairs:
+        of_source[tuple(source)] = max(len(target), of_source.get(tuple(source), 0))
+    # Translations of one source stand together.
+    order = sorted(range(len(pairs)), key=lambda place: (-of_source[tuple(pairs[place][0])], pairs[place][0]))
     start = 0
     while start < len(order):
-        longest = max(len(pairs[order[start]][1]), 1)
+        longest = of_source[tuple(pairs[order[start]][0])]
         count = max(1, min(most // longest, model.batch_tokens // longest))
         yield order[start : start + count]
         start += count
