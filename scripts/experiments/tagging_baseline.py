@@ -35,9 +35,9 @@ class TaggingBaseline:
     dev: tuple[str, ...]
     """Sentences to score, in the same form."""
     tagger: Literal["crf", "udpipe"] = "crf"
-    """A conditional random field, or UDPipe's tagger at its defaults."""
-    iterations: int = 60
-    """Most iterations of the field's L-BFGS."""
+    """A conditional random field, or UDPipe's tagger."""
+    iterations: int | None = None
+    """Most iterations of the field's L-BFGS, by default 60, or those of UDPipe's tagger, by default 20."""
     l1: float = 0.1
     """Penalty on the sum of its weights."""
     l2: float = 0.01
@@ -88,7 +88,7 @@ def _by_field(options: TaggingBaseline, train: Sentences, dev: Sequence[list[str
     import pycrfsuite
 
     trainer = pycrfsuite.Trainer(verbose=False)
-    trainer.set_params({"c1": options.l1, "c2": options.l2, "max_iterations": options.iterations})
+    trainer.set_params({"c1": options.l1, "c2": options.l2, "max_iterations": options.iterations or 60})
     for sentence, tags in train:
         trainer.append(features(sentence), tags)
     model = str(Path(directory, "model"))
@@ -108,8 +108,8 @@ def _by_udpipe(
     treebank = udpipe.Sentences()
     for sentence, tags in train:
         treebank.push_back(_udpipe_sentence(sentence, tags))
-    none, default, error = udpipe.Trainer.NONE, udpipe.Trainer.DEFAULT, udpipe.ProcessingError()
-    trained = udpipe.Trainer.train("morphodita_parsito", treebank, udpipe.Sentences(), none, default, none, error)
+    none, settings, error = udpipe.Trainer.NONE, f"iterations={options.iterations or 20}", udpipe.ProcessingError()
+    trained = udpipe.Trainer.train("morphodita_parsito", treebank, udpipe.Sentences(), none, settings, none, error)
     if error.occurred():
         raise SystemExit(f"UDPipe cannot be trained: {error.message}")
     path = Path(directory, "model")
