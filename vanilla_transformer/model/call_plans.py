@@ -8,8 +8,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
-from operator import is_, itemgetter
+from itertools import chain, repeat
+from operator import contains, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -60,7 +60,7 @@ class Structure:
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())[1:]  # The model itself is not kept.
-        self.kinds = list(map(type, self.modules))
+        self.kinds, self.instances = list(map(type, self.modules)), list(map(vars, self.modules))
         self.attributes = tuple(vars(model))
         self.children = list(model._modules.values())
         self.shared = [(module, module._shared) for module in self.modules if hasattr(module, "_shared")]
@@ -78,7 +78,7 @@ class Structure:
             return False
         if list(model._modules.values()) != self.children:
             return False
-        if any("forward" in attributes for attributes in map(vars, self.modules)):
+        if any(map(contains, self.instances, repeat("forward"))):
             return False
         lengths, values = self._parts()
         return (
@@ -91,8 +91,8 @@ class Structure:
 
     def _parts(self) -> tuple[list[int], list[Any]]:
         """All modules' modules, weights and hooks, and how many each module has of each."""
-        parts = list(chain.from_iterable(map(_PARTS, map(vars, self.modules))))
-        return list(map(len, parts)), list(chain.from_iterable(map(dict.values, parts)))
+        parts = list(chain.from_iterable(map(_PARTS, self.instances)))
+        return list(map(len, parts)), list(chain.from_iterable(map(dict.values, filter(None, parts))))
 
     def _places(self) -> list[Any]:
         """Where the weights stand in memory, and in which order."""

@@ -1,6 +1,6 @@
-"""The layers of encoder and decoder as parts of a graph that reads their weights where they are, without a copy.
+"""The layers of encoder and decoder as parts of a graph that reads their weights where they are.
 
-There is nothing to compare before a run then, and the weights alone have to be near the processor. Products of one row
+No copy has to be compared before a run then, and the weights alone have to be near the processor. Products of one row
 are as fast so; those of a few rows take up to twice as long as with weights in the order that ONNX Runtime likes best.
 
 Shapes in names: R rows, which are the tokens of one sentence or one token of each hypothesis · S source · L tokens so
