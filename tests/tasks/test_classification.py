@@ -65,6 +65,15 @@ def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_th
     assert [(one["entity"], one["end"] > 8) for one in first_pieces] == [("B-ANI", False), ("B-ANI", True)]
 
 
+@pytest.mark.parametrize(("kind", "column"), [("labelled", "text"), ("tagged", "words")])
+def test_words_split_anew_in_each_epoch_keep_their_labels(kind, column, request, tmp_path):
+    recipe = dataclasses.replace(recipe_of(kind, request), bpe_dropout=0.2, output=str(tmp_path / "model"))
+    directory = train(recipe)
+    scores = json.loads((directory / "summary.json").read_text())["scores"]["dev"]
+    assert min(score["value"] for score in scores) > 90
+    assert f"Sub-word sampling: bpe_dropout 0.2 on {column}; the first epoch" in (directory / "train.log").read_text()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_goes_on_to_the_same_weights(trained, request, kind, tmp_path, monkeypatch):
     mine = dataclasses.replace(recipe_of(kind, request), output=str(tmp_path / "model"))

@@ -103,6 +103,13 @@ def test_processes_share_the_steps_that_one_would_make(recipe, tmp_path):
         assert sorted(pairs[0]) == sorted([row for row in (*pairs[1], *pairs[2]) if row])
 
 
+def test_without_dropout_nothing_is_sampled(recipe, tmp_path):
+    off = dataclasses.replace(recipe, bpe_dropout=0, tokenizer_algorithm="unigram")
+    check_sampling(off)
+    check_sampling(dataclasses.replace(off, train="prepared:corpus"))
+    assert not isinstance(inputs_of(off, tmp_path / "run").train, SampledCorpus)
+
+
 def test_dev_is_not_sampled(recipe, tmp_path):
     sampled = inputs_of(recipe, tmp_path / "sampled")
     usual = inputs_of(dataclasses.replace(recipe, bpe_dropout=None), tmp_path / "usual")

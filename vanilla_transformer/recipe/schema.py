@@ -97,7 +97,7 @@ class Recipe:
     """Size of the shared vocabulary; by default chosen from the number of pairs."""
     bpe_dropout: float | None = None
     """Split the words of `train` anew for each epoch by BPE-dropout: the probability that a pair of pieces is not
-    joined, 0.1 in its paper (Provilkov et al. 2020); off by default. The text of dev and test is never sampled."""
+    joined, 0.1 in its paper (Provilkov et al. 2020); off by default and at 0. Dev and test are never sampled."""
     unigram_alpha: float | None = None
     """The same with a unigram tokenizer: each way to split a word is drawn by its probability to this power, 0.1 to
     0.5 in its paper (Kudo 2018); off by default."""

@@ -10,6 +10,7 @@ from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import task_for
 
 _ALGORITHMS = {"bpe_dropout": "bpe", "unigram_alpha": "unigram"}
+_OFF = "bpe_dropout", 0
 
 
 def check_sampling(recipe: Recipe) -> None:
@@ -18,7 +19,7 @@ def check_sampling(recipe: Recipe) -> None:
     Raises:
         RecipeError: The message says what to leave out.
     """
-    given = [name for name in _ALGORITHMS if getattr(recipe, name) is not None]
+    given = _asked_for(recipe)
     if not given:
         if recipe.sampled_sides != "both":
             raise RecipeError("sampled_sides is for sub-word sampling: add bpe_dropout or unigram_alpha.")
@@ -42,6 +43,13 @@ def check_sampling(recipe: Recipe) -> None:
         )
 
 
+def _asked_for(recipe: Recipe) -> list[str]:
+    """The options that are on: no pair of pieces left out is plain byte-pair encoding."""
+    return [
+        name for name in _ALGORITHMS if getattr(recipe, name) is not None and (name, getattr(recipe, name)) != _OFF
+    ]
+
+
 def sampled(
     corpus: PreparedCorpus, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, say: Callable[[str], None]
 ) -> TrainingCorpus:
@@ -50,7 +58,7 @@ def sampled(
     Raises:
         CorpusError: The tokenizer is of another algorithm.
     """
-    names = [f"{name} {getattr(recipe, name):g}" for name in _ALGORITHMS if getattr(recipe, name) is not None]
+    names = [f"{name} {getattr(recipe, name):g}" for name in _asked_for(recipe)]
     if not names:
         return corpus
     form = task_for(recipe).form
