@@ -26,6 +26,7 @@ MAY_STAY_OPEN = {
     "cell",
     "attention",
     "attention_window",
+    "classifier_pooling",
     "from_model",
     "distil_from",
     "from_fingerprint",

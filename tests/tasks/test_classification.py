@@ -14,6 +14,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.evaluation import MetricError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.tasks import get_task, task_of_model
 from vanilla_transformer.training import loop
@@ -63,6 +64,22 @@ def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_th
     tagger = pipeline("token-classification", model=str(trained["tagged"]))
     first_pieces = [one for one in tagger("the cow sees the hen") if one["word"].startswith("Ġ")]
     assert [(one["entity"], one["end"] > 8) for one in first_pieces] == [("B-ANI", False), ("B-ANI", True)]
+
+
+def test_a_classifier_may_read_the_first_token_alone_and_those_trained_from_it_do(request, tmp_path):
+    recipe = dataclasses.replace(recipe_of("labelled", request), max_steps=1)
+    first = train(dataclasses.replace(recipe, classifier_pooling="first", output=str(tmp_path / "first")))
+    sizes = dict.fromkeys(("preset", *MODEL_FIELDS))
+    further = dataclasses.replace(recipe, **sizes, from_model=str(first), output=str(tmp_path / "further"))
+    for directory, pooling in (
+        (first, "first"),
+        (train(further), "first"),
+        (train(dataclasses.replace(further, classifier_pooling="mean", output=str(tmp_path / "mean"))), "mean"),
+    ):
+        assert json.loads((directory / "config.json").read_text()).get("classifier_pooling", "mean") == pooling
+    for task in ("translation", "token-classification", "masked-language-modeling", "language-modeling"):
+        with pytest.raises(RecipeError, match="classifier_pooling"):
+            get_task(task).check(Recipe(task=task, classifier_pooling="first"))
 
 
 @pytest.mark.parametrize(("kind", "column"), [("labelled", "text"), ("tagged", "words")])

@@ -78,6 +78,8 @@ class Recipe:
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
     """What the label of a text is, in the library's words: one label (the default), several with commas between them
     (or none), or a number."""
+    classifier_pooling: Literal["mean", "first"] | None = None
+    """What a text classifier reads: the mean of all tokens (the default), or the first, `<s>`."""
     part_pairs: int = 40_000_000
     """Most pairs planned together where a prepared corpus comes in several shards: bounds the memory of planning."""
     max_length: int = 256

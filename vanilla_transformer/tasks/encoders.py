@@ -47,7 +47,10 @@ class EncoderTask(ABC):
     """
 
     name: str
-    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers", "documents", "problem_type")
+    foreign: tuple[str, ...] = (
+        *ONE_STACK_FOREIGN,
+        *("decoder_layers", "documents", "problem_type", "classifier_pooling"),
+    )
     kind = "an encoder"
     evaluation_settings: tuple[str, ...] = ()
     loss = "nats"

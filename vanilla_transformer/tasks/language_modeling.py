@@ -204,7 +204,7 @@ class LanguageModeling(EncoderTask):
     name = "language-modeling"
     form = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
-    foreign = (*ONE_STACK_FOREIGN, "encoder_layers", "labels", "problem_type")
+    foreign = (*ONE_STACK_FOREIGN, "encoder_layers", "labels", "problem_type", "classifier_pooling")
     kind = "a decoder"
     evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig

@@ -17,7 +17,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer_encoder import 
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
-from vanilla_transformer.tasks.encoders import ONE_STACK_FOREIGN, EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
 from vanilla_transformer.tasks.language_modeling import summed_losses
 
@@ -121,7 +121,7 @@ class MaskedLanguageModeling(EncoderTask):
     name = "masked-language-modeling"
     form = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
-    foreign = (*ONE_STACK_FOREIGN, "decoder_layers", "labels", "documents", "problem_type")
+    foreign = (*EncoderTask.foreign, "labels")
     special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
     pipeline = "fill-mask"

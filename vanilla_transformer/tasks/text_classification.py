@@ -14,6 +14,7 @@ from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS, TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import Encoder, Ids, Rows, token_ids
+from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
 )
@@ -173,6 +174,12 @@ class TextClassification(EncoderTask):
         from vanilla_transformer.evaluation.labels import LABEL_METRICS
 
         return LABEL_METRICS
+
+    def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
+        """The sizes of the model, its labels, and what it reads of a text."""
+        config: VanillaTransformerEncoderConfig = super().config(recipe)
+        config.classifier_pooling = recipe.classifier_pooling or config.classifier_pooling
+        return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """The labels, one of which is right."""

@@ -61,8 +61,8 @@ class Translation:
 
         check_names(recipe.metrics or ())
 
-        if recipe.labels is not None or recipe.problem_type is not None:
-            raise RecipeError("A translation has no labels: leave labels and problem_type out.")
+        if any(one is not None for one in (recipe.labels, recipe.problem_type, recipe.classifier_pooling)):
+            raise RecipeError("A translation has no labels: leave labels, problem_type and classifier_pooling out.")
         if recipe.documents != "lines":
             raise RecipeError("A translation is of pairs, which cannot be packed: leave documents out.")
 

@@ -123,6 +123,8 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
     for name in _OTHERS:
         if hasattr(config, name):
             setattr(config, name, getattr(saved, name))
+    if recipe.classifier_pooling is None and hasattr(saved, "classifier_pooling"):
+        config.classifier_pooling = saved.classifier_pooling
     model_class: Any = type(model)
     with without_progress_bars(), _without_reports():
         loaded, report = model_class.from_pretrained(
