@@ -6,7 +6,7 @@ import pytest
 from transformers import MaxLengthCriteria
 
 from scripts.stress.differential import compared, draw_setting
-from vanilla_transformer.model import fast_generation, generation
+from vanilla_transformer.model import fast_generation, generation, planned_search
 
 TOGETHER = 10
 
@@ -33,7 +33,7 @@ def test_what_is_drawn_is_of_every_kind_and_the_same_for_the_same_number():
 
 
 def ignored_criteria(monkeypatch) -> None:
-    limits = fast_generation._limits
+    limits = fast_generation.search_limits
 
     def without(prompts, criteria, settings, processors):
         kept = [
@@ -41,7 +41,8 @@ def ignored_criteria(monkeypatch) -> None:
         ]
         return limits(prompts, kept, settings, processors)
 
-    monkeypatch.setattr(fast_generation, "_limits", without)
+    for module in (fast_generation, planned_search):
+        monkeypatch.setattr(module, "search_limits", without)
 
 
 def penalty_of_the_library_in_objects(monkeypatch) -> None:
