@@ -15,6 +15,7 @@ from vanilla_transformer.cli.arguments import (
     OptionalText,
     UsageError,
     at_least_one,
+    refuse_full_directory,
 )
 from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
 from vanilla_transformer.cli.streams import print_result
@@ -22,9 +23,6 @@ from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# What exists already and is none of ours is no place to write to.
-_FACTS = "soft-targets.json"
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,11 @@ class SoftTargets:
 
     def _check_output(self) -> None:
         """Refuses what is no directory of soft targets before anything is read."""
-        from vanilla_transformer.cli.arguments import refuse_full_directory
+        from vanilla_transformer.data.soft_targets import FACTS_FILE
 
         output = Path(self.output)
         if "://" in self.output:
             raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
-        known = {_FACTS, ".lock", "text", "tokens"}
+        known = {FACTS_FILE, ".lock", "text", "tokens"}
         if not (output.is_dir() and known & {file.name for file in output.iterdir()}):
             refuse_full_directory(output)

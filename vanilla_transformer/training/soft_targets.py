@@ -33,12 +33,10 @@ from vanilla_transformer.tasks import RowRandom, Task, task_for
 from vanilla_transformer.training.inputs import prepare_train
 from vanilla_transformer.training.vocabulary import check_tags, check_tokenizer
 from vanilla_transformer.translation.loading import load_own_tokenizer
-from vanilla_transformer.translation.translator import BATCH_TOKENS, evaluating
+from vanilla_transformer.translation.translator import BATCH_TOKENS, LOGITS, evaluating
 
 # Rows after which a teacher that was stopped goes on, and which it reads in batches of about equal length.
 _ROWS_TOGETHER = 2000
-# Logits that are there together, 4 bytes each.
-_LOGITS = {"cpu": 2**24, "accelerator": 2**28}
 
 
 def write_soft_targets(
@@ -123,7 +121,7 @@ class _Writer:
     def __init__(self, model: Any, facts: SoftTargetsFacts, output: Path, batch_tokens: int | None) -> None:
         self.model, self.facts, self.output = model, facts, output
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
-        self.most_tokens = min(batch_tokens or BATCH_TOKENS[kind], _LOGITS[kind] // facts.vocab_size)
+        self.most_tokens = min(batch_tokens or BATCH_TOKENS[kind], LOGITS[kind] // facts.vocab_size)
 
     def write(self, parts: Sequence[PreparedCorpus], task: Task, progress: Callable[[int, int], object]) -> None:
         """Goes on where the files end, and says at the end that they are whole."""

@@ -10,42 +10,15 @@ from typing import Any
 import torch
 
 from vanilla_transformer.data.batching import LABEL_PADDING, pad
+from vanilla_transformer.model.generation import GoogleLengthPenalty
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.translation.ensemble import difference_of_vocabularies
 from vanilla_transformer.translation.lines import Translation
-from vanilla_transformer.translation.translator import LineTranslator, evaluating, source_tokens
-
-# Logits that are there together, 4 bytes each.
-_LOGITS = {"cpu": 2**24, "accelerator": 2**28}
+from vanilla_transformer.translation.translator import LOGITS, LineTranslator, evaluating, source_tokens
 
 
 class RescoringError(ValueError):
     """A model that cannot rescore another's translations."""
-
-
-@dataclass(frozen=True)
-class LengthPenalty:
-    """Section 6.1: what log-probabilities of translations of different lengths are divided by.
-
-    Attributes:
-        exponent: α.
-        google: Whether the penalty is ((5 + length) / 6)^α, or the library's length^α.
-    """
-
-    exponent: float
-    google: bool
-
-    @classmethod
-    def from_translator(cls, translator: LineTranslator) -> "LengthPenalty":
-        """That of a translator's beam search."""
-        own = translator.model.generation_config
-        google = getattr(own, "length_penalty_type", "huggingface") == "google"
-        given = translator.generate_kwargs.get("length_penalty", own.length_penalty)
-        return cls((0.6 if google else 1.0) if given is None else float(given), google)
-
-    def __call__(self, length: int) -> float:
-        """The penalty of so many tokens, `</s>` among them."""
-        return float(((5 + length) / 6 if self.google else max(length, 1)) ** self.exponent)
 
 
 @dataclass(frozen=True)
@@ -60,12 +33,12 @@ class ModelRescorer:
     Attributes:
         models: The others, with their tokenizers.
         same_vocabulary: Of each, whether it reads the tokens of the translations as they are.
-        penalty: The length penalty.
+        penalty: What the length of a translation, `</s>` included, is raised to for its length penalty.
     """
 
     models: tuple[LineTranslator, ...]
     same_vocabulary: tuple[bool, ...]
-    penalty: LengthPenalty
+    penalty: float
 
     @classmethod
     def from_models(cls, candidates: LineTranslator, models: Sequence[tuple[str, Any, Any]]) -> "ModelRescorer":
@@ -87,7 +60,7 @@ class ModelRescorer:
                     "is not the same, so that the text of one means nothing to the other."
                 )
         translators = tuple(LineTranslator.from_model(model, tokenizer) for _, model, tokenizer in models)
-        return cls(translators, tuple(same), LengthPenalty.from_translator(candidates))
+        return cls(translators, tuple(same), _length_penalty(candidates))
 
     def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[list[float]]:
         """For each line the scores of its translations; the highest is the best."""
@@ -109,7 +82,7 @@ class ModelRescorer:
             pairs = [(sources[row], ids) for (row, _), ids in zip(places, targets, strict=True)]
             logs = log_probabilities(model, pairs)
             for (row, column), ids, value in zip(places, targets, logs, strict=True):
-                total[row][column] += value / self.penalty(len(ids))
+                total[row][column] += value / max(len(ids), 1) ** self.penalty
         return total
 
 
@@ -146,7 +119,7 @@ def log_probabilities(model: LineTranslator, pairs: Sequence[tuple[list[int], li
 
 def _batches(model: LineTranslator, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[int]]:
     """Places of pairs of about equal length together, the longest first."""
-    most = _LOGITS["cpu" if model.model.device.type == "cpu" else "accelerator"] // model.model.config.vocab_size
+    most = LOGITS["cpu" if model.model.device.type == "cpu" else "accelerator"] // model.model.config.vocab_size
     of_source: dict[tuple[int, ...], int] = {}
     for source, target in pairs:
         of_source[tuple(source)] = max(len(target), of_source.get(tuple(source), 0))
@@ -169,6 +142,15 @@ def _cut(model: LineTranslator, ids: list[int]) -> list[int]:
     if getattr(config, "positional_encoding", None) != "learned":
         return ids
     return ids[: config.max_position_embeddings]
+
+
+def _length_penalty(translator: LineTranslator) -> float:
+    """That of a translator's beam search."""
+    own = translator.model.generation_config
+    google = getattr(own, "length_penalty_type", "huggingface") == "google"
+    given = translator.generate_kwargs.get("length_penalty", own.length_penalty)
+    exponent = (0.6 if google else 1.0) if given is None else float(given)
+    return GoogleLengthPenalty(exponent) if google else exponent
 
 
 def _is_presplit(tokenizer: Any) -> bool:

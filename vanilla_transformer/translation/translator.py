@@ -18,6 +18,8 @@ from vanilla_transformer.translation.threads import run_in_threads
 # padding, but the more is begun again after an interruption.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
+# Logits of targets that are known, which are there together, 4 bytes each.
+LOGITS = {"cpu": 2**24, "accelerator": 2**28}
 # Batches of more rows than this have a multiple of it. oneDNN makes code for each number of rows that it meets.
 _ROWS = 8
 
