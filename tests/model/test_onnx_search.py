@@ -200,6 +200,16 @@ def test_every_change_of_a_weight_is_seen(edit, beams: int):
     assert changed, "the changes must change what is found"
 
 
+def test_a_part_of_a_weight_is_not_read_as_the_whole():
+    model, asked = sharp(13), {**sentences(4, [7], "right"), "num_beams": 1, "max_new_tokens": 8}
+    model.generate(**asked)
+    model.generate(**asked)
+    weight = model.model.decoder.layers[0].feed_forward.w_1.weight
+    weight.data = weight.data[:-1]
+    with pytest.raises(Exception, match="mismatch|shapes cannot"):
+        model.generate(**asked)
+
+
 def test_memory_that_others_write_is_seen():
     model, asked = sharp(13), {**sentences(4, [7], "right"), "num_beams": 1}
     memory = np.random.default_rng(0).normal(size=(150, 16)).astype(np.float32)

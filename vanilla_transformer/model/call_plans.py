@@ -73,7 +73,7 @@ class Structure:
         self._memory = self._places()
 
     def is_that_of(self, model: nn.Module) -> bool:
-        """Whether the model still has the same modules, hooks and weights, and these their addresses."""
+        """Whether the model still has the same modules, hooks and weights, and these their places."""
         if model.training or tuple(vars(model)) != self.attributes or is_hooked(model):
             return False
         if list(model._modules.values()) != self.children:
@@ -95,8 +95,9 @@ class Structure:
         return list(map(len, parts)), list(chain.from_iterable(map(dict.values, filter(None, parts))))
 
     def _places(self) -> list[Any]:
-        """Where the weights stand in memory, and in which order."""
-        return [*map(torch.Tensor.data_ptr, self.weights), *map(torch.Tensor.is_contiguous, self.weights)]
+        """Where the weights stand in memory, of which shape and in which order."""
+        asked = (torch.Tensor.data_ptr, torch.Tensor.size, torch.Tensor.is_contiguous)
+        return [tuple(map(part, self.weights)) for part in asked]
 
     def has_plain_weights(self) -> bool:
         """Whether all are contiguous and in float32, so that they can be read in place."""
