@@ -24,7 +24,7 @@ from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.data.soft_targets import SoftTargets, SoftTargetsError
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import loop, soft_targets
+from vanilla_transformer.training import soft_targets
 from vanilla_transformer.training.distillation import recipe_of_distillation
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
@@ -182,21 +182,10 @@ def test_what_a_teacher_says_is_all_that_a_copy_of_it_has_to_learn(recipe, teach
     assert norms[0] < 0.01 * norms[1]
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(student, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_same_weights(student, tmp_path, train_until):
     undisturbed = train(dataclasses.replace(student, output=str(tmp_path / "undisturbed")))
     mine = dataclasses.replace(student, output=str(tmp_path / "model"))
-    with monkeypatch.context() as patch:
-        update, steps = loop.TrainingLoop._update, []
-
-        def killed(self, *args):
-            steps.append(self.progress.epoch)
-            if len(steps) == 8:
-                raise KeyboardInterrupt
-            return update(self, *args)
-
-        patch.setattr(loop.TrainingLoop, "_update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(mine)
+    train_until(mine, 8)
     with pytest.raises(OutputError, match="distillation_weight"):
         train(dataclasses.replace(mine, distillation_weight=0.6))
     expected, found = (load_file(one / "model.safetensors") for one in (undisturbed, train(mine)))

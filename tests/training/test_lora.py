@@ -18,7 +18,6 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import loop
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.lora import check_lora, merged
 from vanilla_transformer.training.saved_start import build_model, recipe_of_start
@@ -88,21 +87,10 @@ def test_merged_weights_give_the_logits_of_the_adapted_model(recipe):
 
 
 @needs_peft
-def test_a_killed_run_goes_on_to_the_same_weights(recipe, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_same_weights(recipe, tmp_path, train_until):
     undisturbed = train(dataclasses.replace(recipe, output=str(tmp_path / "undisturbed")))
     mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
-    with monkeypatch.context() as patch:
-        update, steps = loop.TrainingLoop._update, []
-
-        def killed(self, *args):
-            steps.append(1)
-            if len(steps) == 6:
-                raise KeyboardInterrupt
-            return update(self, *args)
-
-        patch.setattr(loop.TrainingLoop, "_update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(mine)
+    train_until(mine, 6)
     expected, found = weights(undisturbed), weights(train(mine))
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
     assert "Going on from the checkpoint of step 4." in (tmp_path / "model" / "train.log").read_text("utf-8")

@@ -19,7 +19,6 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import loop
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import OutputError
 from vanilla_transformer.training.saved_start import build_model, recipe_of_start
@@ -96,23 +95,12 @@ def test_the_learning_rate_is_its_own_and_printed(further, tmp_path):
     assert "a learning rate of 0.00079 after the warm-up" in (directory / "train.log").read_text()
 
 
-def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused(further, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused(further, tmp_path, train_until):
     source = shutil.copytree(further.from_model, tmp_path / "source")
     mine = dataclasses.replace(further, from_model=str(source))
     undisturbed = train(dataclasses.replace(mine, output=str(tmp_path / "undisturbed")))
     mine = dataclasses.replace(mine, output=str(tmp_path / "model"))
-    with monkeypatch.context() as patch:
-        update, steps = loop.TrainingLoop._update, []
-
-        def killed(self, *args):
-            steps.append(1)
-            if len(steps) == 6:
-                raise KeyboardInterrupt
-            return update(self, *args)
-
-        patch.setattr(loop.TrainingLoop, "_update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(mine)
+    train_until(mine, 6)
     config = source / "config.json"
     before = config.read_text()
     config.write_text(before + "\n")

@@ -13,7 +13,6 @@ from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.sampled import SampledCorpus
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import loop
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
@@ -56,22 +55,10 @@ def weights(directory):
     return load_file(directory / "model.safetensors")
 
 
-def test_a_killed_run_goes_on_to_the_same_weights_in_a_later_epoch(recipe, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_same_weights_in_a_later_epoch(recipe, tmp_path, train_until):
     undisturbed = train(dataclasses.replace(recipe, output=str(tmp_path / "undisturbed")))
     mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
-    with monkeypatch.context() as patch:
-        update, steps = loop.TrainingLoop._update, []
-
-        def killed(self, *args):
-            steps.append(self.progress.epoch)
-            if len(steps) == 10:
-                raise KeyboardInterrupt
-            return update(self, *args)
-
-        patch.setattr(loop.TrainingLoop, "_update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(mine)
-    assert steps[-1] >= 1
+    assert train_until(mine, 10) >= 1
     expected, found = weights(undisturbed), weights(train(mine))
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
     assert "Sub-word sampling: bpe_dropout 0.3 on source and target; the first epoch has " in (
