@@ -253,6 +253,8 @@ def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
     outputs = 260 if hasattr(model, "lm_head") else 5
     if kind is VanillaTransformerEncoderForSequenceClassification:
         outputs /= 25  # One for all tokens of a text.
+    if kind is VanillaTransformerEncoderForMaskedLM:
+        outputs *= 3 / 25  # Those that are masked of 23 between the ends.
     attention = 3 * 2 * 25 * 16  # Scores and weighted values of every layer.
     assert found["training"]["flops_per_token"] == pytest.approx(6 * (matrices + attention + 16 * outputs))
     assert found["memory"]["float32"]["weights"] == 4 * model.num_parameters()

@@ -10,6 +10,7 @@ from vanilla_transformer.model.configuration_vanilla_transformer import (
 )
 from vanilla_transformer.model.heads import LanguageModelHead
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForMaskedLM,
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.registration import model_class
@@ -28,6 +29,8 @@ _RECURRENT_PARTS = {
     "decoder.start": "start_of_the_decoder",
     "decoder.readout": "readout",
 }
+# Of a text, for masked language models.
+MASKED_SHARE = 0.15
 OwnConfig = VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig
 
 
@@ -75,10 +78,17 @@ def _part(name: str, only_stack: str) -> str:
     return f"{stack}_{next((part for start, part in _PARTS.items() if inner.startswith(start)), 'norms')}"
 
 
+def tokens_masked(lengths: np.ndarray) -> np.ndarray:
+    """How many tokens of rows are masked: round(0.15 n) of the n between `<s>` and `</s>`, and one of fewer."""
+    inner = np.maximum(np.asarray(lengths, dtype=np.int64) - 2, 0)
+    return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
+
+
 def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
     """Table 2: operations in the matrix products of one training pass over rows of these lengths.
 
-    A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count.
+    A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count. A
+    masked language model projects the tokens alone that are masked, as in training.
 
     Args:
         lengths: Of the sources and of the targets; or, of a model of one stack, of the texts.
@@ -100,8 +110,12 @@ def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
         decoder += (s.sum() + t.sum()) * (query_and_key + value_and_output) + (s * t).sum() * scores
     kind = model_class(config)
     outputs = config.vocab_size if issubclass(kind, LanguageModelHead) else config.num_labels or 1
-    classified = len(t) if kind is VanillaTransformerEncoderForSequenceClassification else t.sum()
-    output = classified * config.d_model * outputs
+    places = t.sum()
+    if kind is VanillaTransformerEncoderForSequenceClassification:
+        places = len(t)
+    elif kind is VanillaTransformerEncoderForMaskedLM:
+        places = tokens_masked(lengths[-1]).sum()
+    output = float(places) * config.d_model * outputs
     layers = [getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder")]
     return float(6 * (layers[0] * encoder + layers[1] * decoder + output))
 

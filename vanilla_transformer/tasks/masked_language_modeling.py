@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from vanilla_transformer.analysis.cost import tokens_masked
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import TEXTS_IN_BLOCKS, TextForm
@@ -25,17 +26,10 @@ if TYPE_CHECKING:
     from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Metric
 
-MASKED_SHARE = 0.15
 # Of the tokens that are masked: those that `<mask>` stands for; as many of the rest are others as are themselves.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
 # Those before are special; the last is `<mask>`.
 _FIRST_PIECE = 4
-
-
-def tokens_masked(lengths: Lengths) -> Lengths:
-    """How many tokens of rows are masked: round(0.15 n) of the n between `<s>` and `</s>`, and one of fewer."""
-    inner = np.asarray(lengths, dtype=np.int64) - 2
-    return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
 
 
 def masked(ids: Sequence[int], random: np.random.Generator, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -166,11 +160,6 @@ class MaskedLanguageModeling(EncoderTask):
     def items(self, *lengths: Lengths) -> Lengths:
         """The masked tokens."""
         return tokens_masked(lengths[0])
-
-    def training_flops(self, config: Any, *lengths: Lengths) -> float:
-        """Operations of one training pass, of which the projection is for the masked tokens alone."""
-        others = (lengths[0] - self.items(*lengths)).sum()
-        return super().training_flops(config, *lengths) - 6 * float(others) * config.d_model * config.vocab_size
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Masks texts and pads them to `input_ids`, `attention_mask` and `labels`."""
