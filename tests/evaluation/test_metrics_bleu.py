@@ -4,6 +4,7 @@ import pytest
 import sacremoses
 
 from vanilla_transformer.evaluation import METRICS, MetricError, check_names, score
+from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES
 
 
 def value(name, predictions, references):
@@ -78,6 +79,10 @@ def test_signature_of_paper_bleu_says_all_that_decides_the_score():
         f"sacremoses:{sacremoses.__version__}",
     ):
         assert part in result.signature.split("|")
+
+
+def test_languages_are_those_of_sacremoses():
+    assert set(LANGUAGES) == set(sacremoses.NonbreakingPrefixes().available_langs.values())
 
 
 def test_language_without_rules_is_an_error_that_names_those_with():

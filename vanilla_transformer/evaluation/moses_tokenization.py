@@ -8,10 +8,14 @@ higher than with the script: 45.78 instead of 45.67 there.
 
 import re
 
-import sacremoses
-
-# Languages with rules of their own in the Moses tokenizer, by ISO code.
-LANGUAGES = tuple(sorted(set(sacremoses.NonbreakingPrefixes().available_langs.values())))
+# Languages with rules of their own in the Moses tokenizer, by ISO code; written down because sacremoses takes long to
+# import, which every run would pay.
+LANGUAGES = tuple(
+    """
+    as bn ca cs de el en es et fi fr ga gu hi hu is it kn lt lv
+    ml mni mr nl or pa pl pt ro ru sk sl sv ta tdt te yue zh
+    """.split()
+)
 # Quotes that Moses' own replacements leave out: low and angular ones.
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("„‟“”«»", '"') | dict.fromkeys("‚‛‘’‹›", "'"))
 # Matches do not overlap: in a-b-c only the first hyphen is split, as in the script.
@@ -22,6 +26,8 @@ class MosesTokenization:
     """Tokenizes raw text: straight quotes, Moses tokens with XML escapes, compounds split at hyphens."""
 
     def __init__(self, language: str) -> None:
+        import sacremoses
+
         self.tokenizer = sacremoses.MosesTokenizer(language)
         self.normalizer = sacremoses.MosesPunctNormalizer(language)
         self.signature = f"tok:moses-{language}|quotes:straight|compounds:split|sacremoses:{sacremoses.__version__}"
