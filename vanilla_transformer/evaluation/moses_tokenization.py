@@ -14,7 +14,7 @@ LANGUAGES = tuple(
     """
     as bn ca cs de el en es et fi fr ga gu hi hu is it kn lt lv
     ml mni mr nl or pa pl pt ro ru sk sl sv ta tdt te yue zh
-    """.split()
+    """.split()  # noqa: SIM905
 )
 # Quotes that Moses' own replacements leave out: low and angular ones.
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("„‟“”«»", '"') | dict.fromkeys("‚‛‘’‹›", "'"))
