@@ -200,8 +200,12 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
     with pytest.raises(CorpusError, match=r"absent\.tsv does not exist"):
         gather([*files[:2], "+", str(tmp_path / "absent.tsv")])
     (tmp_path / "empty.tsv").write_text("\t\n")
-    with pytest.raises(CorpusError, match="none of 1 pairs is left: 1 with an empty side"):
+    with pytest.raises(CorpusError, match=r"empty\.tsv: none of 1 pairs is left: 1 with an empty side"):
         gather([*files[:2], "+", str(tmp_path / "empty.tsv")])
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(CorpusError, match="source and .*target: there are no pairs in it"):
+        gather([*files[:2], "+", str(tmp_path / "source"), str(tmp_path / "target")])
 
 
 def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(tmp_path):

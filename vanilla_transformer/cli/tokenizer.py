@@ -25,9 +25,12 @@ class TokenizerTrain:
     """Vocabulary size; optional for presplit only (default: all sub-words in the text)."""
     algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
     """Sub-word algorithm; presplit expects text that is already segmented with `@@ ` as the continuation mark."""
+    tags: Annotated[tuple[str, ...], arg(metavar="TAG ...", help_behavior_hint="")] = ()
+    """Pieces besides that no text gives: `train` puts `<BT>` before the sources of a corpus with tag=BT."""
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
+        from vanilla_transformer.data.sources import tag_piece
         from vanilla_transformer.model.tokenization_vanilla_transformer import (
             LONGEST_WORD,
             VanillaTransformerTokenizer,
@@ -39,6 +42,7 @@ class TokenizerTrain:
             raise UsageError("Give at least one file to train on.")
         if self.vocab_size is None and self.algorithm != "presplit":
             raise UsageError(f"--vocab-size is required with --algorithm {self.algorithm}.")
+        tags = sorted({tag_piece(tag, "--tags") for tag in self.tags})
         refuse_full_directory(self.output)
         long_words = 0
 
@@ -49,7 +53,7 @@ class TokenizerTrain:
                     long_words += count_long_words([line])
                 yield line
 
-        tokenizer = VanillaTransformerTokenizer.train(texts(), vocab_size=self.vocab_size, algorithm=self.algorithm)
+        tokenizer = VanillaTransformerTokenizer.train(texts(), self.vocab_size, self.algorithm, tags=tags)
         tokenizer.save_pretrained(self.output)
         if long_words:
             warn(describe_long_words(long_words))

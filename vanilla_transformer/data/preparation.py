@@ -450,7 +450,7 @@ def _write_tokens(
     ):
         made = write_token_file(stream.tables(), temporary, name, tokenizer, task, max_length, bar.update)
         counts = {field: made[field] for field in PreparationReport.__dataclass_fields__}
-        refuse_nothing(PreparationReport(**counts), task.form, max_length)
+        refuse_nothing(stream.name, PreparationReport(**counts), task.form, max_length)
     return {"id": name, **made}
 
 
@@ -543,11 +543,13 @@ class _PackedBlocks:
         return blocks
 
 
-def refuse_nothing(report: PreparationReport, form: TextForm, max_length: int) -> None:
-    """Raise CorpusError where no row is left."""
+def refuse_nothing(name: str, report: PreparationReport, form: TextForm, max_length: int) -> None:
+    """Raise CorpusError where no row is left of what has that name."""
+    if not report.read:
+        raise CorpusError(f"{name}: there are no {form.unit} in it")
     if not report.kept:
         raise CorpusError(
-            f"none of {report.read:,} {form.unit} is left: {report.dropped_empty:,} {form.empty} and "
+            f"{name}: none of {report.read:,} {form.unit} is left: {report.dropped_empty:,} {form.empty} and "
             f"{report.dropped_too_long:,} of more than {max_length} tokens"
         )
 

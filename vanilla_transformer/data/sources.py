@@ -174,7 +174,7 @@ def _with_settings(parts: Sequence[str], settings: Mapping[str, str]) -> CorpusS
     return CorpusSpec(
         tuple(parts),
         weight=_weight(settings["weight"], where) if "weight" in settings else None,
-        tag=_tag(settings["tag"], where) if "tag" in settings else None,
+        tag=tag_piece(settings["tag"], where) if "tag" in settings else None,
         **{name: settings.get(name) for name in COLUMN_SETTINGS},
         streaming=_truth(settings.get("streaming", "false"), where),
     )
@@ -203,7 +203,7 @@ def _weight(text: str, where: str) -> float:
     return weight
 
 
-def _tag(text: str, where: str) -> str:
+def tag_piece(text: str, where: str) -> str:
     """A tag as it is a piece of the vocabulary, in brackets: a shell takes them for its own, so they may be left out.
 
     Raises:

@@ -144,7 +144,7 @@ class ShardPreparation:
         languages = corpus_languages(self._corpora[0], cache_dir=self._cache) if knows_languages else (None, None)
         columns, length = self._encoder.columns, recipe.max_length
         manifest = Manifest(task.name, columns, length, self._settings, languages, recipe.labels, shards)
-        refuse_nothing(manifest.report, self._form, length)
+        refuse_nothing(" + ".join(map(str, self._corpora)), manifest.report, self._form, length)
         self.folder.write(MANIFEST, manifest.to_json())
         return manifest
 

@@ -67,8 +67,9 @@ def check_tags(tokenizer: VanillaTransformerTokenizer, name: str, corpora: Corpo
     """
     if missing := [tag for tag in tags_of(corpora) if tag not in tokenizer.get_vocab()]:
         raise RecipeError(
-            f"The tokenizer of {name} has no piece {' and no piece '.join(missing)}: leave the tag out, or the "
-            "tokenizer, and one is trained that has it."
+            f"The tokenizer of {name} has no piece {' and no piece '.join(missing)}: leave the tag out, or train from "
+            "random weights with a vocabulary that has it, as is learned without --tokenizer, or by "
+            f"`tokenizer train --tags {' '.join(tag.strip('<>') for tag in missing)}`."
         )
 
 
