@@ -46,12 +46,12 @@ def test_other_algorithms_need_a_size(text, tmp_path, capsys):
 
 def test_a_tag_is_a_piece_that_train_takes_and_no_text_gives(tmp_path, capsys):
     (tmp_path / "text").write_text("a b <BT>\n" * 9)
-    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "262", "--output", str(tmp_path / "tokenizer")]
-    assert main([*words, "--tags", "BT", "<FT>"]) == 0
+    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "262", "--tags", "BT", "<FT>", "--output"]
+    assert main([*words, str(tmp_path / "tokenizer")]) == 0
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "tokenizer")
     assert {"<BT>", "<FT>"} < set(tokenizer.get_vocab()) and len(tokenizer) == 262
     assert "<BT>" not in tokenizer.tokenize("a b <BT>")
-    assert main([*words[:-1], str(tmp_path / "other"), "--tags", "not one"]) == 1
+    assert main([*words[:-1], "no tag", words[-1], str(tmp_path / "other")]) == 1
     assert "--tags: a tag begins with a letter" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
