@@ -82,6 +82,11 @@ def new_module(model):
     layer.feed_forward.w_2.weight.data.neg_()
 
 
+def layers_in_another_order(model):
+    layers = model.model.decoder.layers
+    layers._modules = dict(reversed(layers._modules.items()))
+
+
 def another_activation(model):
     model.model.encoder.layers[0].feed_forward.activation = torch.nn.GELU()
 
@@ -131,6 +136,7 @@ CHANGES = {
     "embedding": lambda model: model.model.shared.weight.data[5:60].neg_(),
     "type": lambda model: model.to(torch.float64),
     "a module": new_module,
+    "order of layers": layers_in_another_order,
     "an activation": another_activation,
     "hook in the encoder": add_hook("encoder"),
     "hook in the decoder": add_hook("decoder"),

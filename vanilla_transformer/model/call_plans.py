@@ -6,10 +6,10 @@ of the model with their hooks and weights. All of it is compared at each call; w
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain, repeat
-from operator import contains, is_, itemgetter
+from itertools import chain, compress, repeat
+from operator import contains, is_, itemgetter, not_
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,8 @@ from .packed_encoder import PackedEncoder
 # Plans of a model, and lengths of a plan, that are kept.
 MOST_PLANS = 64
 _CAPTURING = "transformers.utils.output_capturing"
-_PARTS = itemgetter("_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks")
+_MODULES, _PARAMETERS = itemgetter("_modules"), itemgetter("_parameters")
+_HOOKS_AND_MODULES = itemgetter("_forward_hooks", "_forward_pre_hooks", "_modules")
 _ATOMS = frozenset({type(None), bool, int, float, str, torch.dtype})
 
 
@@ -46,13 +47,15 @@ class Prepared(NamedTuple):
 class CallPlan:
     """A call's meaning: `by_length` has what the library prepares for hypotheses of at most so many tokens.
 
-    `of_sentence` has what follows from that for the search of one sentence alone.
+    `of_sentence` has what follows from that for the search of one sentence alone, and `limits` how long the hypotheses
+    of one of so many tokens may get.
     """
 
     def __init__(self, beyond_source: int | None, structure: "Structure") -> None:
         self.beyond_source, self.structure = beyond_source, structure
         self.by_length: dict[int | None, Prepared] = {}
         self.of_sentence: dict[int | None, Any] = {}
+        self.limits: dict[int, tuple[torch.Tensor | None, int | None]] = {}
 
 
 class Structure:
@@ -69,7 +72,11 @@ class Structure:
         # What reads the weights where they are, kept as long as they are there.
         self.in_place: dict[type, Any] = {}
         self.dtype = next(weight.dtype for weight in self.weights if weight.is_floating_point())
-        self._whole = self._parts()
+        self._hooks_and_modules = [tuple(map(dict, parts)) for parts in map(_HOOKS_AND_MODULES, self.instances)]
+        # Those that have some: what is asked of few is asked soon.
+        self._parents = list(filter(_MODULES, self.instances))
+        self._owners = list(filter(_PARAMETERS, self.instances))
+        self._children, self._owned = _values_of(_MODULES, self._parents), _values_of(_PARAMETERS, self._owners)
         self._memory = self._places()
 
     def is_that_of(self, model: nn.Module) -> bool:
@@ -80,19 +87,16 @@ class Structure:
             return False
         if any(map(contains, self.instances, repeat("forward"))):
             return False
-        lengths, values = self._parts()
+        owned = _values_of(_PARAMETERS, self._owners)
         return (
-            lengths == self._whole[0]
-            and all(map(is_, values, self._whole[1]))
+            list(map(_HOOKS_AND_MODULES, self.instances)) == self._hooks_and_modules
+            and _values_of(_MODULES, self._parents) == self._children  # In this order.
+            and len(owned) == len(self._owned)
+            and all(map(is_, owned, self._owned))
             and list(map(type, self.modules)) == self.kinds
             and all(module._shared is shared for module, shared in self.shared)
             and self._places() == self._memory
         )
-
-    def _parts(self) -> tuple[list[int], list[Any]]:
-        """All modules' modules, weights and hooks, and how many each module has of each."""
-        parts = list(chain.from_iterable(map(_PARTS, self.instances)))
-        return list(map(len, parts)), list(chain.from_iterable(map(dict.values, filter(None, parts))))
 
     def _places(self) -> list[Any]:
         """Where the weights stand in memory, of which shape and in which order."""
@@ -107,6 +111,10 @@ class Structure:
         """Something that reads the model's plain weights where they are."""
         found = self.in_place.get(kind)
         return self.in_place.setdefault(kind, kind(model)) if found is None else found
+
+
+def _values_of(part: Callable[[dict[str, Any]], dict[str, Any]], instances: list[dict[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(map(dict.values, map(part, instances))))
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -142,25 +150,34 @@ def _flatten(value: Any, into: list[Any]) -> None:
     into.append(kind)
     if kind in _ATOMS:
         into.append(value)
-    elif kind is dict:
-        into.append(len(value))
-        for name, part in value.items():
-            into.append(name)
-            _flatten(part, into)
-    elif kind is list or kind is tuple:
-        into.append(len(value))
-        for part in value:
+    elif kind is dict or kind is list or kind is tuple:
+        parts: Any = value
+        if kind is dict:
+            into.append(tuple(value))
+            parts = value.values()
+        kinds = tuple(map(type, parts))
+        simple = list(map(_ATOMS.__contains__, kinds))
+        into += kinds, tuple(compress(parts, simple))
+        for part in compress(parts, map(not_, simple)):
             _flatten(part, into)
     else:
         raise TypeError(f"A {kind.__name__} is not compared.")
 
 
 class PlainCall(NamedTuple):
-    """A call whose meaning can be kept: tokens and mask of the source, both (N, S), and the key to what it means."""
+    """A call whose meaning can be kept.
+
+    Attributes:
+        ids_NS: The source's tokens.
+        mask_NS: Its mask.
+        key: What the call's meaning follows from.
+        sentence: The tokens, if it is one sentence without padding.
+    """
 
     ids_NS: torch.Tensor
     mask_NS: torch.Tensor
     key: tuple[Any, ...]
+    sentence: list[int] | None
 
 
 def plain_call(
@@ -179,7 +196,11 @@ def plain_call(
         return None
     others = {name: value for name, value in arguments.items() if name not in ("input_ids", "attention_mask")}
     key = call_key(model, others, given)
-    return None if key is None or not mask.any(-1).all() else PlainCall(ids, mask, key)
+    if key is None:
+        return None
+    if len(ids) == 1 and set(mask.tolist()[0]) == {1}:
+        return PlainCall(ids, mask, key, ids.tolist()[0])
+    return PlainCall(ids, mask, key, None) if mask.any(-1).all() else None
 
 
 class PlannedCall(NamedTuple):

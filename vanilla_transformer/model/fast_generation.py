@@ -18,6 +18,7 @@ from transformers import (
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
+from transformers.cache_utils import DynamicLayer
 from transformers.generation import (
     GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput,
@@ -558,16 +559,23 @@ def as_library_cache(model: Any, layers: list[tuple[torch.Tensor, ...]]) -> Any:
     """Keys and values of all tokens but the last, and of a source, from which `generate` can go on."""
     dtype = model.dtype
     own, source = DynamicCache(), DynamicCache()  # With a configuration, making one takes as long as a step.
-    for number, parts in enumerate(layers):
-        for filled, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
+    for parts in layers:
+        for cache, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
             if pair:
-                keys, values = (part.to(dtype) for part in pair)
-                filled.update(keys, values, number)  # This copies them.
+                cache.layers.append(_filled_layer(*(part.to(dtype).contiguous() for part in pair)))
     if not model.config.is_encoder_decoder:
         return own
     library_cache = EncoderDecoderCache(own, source)
     library_cache.is_updated = dict.fromkeys(range(len(layers)), True)
     return library_cache
+
+
+def _filled_layer(keys: torch.Tensor, values: torch.Tensor) -> DynamicLayer:
+    """As its own `update` leaves it, which copies what it is given."""
+    layer = DynamicLayer()
+    layer.keys, layer.values = keys, values
+    layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
+    return layer
 
 
 __all__ = [

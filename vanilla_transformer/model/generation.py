@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedConfig, StoppingCriteriaList
 from transformers.utils import ModelOutput
 
-from .call_plans import PlannedCall, Prepared, known_plan, plain_call, record, recorded
+from .call_plans import MOST_PLANS, PlannedCall, Prepared, known_plan, plain_call, record, recorded
 from .direction import as_read, check_request, is_right_to_left
 from .fast_generation import fast_encoder_output, unsupported_model
 from .fast_search import OWN_SETTINGS, Asked, FastSearchMixin, GoogleLengthPenalty, with_own_settings
@@ -147,8 +147,11 @@ class PaperGenerationMixin(FastSearchMixin):
         call = plain_call(self, inputs, generation_config, kwargs) if plain else None
         plan = None if call is None else known_plan(self, call.key)
         if call is not None and plan is not None:
-            limits, longest = self._limits(inputs, kwargs, plan.beyond_source, prompt_length=1)
+            known = None if call.sentence is None else plan.limits.get(len(call.sentence))
+            limits, longest = known or self._limits(inputs, kwargs, plan.beyond_source, prompt_length=1)
             if longest in plan.by_length:
+                if call.sentence is not None and len(plan.limits) < MOST_PLANS:
+                    plan.limits[len(call.sentence)] = limits, longest
                 return finished(planned_search(self, PlannedCall(call, plan, limits, longest)))
         asked = _Asked(kwargs, generation_config, own)
         settings = asked.search()

@@ -39,6 +39,7 @@ class SentenceSearch:
         self.source_positions, self.target_positions = (
             PositionTable(stack.positional_encoding, torch.float32) for stack in (self.encoder, self.decoder)
         )
+        self._arrays: dict[PositionTable, Any] = {}
 
     def greedy_search(self, inputs: dict[str, Any], with_cache: bool) -> tuple[list[int], list[Any]]:
         """The likeliest token, again and again, until the end.
@@ -79,12 +80,21 @@ class SentenceSearch:
 
     def inputs_of_sentence(self, ids_1S: torch.Tensor, longest: int) -> dict[str, Any]:
         """The sentence, and what the model reads in place."""
-        source, device = ids_1S.shape[1], ids_1S.device
+        source = ids_1S.shape[1]
         return {
-            "source": ids_1S[0].numpy(),
-            "source_positions": self.source_positions.first(source, device)[:source].detach().numpy(),
-            "target_positions": self.target_positions.first(longest, device).detach().numpy(),
+            "source": ids_1S.numpy()[0],
+            "source_positions": self._encodings(self.source_positions, source)[:source],
+            "target_positions": self._encodings(self.target_positions, longest),
         }
+
+    def _encodings(self, positions: PositionTable, length: int) -> Any:
+        """Those of at least so many positions; what is no weight is kept."""
+        kept = self._arrays.get(positions)
+        if kept is None or len(kept) < length:
+            kept = positions.first(length, torch.device("cpu")).detach().numpy()
+            if positions.module.learned is None:
+                self._arrays[positions] = kept
+        return kept
 
     @cached_property
     def _greedy(self) -> tuple[Any, list[str]]:

@@ -54,6 +54,7 @@ class _SentenceCall(NamedTuple):
     longest: int
     inputs: dict[str, Any]
     padding: Any
+    vocabulary: int
     encoder_size: int
     decoder_size: int
 
@@ -61,20 +62,19 @@ class _SentenceCall(NamedTuple):
 def sentence_search(model: Any, planned: PlannedCall) -> Any:
     """What `generate` returns for one sentence without padding, found in one session; None where that cannot be."""
     call, plan, _, longest = planned
-    settings, vocabulary = plan.by_length[longest].settings, model.config.vocab_size
-    if len(call.ids_NS) != 1:
+    if call.sentence is None:
         return None
     if longest not in plan.of_sentence:
         plan.of_sentence[longest] = _sentence_call(model, planned)
-    known, ids_1S = plan.of_sentence[longest], call.ids_NS
-    if known is None or not call.mask_NS.all() or ids_1S.min() < 0 or ids_1S.max() >= vocabulary:
+    known = plan.of_sentence[longest]
+    if known is None or min(call.sentence) < 0 or max(call.sentence) >= known.vocabulary:
         return None
+    settings, start = plan.by_length[longest].settings, plan.by_length[longest].start
     width = settings.num_beams
-    if not few_enough(known.encoder_size, ids_1S.shape[1]) or not few_enough(known.decoder_size, width):
+    if not few_enough(known.encoder_size, len(call.sentence)) or not few_enough(known.decoder_size, width):
         return None
     search = plan.structure.reading_in_place(SentenceSearch, model)
-    inputs = known.inputs | search.inputs_of_sentence(ids_1S, known.longest)
-    start = plan.by_length[longest].start
+    inputs = known.inputs | search.inputs_of_sentence(call.ids_NS, known.longest)
     sequences: Any
     if width == 1:
         tokens, layers = search.greedy_search(inputs, with_cache=settings.return_dict_in_generate)
@@ -115,7 +115,8 @@ def _sentence_call(model: Any, planned: PlannedCall) -> _SentenceCall | None:
     if config.positional_encoding == "learned" and longest > config.max_position_embeddings:
         return None
     inputs = inputs_of_search(config.vocab_size, prepared.start, limits, settings.num_beams)
-    return _SentenceCall(longest, inputs, padding_of(model, settings), encoder_size(model), decoder_size(model))
+    sizes = config.vocab_size, encoder_size(model), decoder_size(model)
+    return _SentenceCall(longest, inputs, padding_of(model, settings), *sizes)
 
 
 __all__ = ["planned_search", "sentence_search"]
