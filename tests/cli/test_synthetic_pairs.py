@@ -178,6 +178,22 @@ def test_copies_are_taken_out_of_back_translations_and_not_of_distillations(run,
     assert len(pairs(tmp_path / "pairs")) > 10
 
 
+def test_a_model_that_translates_into_the_language_of_the_text_is_told(run, tmp_path, translating):
+    from dataclasses import replace
+
+    def always(text):
+        translating(lambda line, one: replace(one, hypotheses=(replace(one.hypotheses[0], text=text),)))
+
+    (tmp_path / "german").write_text("der Hund\ndie Katze\n")
+    always("Hund Katze")
+    code, _, err = run("back-translate", "german", "--output", "back")
+    assert code == 0 and "100% of the words in the first translations are words of the text: does " in err
+    assert json.loads((tmp_path / "back" / "report.json").read_text())["shared_words"] == 1
+    assert "warning" not in run("back-translate", "german", "--output", "back", "--copy-overlap", 1)[2]
+    always("dog cat")
+    assert "warning" not in run("back-translate", "german", "--output", "other")[2]
+
+
 def test_lines_that_the_model_would_cut_are_not_translated(run, model, tmp_path, capsys):
     short = saved_model(tmp_path / "short", 0, positional_encoding="learned", max_position_embeddings=12)
     code, _, err = run("distil", short, "mono", "--output", "pairs")

@@ -19,7 +19,7 @@ from vanilla_transformer.cli.arguments import (
     refuse_full_directory,
 )
 from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
-from vanilla_transformer.cli.streams import print_result
+from vanilla_transformer.cli.streams import print_result, warn
 from vanilla_transformer.cli.task_options import TaskOptions
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.progress import progress_bar
@@ -27,6 +27,8 @@ from vanilla_transformer.progress import progress_bar
 if TYPE_CHECKING:
     from vanilla_transformer.translation.synthetic import Filters
 
+# Where translations share more of their words with the text, both are most likely in one language.
+_ONE_LANGUAGE = 0.5
 _Texts = Annotated[tuple[str, ...], Positional, arg(metavar="INPUT [INPUT ...]", help_behavior_hint="")]
 
 
@@ -250,6 +252,12 @@ class _Synthesis:
                 translated=self.translated,
                 report=report,
                 progress=bar.update,
+            )
+        overlap = self.filters.copy_overlap
+        if overlap is not None and overlap < 1 and report["shared_words"] > _ONE_LANGUAGE:
+            warn(
+                f"{report['shared_words']:.0%} of the words in the first translations are words of the text: does "
+                f"{command.model} translate from the language of the text?"
             )
         dropped = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in report["dropped"].items() if n)
         print(
