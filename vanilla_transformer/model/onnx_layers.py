@@ -3,8 +3,8 @@
 No copy has to be compared before a run then, and the weights alone have to be near the processor. Products of one row
 are as fast so; those of a few rows take up to twice as long as with weights in the order that ONNX Runtime likes best.
 
-Shapes in names: R rows, which are the tokens of one sentence or one token of each hypothesis · S source · L tokens so
-far · D d_model · H heads · K d_k.
+Shapes in names: R rows, which are the tokens of one sentence or one token of each hypothesis · S source · L tokens
+before them · D d_model · H heads · K d_k.
 """
 
 from typing import Any
@@ -34,19 +34,27 @@ class LayerGraph(Graph):
         scale = self.constant(torch.tensor(self.config.d_model**0.5))
         return self.node("Add", self.node("Mul", embedded, scale), encodings)
 
-    def self_attention(self, x: str, layer: Any, past: list[str] | None = None) -> tuple[str, list[str]]:
-        """A layer's first part; among all rows, or of each with the keys and values before it, (R, H, L, K).
+    def self_attention(
+        self, x: str, layer: Any, past: list[str] | None = None, bias: str = ""
+    ) -> tuple[str, list[str]]:
+        """A layer's first part; among all rows, and with keys and values before them, (1, H, L, K).
+
+        Args:
+            x: The rows.
+            layer: The module.
+            past: Keys and values, to which those of the rows are added.
+            bias: Added to what each row attends with, (1, 1, R, L + R); without it each attends to all.
 
         Returns:
             The rows, and where there was a past keys and values with theirs.
         """
         own = layer.self_attention
-        x_3d = self._reshape(x, *((1, -1) if past is None else (-1, 1)), self.config.d_model)
+        x_3d = self._reshape(x, 1, -1, self.config.d_model)
         inputs = [self._project(x_3d, module) for module in (own.q_proj, own.k_proj, own.v_proj)]
         if past is None:
             return self._sublayer(x, self.attend(*inputs), own.out_proj, layer.self_attention_norm), []
         attended, *present = self.node(
-            "MultiHeadAttention", *inputs, "", "", "", *past, outputs=3, domain=OWN_OPERATORS, num_heads=self.heads
+            "MultiHeadAttention", *inputs, "", "", bias, *past, outputs=3, domain=OWN_OPERATORS, num_heads=self.heads
         )
         return self._sublayer(x, attended, own.out_proj, layer.self_attention_norm), present
 

@@ -64,12 +64,14 @@ class SentenceSearch:
             inputs: Those of `inputs_of_search` and of `inputs_of_sentence`.
             returned: How many there shall be.
         """
-        scores_W, endings_W, places_TC, chosen_TW = (part.tolist() for part in self._beam.run(None, inputs))
-        best = zip(scores_W[:returned], endings_W[:returned], strict=True)
-        return [Found(score, *self._path(ending, places_TC, chosen_TW)) for score, ending in best]
+        scores_TC, places_TC, chosen_TW = self._beam.run(None, inputs)
+        scores, places, chosen = scores_TC.ravel(), places_TC.tolist(), chosen_TW.tolist()
+        # Of equal ones the first, as when they are merged step by step.
+        best = (-scores).argsort(kind="stable")[:returned]
+        return [Found(scores.item(ending), *self._path(ending, places, chosen)) for ending in best.tolist()]
 
     def _path(self, ending: int, places_TC: list[Any], chosen_TW: list[Any]) -> tuple[list[int], list[int]]:
-        """Tokens and parents of the hypothesis that ended with this candidate, counted over all steps; -1 is none."""
+        """Tokens and parents of the hypothesis that ended with this candidate, counted over all steps."""
         path = []
         last, candidate = divmod(ending, len(places_TC[0]))
         for step in range(last, -1, -1):
@@ -118,64 +120,58 @@ class SentenceSearch:
 
     @cached_property
     def _beam(self) -> Any:
-        """The session: scores and endings of the best that have ended, each step's candidates and those that run on.
+        """The session: of each step the scores of candidates that end, all candidates, and those that run on.
 
-        A candidate's place is one of R·V; an ending is the number of a candidate, counted over all steps.
+        A candidate's place is one of R·V. What does not end has an impossible score. Keys and values of all that has
+        run stay where they are, and a bias says which of them each hypothesis comes from.
         """
         graph = LayerGraph(self.config)
         step = LayerGraph(self.config, graph)
         longest, ends_V = graph.input("longest", [], "INT64"), graph.input("ends", ["V"], "BOOL")
-        width, numbers_W, candidates, last_counted = (
-            graph.input(name, [size], "INT64")
-            for name, size in (("width", 1), ("numbers", "W"), ("candidates", 1), ("last_counted", 1))
+        width, candidates, last_counted = (
+            graph.input(name, [1], "INT64") for name in ("width", "candidates", "last_counted")
         )
+        ends_all_T, may_end_C = graph.input("ends_all", ["T"], "BOOL"), graph.input("may_end", ["C"], "BOOL")
         penalties_T, bounds_T = graph.input("penalties", ["T"]), graph.input("bounds", ["T"])
-        may_improve = graph.input("may_improve", [1], "BOOL")
+        may_improve, own_bias = graph.input("may_improve", [1], "BOOL"), graph.input("own_bias", [1, 1, "W", "W"])
         sources = self._encode(graph)
         round_, tokens_R, past = self._inputs_of_step(step)
-        running_R1, finished_W = step.input("running", None), step.input("finished", None)
-        endings_W = step.input("endings", None, "INT64")
+        bias, running_R1, finished_W = (step.input(name, None) for name in ("bias", "running", "finished"))
         node, zero, one = step.node, step.constant(torch.tensor([0])), step.constant(torch.tensor([1]))
         impossible, nothing = step.constant(torch.tensor(IMPOSSIBLE)), step.constant(torch.tensor(0.0))
 
         encoding = step.node("Gather", graph.input("target_positions", ["T", "D"]), round_)
-        logits_RV, present = self._advance(step, encoding, tokens_R, past, sources)
+        logits_RV, present = self._advance(step, encoding, tokens_R, past, sources, bias)
         scores_RV = node("Add", node("LogSoftmax", logits_RV, axis=-1), running_R1)
         all_scores = node("Reshape", scores_RV, step.constant(torch.tensor([-1])))
         scores_C, places_C = node("TopK", all_scores, candidates, outputs=2)
         vocabulary = step.constant(torch.tensor(self.config.vocab_size))
         parents_C, tokens_C = node("Div", places_C, vocabulary), node("Mod", places_C, vocabulary)
-        too_long = node("Equal", node("Add", round_, one), longest)
-        ended_C = node("Or", node("Gather", ends_V, tokens_C), too_long)
+        ended_C = node("Or", node("Gather", ends_V, tokens_C), node("Gather", ends_all_T, round_))
 
         # The best that have not ended run on.
         left_C = node("Add", scores_C, node("Where", ended_C, impossible, nothing))
         left_W, chosen_W = node("TopK", left_C, width, outputs=2)
         parents_W, newest_W = (node("Gather", part, chosen_W) for part in (parents_C, tokens_C))
-        kept = [node("Gather", part, parents_W) for part in present]
+        next_bias = node("Concat", node("Gather", bias, parents_W, axis=2), own_bias, axis=3)
 
         # The best of what had ended before and of what ends now; only the best W candidates may.
-        ended_W, scores_W = (node("Slice", part, zero, width) for part in (ended_C, scores_C))
-        scores_W = node("Div", scores_W, node("Gather", penalties_T, round_))
-        scores_W = node("Concat", finished_W, node("Where", ended_W, scores_W, impossible), axis=0)
-        numbers = node("Add", node("Mul", round_, candidates), numbers_W)
-        best_W, places_W = node("TopK", scores_W, width, outputs=2)
-        numbers_of_best = node("Gather", node("Concat", endings_W, numbers, axis=0), places_W)
+        penalized_C = node("Div", scores_C, node("Gather", penalties_T, round_))
+        ended_scores_C = node("Where", node("And", ended_C, may_end_C), penalized_C, impossible)
+        best_W, _ = node("TopK", node("Concat", finished_W, ended_scores_C, axis=0), width, outputs=2)
 
         # Whether too few have ended, or the best that runs may overtake the last of those that count.
-        last, number = (node("Gather", part, last_counted) for part in (best_W, numbers_of_best))
+        last = node("Gather", best_W, last_counted)
         bound = node("Div", node("Slice", left_W, zero, one), node("Gather", bounds_T, round_))
         improves = node("And", may_improve, node("Greater", bound, last))
-        goes_on = node("Or", node("Less", number, zero), improves)
+        goes_on = node("Or", node("LessOrEqual", last, impossible), improves)
 
         running_W1 = node("Unsqueeze", left_W, one)
-        found = [node("Identity", part) for part in (places_C, chosen_W)]
-        results = [goes_on, newest_W, *kept, running_W1, best_W, numbers_of_best, *found]
+        results = [goes_on, newest_W, *present, next_bias, running_W1, best_W, ended_scores_C, places_C, chosen_W]
         first = [graph.input("start", [1], "INT64"), *self._nothing(graph)]
-        first += [graph.constant(torch.zeros(1, 1))]
-        first += [graph.node("Expand", graph.constant(torch.tensor([none])), width) for none in (IMPOSSIBLE, -1)]
-        *_, best_W, endings_W, places_TC, chosen_TW = graph.loop(longest, step, first, results)
-        return graph.session([best_W, endings_W, places_TC, chosen_TW])
+        first += [graph.constant(torch.zeros(1, 1, 1, 1)), graph.constant(torch.zeros(1, 1))]
+        first += [graph.node("Expand", graph.constant(torch.tensor([IMPOSSIBLE])), width)]
+        return graph.session(graph.loop(longest, step, first, results)[-3:])
 
     def _encode(self, graph: LayerGraph) -> list[list[str]]:
         """The sentence to each layer's keys and values of the source."""
@@ -198,12 +194,18 @@ class SentenceSearch:
         return [nothing] * (2 * len(self.decoder.layers))
 
     def _advance(
-        self, step: LayerGraph, encoding: str, tokens_R: str, past: list[list[str]], sources: list[list[str]]
+        self,
+        step: LayerGraph,
+        encoding: str,
+        tokens_R: str,
+        past: list[list[str]],
+        sources: list[list[str]],
+        bias: str = "",
     ) -> tuple[str, list[str]]:
         """The decoder's step: logits (R, V), and keys and values with those of the tokens."""
         x, found = step.embed(tokens_R, self.decoder.embed_tokens, encoding), []
         for layer, before, source in zip(self.decoder.layers, past, sources, strict=True):
-            x, present = step.self_attention(x, layer, before)
+            x, present = step.self_attention(x, layer, before, bias)
             found += present
             x = step.feed_forward(step.cross_attention(x, layer, source), layer)
         return step.logits(x, self.lm_head), found
@@ -216,10 +218,13 @@ def inputs_of_search(vocabulary: int, start: int, limits: Limits, width: int) ->
     if width > 1:
         lengths_T = torch.arange(1, int(limits.lengths) + 1, dtype=torch.float64)
         penalties_T = limits.penalty(lengths_T).float()
+        least = torch.finfo(torch.float32).min
         exact = limits.early_stopping == "never" and limits.length_penalty > 0
         inputs |= {
             "width": torch.tensor([width]),
-            "numbers": torch.arange(width),
+            "own_bias": torch.full((1, 1, width, width), least).masked_fill(torch.eye(width).bool(), 0.0),
+            "ends_all": lengths_T == limits.lengths,
+            "may_end": torch.arange(limits.candidates) < width,
             "candidates": torch.tensor([limits.candidates]),
             "last_counted": torch.tensor([limits.counted - 1]),
             "penalties": penalties_T,
