@@ -85,9 +85,10 @@ def export(model_directory: str, work: Path) -> None:
 class Contestant:
     """A process that decodes when it is asked to, and waits otherwise."""
 
-    def __init__(self, name: str, command: list[str]) -> None:
+    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
         self._answer()
 
     def decode(self, case: Case) -> dict[str, Any]:
