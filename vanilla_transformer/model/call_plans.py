@@ -8,8 +8,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain, compress, repeat
-from operator import contains, is_, itemgetter, not_
+from itertools import chain, repeat
+from operator import contains, is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -150,15 +150,14 @@ def _flatten(value: Any, into: list[Any]) -> None:
     into.append(kind)
     if kind in _ATOMS:
         into.append(value)
-    elif kind is dict or kind is list or kind is tuple:
-        parts: Any = value
-        if kind is dict:
-            into.append(tuple(value))
-            parts = value.values()
-        kinds = tuple(map(type, parts))
-        simple = list(map(_ATOMS.__contains__, kinds))
-        into += kinds, tuple(compress(parts, simple))
-        for part in compress(parts, map(not_, simple)):
+    elif kind is dict:
+        into.append(len(value))
+        for name, part in value.items():
+            into.append(name)
+            _flatten(part, into)
+    elif kind is list or kind is tuple:
+        into.append(len(value))
+        for part in value:
             _flatten(part, into)
     else:
         raise TypeError(f"A {kind.__name__} is not compared.")
