@@ -81,6 +81,7 @@ SIBLINGS = {
         "fast_generation",
         "onnx_search",
         "onnx_sessions",
+        "packed_copies",
         "packed_decoder",
         "packed_encoder",
         "search",

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from scripts.benchmarks.decode import Case, Contestant, export, read_lines
 
 CASES = (Case("greedy", 1, 1), Case("greedy, with keys and values", 1, 1), Case("beam 4, with scores", 1, 4))
 THEIRS = ("ctranslate2", "marian")
+# What lasts until the process ends.
+_HELD = ExitStack()
 
 
 def main() -> None:
@@ -38,6 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         export(arguments.model, Path(work))
         command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
+        command += ["--fixed-weights"] * arguments.fixed_weights
         contestants = {
             name: Contestant(
                 name,
@@ -119,7 +123,10 @@ def our_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer: A
 
     from vanilla_transformer.translation import load_model
 
+    model: Any
     model, _ = load_model(arguments.model, device="cpu", dtype=torch.float32)
+    if arguments.fixed_weights:
+        _HELD.enter_context(model.fixed_weights())
     calls = _calls_of_generate(model, rows)
     for case in CASES[1:]:
         calls[case.name] = [partial(call, return_dict_in_generate=True) for call in calls[case.name]]
@@ -193,6 +200,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--other", nargs="*", type=_checkout, default=[], metavar="NAME=DIRECTORY")
     parser.add_argument("--lines", type=int, default=20, help="of the file")
     parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--fixed-weights", action="store_true", help="call within `model.fixed_weights()`")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()

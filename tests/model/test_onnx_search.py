@@ -141,6 +141,28 @@ def test_a_beam_of_a_larger_decoder_is_computed_step_by_step(monkeypatch, search
     assert searched == expected
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@torch.no_grad()
+def test_a_beam_is_multiplied_by_copies_of_fixed_weights(monkeypatch, searched, architecture: dict):
+    monkeypatch.setattr(planned_search, "LARGEST_BEAM_DECODER", 0)
+    model = sharp(3, **architecture)
+    asked = {**sentences(0, [5], "right"), "num_return_sequences": 4, "return_dict_in_generate": True}
+    with model.fixed_weights():
+        before = model.generate(**asked)
+        assert searched == ["beam_search"]
+        model.model.decoder.layers[0].feed_forward.w_1.weight.neg_()
+        found = model.generate(**asked)
+    with computed_by("torch"):
+        assert_same(found, model.generate(**asked))
+    assert not torch.equal(before.sequences_scores, found.sequences_scores)
+    model.model.encoder.layers[0].feed_forward.w_1.weight.data.neg_()
+    with model.fixed_weights():
+        found = model.generate(**asked)
+    with computed_by("torch"):
+        assert_same(found, model.generate(**asked))
+    assert searched == ["beam_search"] * 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_computed_elsewhere(searched, dtype):
     model = sharp(4).to(dtype)

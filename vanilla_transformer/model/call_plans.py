@@ -67,7 +67,7 @@ class Structure:
         self.attributes = tuple(vars(model))
         self.children = list(model._modules.values())
         self.shared = [(module, module._shared) for module in self.modules if hasattr(module, "_shared")]
-        self.weights = list(model.parameters())
+        self.weights: list[torch.Tensor] = list(model.parameters())
         self.packed = {part: list(part.weights(model)) for part in (PackedEncoder, PackedDecoder)}
         # What reads the weights where they are, kept as long as they are there.
         self.in_place: dict[type, Any] = {}

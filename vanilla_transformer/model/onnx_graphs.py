@@ -33,13 +33,14 @@ class Graph:
     Args:
         heads: Of each attention in it.
         around: The graph of which it is the body of a loop.
+        copied: Whether weights are copied, into the order that is multiplied fastest, in the place of read in place.
     """
 
-    def __init__(self, heads: int, around: "Graph | None" = None) -> None:
+    def __init__(self, heads: int, around: "Graph | None" = None, copied: bool = False) -> None:
         found = engine()
         assert found is not None
         self.onnx, self.runtime = found
-        self.heads, self.around = heads, around
+        self.heads, self.around, self.copied = heads, around, copied
         # Names within a loop have to differ from those around it.
         self.prefix = "" if around is None else "step_"
         self.nodes: list[Any] = []
@@ -63,6 +64,8 @@ class Graph:
         """A weight, contiguous float32, that each run reads where it is: it sees what that holds by then."""
         if self.around is not None:
             return self.around.in_place(weight)
+        if self.copied:
+            return self.constant(weight)
         name, values = f"weight_{len(self.memory)}", weight.detach().numpy()
         self.constants.append(self.onnx.numpy_helper.from_array(values, name))
         self.memory[name] = self.runtime.OrtValue.ortvalue_from_numpy(values)  # Takes the place of the copy.

@@ -21,10 +21,11 @@ class LayerGraph(Graph):
     Args:
         config: Of a model whose keys and values are of the same width.
         around: The graph of which it is the body of a loop.
+        copied: As of `Graph`.
     """
 
-    def __init__(self, config: Any, around: Graph | None = None) -> None:
-        super().__init__(config.num_heads, around)
+    def __init__(self, config: Any, around: Graph | None = None, copied: bool = False) -> None:
+        super().__init__(config.num_heads, around, copied)
         self.config = config
         self._shapes: dict[tuple[int, ...], str] = {}
 

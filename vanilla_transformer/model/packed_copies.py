@@ -122,6 +122,11 @@ def free_packed_weights(model: Any) -> None:
         _PACKED.pop(model, None)
 
 
+def has_fixed_weights(model: Any) -> bool:
+    """Whether a `with` of `fixed_weights` stands around the call."""
+    return model in _FIXED
+
+
 @contextmanager
 def fixed_weights(model: Any) -> Iterator[None]:
     """In the body the weights are compared whole once, and then by torch's counts of what is written alone."""
@@ -139,4 +144,4 @@ def fixed_weights(model: Any) -> Iterator[None]:
                 del _FIXED[model]
 
 
-__all__ = ["fixed_weights", "free_packed_weights", "packed"]
+__all__ = ["fixed_weights", "free_packed_weights", "has_fixed_weights", "packed"]

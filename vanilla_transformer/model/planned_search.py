@@ -17,14 +17,15 @@ from .fast_generation import (
     padding_of,
     search_limits,
 )
-from .onnx_search import SentenceSearch, inputs_of_search
+from .onnx_search import CopiedSentenceSearch, SentenceSearch, inputs_of_search
 from .onnx_sessions import decoder_size, decodes_in_session, encoder_size, encodes_in_session, few_enough
+from .packed_copies import has_fixed_weights, packed
 from .packed_decoder import PackedDecoder
 from .packed_encoder import PackedEncoder
 from .search import SourceLengthLimit
 
 # Numbers of a decoder up to which a beam's few rows are multiplied fast enough with weights where they are.
-LARGEST_BEAM_DECODER = 1 << 21
+LARGEST_BEAM_DECODER = 3 << 20
 
 
 def planned_search(model: Any, planned: PlannedCall) -> Any:
@@ -73,7 +74,13 @@ def sentence_search(model: Any, planned: PlannedCall) -> Any:
     width = settings.num_beams
     if not few_enough(known.encoder_size, len(call.sentence)) or not few_enough(known.decoder_size, width):
         return None
-    search = plan.structure.reading_in_place(SentenceSearch, model)
+    copied = width > 1 and has_fixed_weights(model)
+    if width > 1 and not copied and known.decoder_size > LARGEST_BEAM_DECODER:
+        return None
+    if copied:
+        search = packed(model, CopiedSentenceSearch, torch.float32, None, plan.structure.weights)
+    else:
+        search = plan.structure.reading_in_place(SentenceSearch, model)
     inputs = known.inputs | search.inputs_of_sentence(call.ids_NS, known.longest)
     sequences: Any
     if width == 1:
@@ -101,8 +108,6 @@ def _sentence_call(model: Any, planned: PlannedCall) -> _SentenceCall | None:
     """What one session needs for each sentence of such a call; None where it does not do all that is asked for."""
     prepared, config = planned.plan.by_length[planned.longest], model.config
     settings, dtype = prepared.settings, computing_dtype(model.dtype, model.device)
-    if settings.num_beams > 1 and decoder_size(model) > LARGEST_BEAM_DECODER:
-        return None
     if settings.do_sample or prepared.logits_processor or getattr(settings, "quantization", None) is not None:
         return None
     if not encodes_in_session(model, dtype, None, 1) or not decodes_in_session(model, dtype, None, 1):
