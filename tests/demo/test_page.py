@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -153,10 +154,16 @@ def test_models_of_one_name_are_told_apart_by_their_places(translating, tmp_path
 def test_the_command_prints_the_address_and_ctrl_c_ends_it(translating, tmp_path):
     port = free_port()
     command = [sys.executable, "-m", "vanilla_transformer", "demo", translating, "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    # Where the tests run in the background, Ctrl-C may be ignored, which processes inherit.
+    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeded) as server:
         assert server.stdout is not None and server.stderr is not None
         line = server.stdout.readline()
         assert line == f"http://127.0.0.1:{port}/\n", server.stderr.read()
         server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=30)
+        try:
+            _, errors = server.communicate(timeout=30)
+        finally:
+            server.kill()
     assert server.returncode in (0, 130) and "Traceback" not in errors
