@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := .venv-clients
 
-.PHONY: quickstart card test test-versions docs check format clean
+.PHONY: quickstart card test test-versions test-library test-clients docs check format clean
 
 quickstart: $(VENV)/.installed
 	@if [ -f models/cmudict-quickstart/summary.json ]; then \
@@ -22,11 +23,20 @@ test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 3
 
 docs: $(VENV)/.installed-dev quickstart
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	rm -rf docs/_build/pages
+	$(BIN)/vanilla-transformer explore models/cmudict-quickstart --output docs/_build/pages/explore --documentation ..
+	DOCS_PAGES=_build/pages $(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html'
 
 test-versions: $(VENV)/.installed-dev
 	$(BIN)/python -m scripts.stress.transformers_versions
+
+test-library: $(VENV)/.installed-dev
+	$(BIN)/python -m scripts.stress.library_tests
+
+# Other people's programs need more packages than the package itself, so they have an environment of their own.
+test-clients: $(CLIENTS)/.installed
+	HF_HUB_OFFLINE=1 $(CLIENTS)/bin/python -m pytest tests/clients
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -38,7 +48,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
+	rm -rf $(VENV) $(CLIENTS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give it by make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -46,9 +56,17 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo 'Installing what training needs: 1,400 MB on the disk with PyTorch for the CPU, more with CUDA.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train]'
+	@echo "There are $$(du -sm $(VENV) | cut -f1) MB in $(VENV)."
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,clean,export,cluster,demo,docs,dev]'
 	@touch $@ $(VENV)/.installed
+
+$(CLIENTS)/.installed: pyproject.toml constraints.txt tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[train,dev]' --requirement tests/clients/requirements.txt
+	@touch $@

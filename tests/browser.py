@@ -3,13 +3,16 @@
 import functools
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Seconds that a page may take for anything: other programs may have the cores meanwhile.
+PATIENCE = 180
 
 
 @contextmanager
@@ -20,11 +23,21 @@ def open_browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("no browser: the package chromium is not installed")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        options = {"args": ["--no-sandbox", "--disable-gpu"], "timeout": PATIENCE * 1000}
+        browser = driver.chromium.launch(executable_path=program, **options)
+        playwright.expect.set_options(timeout=PATIENCE * 1000)
+        for name in ("new_page", "new_context"):
+            setattr(browser, name, functools.partial(_patient, getattr(browser, name)))
         try:
             yield browser
         finally:
             browser.close()
+
+
+def _patient(make: Callable[..., Any], **options: Any) -> Any:
+    made = make(**options)
+    made.set_default_timeout(PATIENCE * 1000)
+    return made
 
 
 @contextmanager

@@ -21,18 +21,22 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     __version__,
     atomic_files,
+    compression,
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
-from vanilla_transformer.cli import main
+from vanilla_transformer.cli import main, program
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
@@ -122,8 +126,8 @@ def test_help_of_train_has_options_in_groups_and_no_empty_defaults(run):
     assert titles == ["data", "model", "optimisation", "evaluation", "decoding", "output"]
     shown = dict(zip(titles, title.split(out)[2::2], strict=True))
     for field in dataclasses.fields(Recipe):
-        option = "--from " if field.name == "from_model" else f"--{field.name.replace('_', '-')} "
-        assert sum(option in group for group in shown.values()) == 1, option
+        option = "--from" if field.name == "from_model" else f"--{field.name.replace('_', '-')}"
+        assert sum(bool(re.search(rf"(?<!no){option}[ ,]", group)) for group in shown.values()) == 1, option
     for option, group in (("--train ", "data"), ("--d-model ", "model"), ("--seed ", "optimisation")):
         assert option in shown[group]
     for option, group in (("--metrics ", "evaluation"), ("--num-beams ", "decoding"), ("--save-steps ", "output")):
@@ -167,6 +171,37 @@ def test_translate_does_what_the_library_does_with_the_same_settings(run, model,
     code, out, err = run("translate", model, tmp_path / "in", "--output", tmp_path / "out", *options)
     assert (code, out, err) == (0, "", "")
     assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line.text}\n" for line in expected)
+
+
+@pytest.mark.parametrize("suffix", compression.SUFFIXES)
+@pytest.mark.parametrize("from_file", [True, False])
+def test_compressed_lines_go_in_and_come_out_compressed(run, model, tmp_path, suffix, from_file):
+    lines = ["a b", "", "c"]
+    (tmp_path / f"in{suffix}").write_bytes(
+        compression.compress("".join(f"{line}\n" for line in lines).encode(), suffix)
+    )
+    plain = run("translate", model, *SHORT, stdin=b"a b\n\nc\n")[1]
+    words = [tmp_path / f"in{suffix}"] if from_file else []
+    output = tmp_path / f"out{suffix}"
+    assert run("translate", model, *words, "--output", output, *SHORT, stdin=b"a b\n\nc\n")[0] == 0
+    with compression.open_bytes(output) as file:
+        assert file.read().decode() == plain
+    assert output.read_bytes() != plain.encode()
+
+
+def test_a_misspelt_second_model_is_named(run, model, tmp_path):
+    (tmp_path / "in").write_text("a\n")
+    code, _, err = run("translate", model, tmp_path / "modle", tmp_path / "in", "--output", tmp_path / "out")
+    assert code == 2 and f"{tmp_path / 'modle'} is no file, and no model" in err
+
+
+def test_a_place_that_cannot_be_reached_is_named_once(run, monkeypatch, tmp_path):
+    def refusing(*_, **__):
+        raise OSError(errno.EINVAL, "The specified bucket is not valid.")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.cat_file", refusing)
+    code, _, err = run("train", "--train", "prepared:memory://Bucket/place", "--output", tmp_path / "model")
+    assert code == 1 and "memory://Bucket/place/manifest.json: The specified bucket is not valid.\n" in err
 
 
 def test_progress_is_shown_on_standard_error_where_it_was_asked_for(run, model):
@@ -420,6 +455,40 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
     assert run("translate", tmp_path / "mean", *SHORT, stdin=b"a\n")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        (VanillaTransformerConfig, {"target_direction": "right-to-left"}),
+        (VanillaTransformerConfig, {"num_heads": 1, "d_k": 8, "d_v": 8}),
+        (VanillaTransformerConfig, {"activation_function": "gelu"}),
+        (VanillaTransformerConfig, {"layer_norm_eps": 0.1}),
+        (VanillaTransformerConfig, {"eos_token_id": 3}),
+        (VanillaTransformerEncoderConfig, {"classifier_pooling": "first"}),
+        (VanillaTransformerEncoderConfig, {"id2label": {0: "plant", 1: "animal"}}),
+        (VanillaTransformerDecoderConfig, {"documents": "packed"}),
+        (RecurrentEncoderDecoderConfig, {"attention": "luong-dot"}),
+        (VanillaTransformerConfig, "vocabulary"),
+        (VanillaTransformerConfig, {"dropout": 0.3, "label_smoothing": 0.0, "max_position_embeddings": 99}),
+    ],
+)
+def test_average_is_of_one_model(run, tmp_path, family, change):
+    sizes = {"vocab_size": 262, "d_model": 8} | (
+        {} if family is RecurrentEncoderDecoderConfig else {"d_ff": 8, "num_heads": 2, "d_k": 4, "d_v": 4}
+    )
+    layers = {name: 1 for name in ("encoder_layers", "decoder_layers", "num_layers") if hasattr(family(), name)}
+    for name, changed in (("one", {}), ("other", change if isinstance(change, dict) else {})):
+        config = family(**{**sizes, **layers, **changed})
+        next(iter(FAMILIES[family].values()))(config).save_pretrained(tmp_path / name)
+        text = ["xyz xyw"] if name == "other" and change == "vocabulary" else ["abc abd"]
+        VanillaTransformerTokenizer.train(text * 9, vocab_size=262).save_pretrained(tmp_path / name)
+    code, _, err = run("average", tmp_path / "one", tmp_path / "other", "--output", tmp_path / "mean")
+    if "dropout" in change:
+        assert code == 0
+        return
+    assert code == 1 and "other is another model than" in err and not (tmp_path / "mean").exists()
+    assert change == "vocabulary" or next(iter(change)) in err
+
+
 def test_average_of_language_models_is_one(run, model, tmp_path):
     """Of any family, as `save_pretrained` leaves them."""
     config = VanillaTransformerDecoderConfig(vocab_size=280, d_model=8, d_ff=8, num_heads=1, decoder_layers=1)
@@ -599,3 +668,31 @@ def test_demo_says_how_gradio_is_installed(run, model, monkeypatch):
     code, output, errors = run("demo", str(model))
     assert (code, output) == (2, "")
     assert errors.endswith("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.\n")
+
+
+def test_a_tokenizer_that_gives_up_on_a_text_is_one_sentence(run, model, tmp_path):
+    shutil.copytree(model, tmp_path / "hostile")
+    file = tmp_path / "hostile" / "tokenizer.json"
+    parts = json.loads(file.read_text())
+    parts["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps(parts))
+    (tmp_path / "text").write_text("a" * 40 + "b\n")
+    code, _, err = run("translate", tmp_path / "hostile", tmp_path / "text")
+    assert code == 1
+    assert "Traceback" not in err and "a bug" not in err
+    (error,) = (line for line in err.splitlines() if "error: " in line)
+    assert "tokenizer" in error and "retry-limit" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--max-steps", "30"], (None, None)),
+        (["--max-steps", "5000"], (1000, 0.5)),
+        (["--max-steps", "30", "--warmup-steps", "10"], (10, 0.5)),
+        (["--max-steps", "30", "--learning-rate-scale", "2"], (None, 2.0)),
+    ],
+)
+def test_a_recipe_cut_to_its_warm_up_leaves_the_warm_up_to_be_chosen(words, expected):
+    recipe = program._parse(["train", "cmudict", *words])._chosen()
+    assert (recipe.warmup_steps, recipe.learning_rate_scale) == expected

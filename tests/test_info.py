@@ -19,7 +19,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.model import cpu
+from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 

@@ -65,12 +65,11 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("typed, asked, shown", [(False, False, True), (True, False, False), (True, True, True)])
-def test_a_terminal_gets_a_bar_unless_somebody_types(monkeypatch, typed, asked, shown):
+@pytest.mark.parametrize("in_the_way, asked, shown", [(False, False, True), (True, False, False), (True, True, True)])
+def test_a_terminal_gets_a_bar_unless_it_is_in_the_way(monkeypatch, in_the_way, asked, shown):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("sys.stdin", Terminal() if typed else io.StringIO())
-    with progress_bar(asked, "lines", total=lambda: 40, done=10) as bar:
+    with progress_bar(asked, "lines", total=lambda: 40, done=10, in_the_way=in_the_way) as bar:
         bar.reach(10)
         bar.update(20)
     last = terminal.getvalue().split("\r")[-1]

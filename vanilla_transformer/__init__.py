@@ -1,10 +1,24 @@
-"""The Transformer of "Attention Is All You Need", for training on your own text and at home in Hugging Face.
+"""The Transformer of "Attention Is All You Need", trained on your own text and native to Hugging Face.
 
-Importing the package registers its classes, as soon as transformers is imported: after it the Auto classes of
-transformers and `pipeline("translation")` know its models. Help and exported models wait for neither it nor torch.
+    import vanilla_transformer as vt
+    from transformers import pipeline
+
+    run = vt.train(train=("corpus.en", "corpus.de"), dev=("dev.en", "dev.de"), output="my-model")
+    print(run.scores["dev"])
+
+    translate = pipeline("translation", model="my-model")
+    print(translate("A dog runs."))
+
+    print(vt.evaluate("my-model", ("test.en", "test.de")).scores[0])
+    vt.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
+
+Importing the package tells transformers of its classes, so that `from_pretrained`, the Auto classes and `pipeline`
+load its models. torch and transformers are imported when a name that needs them is first used.
 """
 
+import pkgutil
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .import_hooks import after_import
@@ -56,6 +70,7 @@ if TYPE_CHECKING:
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
     from .recipe.schema import Recipe as Recipe
     from .recipe.schema import load_recipe as load_recipe
+    from .tasks import evaluate as evaluate
     from .training.loop import train as train
     from .translation import Batcher as Batcher
     from .translation import EnsembleForConditionalGeneration as EnsembleForConditionalGeneration
@@ -85,6 +100,7 @@ _HOMES = {
     "Recipe": ".recipe.schema",
     "Batcher": ".translation",
     "EnsembleForConditionalGeneration": ".translation",
+    "evaluate": ".tasks",
     "load_exported": ".translation",
     "load_recipe": ".recipe.schema",
     "prepare_corpus": ".data.preparation",
@@ -92,12 +108,24 @@ _HOMES = {
     "translate_lines": ".translation",
 }
 __all__ = sorted(_HOMES)
+_PACKAGES = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+# Without the extra `train` these cannot be imported.
+_OF_TRAINING = {"evaluate", "evaluation", "prepare_corpus", "tasks", "train"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name], __name__), name)
+    if name in _PACKAGES:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names and the sub-packages, as far as what they import is installed."""
+    module = {name for name in globals() if name.startswith("__")}
+    missing = _OF_TRAINING if find_spec("accelerate") is None else set()
+    return sorted({*module, *__all__, *_PACKAGES} - missing)
 
 
 after_import("transformers", lambda module: import_module(".registration", __name__))

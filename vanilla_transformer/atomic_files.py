@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -10,12 +11,67 @@ from pathlib import Path
 
 # Prefix of what a killed process may leave behind, for the next one to clear away.
 PARTIAL = ".partial-"
+_REMEDIES = {errno.EFBIG: "raise the limit on the size of files (ulimit -f)"}
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+# How libraries written in Rust pass on what the system said, in classes of their own.
+_IN_WORDS = re.compile(r"\(os error (\d+)\)")
 
 
 def has_no_room(error: BaseException) -> bool:
     """Tell whether an error was caused by a full disk."""
     return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def disk_error(error: BaseException, directory: Path) -> OSError | None:
+    """Find what the file system said behind an error of something that writes to a directory; None if it said nothing.
+
+    Where a library does not pass it on, as torch does not, another write to the directory is told the same.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ConnectionError | TimeoutError):
+            return cause
+        if not isinstance(cause, OSError) and (found := _IN_WORDS.search(str(cause))):
+            return OSError(int(found[1]), os.strerror(int(found[1])))
+        cause = cause.__cause__ or cause.__context__
+    # These say that a value is wrong, however full the disk may be.
+    mistaken = isinstance(error, ValueError | TypeError | LookupError | AttributeError | AssertionError)
+    return _probe(directory) if isinstance(error, Exception) and not mistaken else None
+
+
+def _probe(directory: Path) -> OSError | None:
+    """Write beyond the end of the largest file of a directory, where a limit on sizes of files would show as well."""
+    probe = directory / f"{PARTIAL}probe"
+    try:
+        end = max((file.stat().st_size for file in directory.iterdir() if file.is_file()), default=0)
+        with open(probe, "wb") as file:
+            file.seek(end)
+            file.write(bytes(1 << 16))
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
+
+
+@contextmanager
+def named_when_full(path: Path, place: Path) -> Iterator[None]:
+    """Name `path` in the error of a disk that has no room for what is written to `place` in its stead."""
+    try:
+        yield
+    except Exception as error:
+        said = disk_error(error, place if place.is_dir() else place.parent)
+        # Of other errors Python's own name the file themselves.
+        if said is None or not (has_no_room(said) or _IN_WORDS.search(str(error))):
+            raise
+        assert said.errno is not None
+        remedy = _REMEDIES.get(said.errno, "free some space" if has_no_room(said) else "mend that")
+        free = shutil.disk_usage(next(one for one in path.absolute().parents if one.exists())).free
+        raise OSError(
+            f"{path} cannot be written ({os.strerror(said.errno)}; {free / 1e9:,.2f} GB are free): {remedy} and run "
+            "the same command again."
+        ) from error
 
 
 @contextmanager
@@ -29,19 +85,52 @@ def atomic_write(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """
     temporary = temporary or path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        if not has_no_room(error):
-            raise
-        assert error.errno is not None
-        raise OSError(
-            f"{path} cannot be written ({os.strerror(error.errno)}; {shutil.disk_usage(path.parent).free / 1e9:,.2f} "
-            "GB are free): free some space and run the same command again."
-        ) from error
+        with named_when_full(path, temporary):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Give an empty directory whose files are in `path`, which is empty or not there, once the block ends well.
+
+    A directory that is there already stays itself, as it may be a mount; its files come by a rename each.
+
+    Raises:
+        OSError: For a full disk with the path and the free space, whatever a library made of the system's message.
+    """
+    there = path.is_dir()
+    temporary = (path if there else path.parent) / f"{PARTIAL}{path.name}"
+    made = _first_missing(path.parent)
+    done = False
+    try:
+        with named_when_full(path, temporary):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in temporary.rglob("*"):
+                sync(file)
+            if there:
+                for file in sorted(temporary.iterdir()):
+                    file.replace(path / file.name)
+                temporary.rmdir()
+            else:
+                temporary.rename(path)
+            done = True
+    finally:
+        if not done:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
+
+
+def _first_missing(directory: Path) -> Path | None:
+    """Find the first directory on the way to one that has to be made."""
+    missing = [place for place in (directory, *directory.parents) if not place.exists()]
+    return missing[-1] if missing else None
 
 
 @contextmanager
@@ -66,18 +155,26 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_write_files(directory: Path, name: str, last: str = "") -> Iterator[Path]:
-    """Give a temporary directory whose files are moved into `directory` once the block ends well.
+    """Give an empty directory whose files are moved into `directory` once the block ends well.
 
     Args:
         directory: Where the files belong.
         name: Of the temporary directory, which a killed process leaves behind for the next one to clear away.
         last: The file to move last, which says that all are there.
+
+    Raises:
+        OSError: For a full disk with the directory and the free space.
     """
     temporary = directory / f"{PARTIAL}{name}"
-    yield temporary
-    for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
-        file.replace(directory / file.name)
-    shutil.rmtree(temporary)
+    try:
+        with named_when_full(directory, temporary):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            yield temporary
+            for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
+                file.replace(directory / file.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

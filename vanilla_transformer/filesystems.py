@@ -1,5 +1,7 @@
 """Where data may lie: this disk, or any place that fsspec knows and has the package for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import fsspec
@@ -16,3 +18,17 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         kind = url.partition("://")[0]
         raise OSError(f"{url} cannot be reached, which {kind}:// needs a package for ({error})") from error
+
+
+@contextmanager
+def naming(url: str) -> Iterator[None]:
+    """Adds the path or URL to an OSError that does not have it, as those of remote file systems."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or url in str(error):
+            raise
+        reason = (error.strerror or str(error) or type(error).__name__).rstrip(".")
+        if error.errno is None:
+            raise type(error)(f"{url}: {reason}") from error
+        raise OSError(error.errno, reason, url) from error

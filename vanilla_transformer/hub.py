@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, RepoCard, constants, get_token, hf_hub_download
+from huggingface_hub import CommitInfo, HfApi, RepoCard, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
@@ -20,8 +20,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo, SpaceInfo
+from safetensors.torch import load_file
 
 import vanilla_transformer.model
+from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.recipe.schema import RecipeError, load_recipe
 from vanilla_transformer.reporting.model_card import (
     CARD,
@@ -93,6 +95,7 @@ def push_model(
 
     Raises:
         PushError: The directory is not a model, or the Hub refuses it.
+        OSError: A file that would be sent is a link to a place outside of the directory.
         CardError: The card has another licence.
     """
     model_type = _check_model(directory)
@@ -119,6 +122,47 @@ def push_model(
     return f"{constants.ENDPOINT}/{repo_id}" + (f"/tree/{revision}" if revision else "")
 
 
+def push_card(model: Any, pushed: CommitInfo, revision: str | None, token: str | bool | None) -> None:
+    """Replaces the template of a card that the library's `push_to_hub` leaves by the card of the run, or a short one.
+
+    Args:
+        pushed: What `push_to_hub` returned.
+        revision: The branch that it was asked for.
+    """
+    repo_id, revision = pushed.repo_url.repo_id, pushed.pr_revision or revision
+    there = hf_hub_download(repo_id, CARD, revision=revision, token=token, force_download=True)
+    if "[More Information Needed]" not in Path(there).read_text(encoding="utf-8"):
+        return
+    with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
+        home = Path(model.name_or_path)
+        if (home / CARD).is_file() and _has_its_weights(home, model):
+            shutil.copyfile(home / CARD, Path(folder, CARD))
+            set_hub_name(Path(folder), repo_id)
+        else:
+            model.config.save_pretrained(folder)
+            if model.can_generate():
+                model.generation_config.save_pretrained(folder)
+            write_plain_card(Path(folder), repo_id)
+        HfApi(library_name="vanilla_transformer", token=token).upload_file(
+            path_or_fileobj=Path(folder, CARD),
+            path_in_repo=CARD,
+            repo_id=repo_id,
+            revision=revision,
+            commit_message="Say what the model is",
+        )
+
+
+def _has_its_weights(directory: Path, model: Any) -> bool:
+    """Whether the model is still the one in its directory, so that what the card says of it is true."""
+    if not (directory / "model.safetensors").is_file():
+        return False
+    weights = model.state_dict()
+    return all(
+        (own := weights.get(name)) is not None and own.dtype == weight.dtype and torch.equal(own.cpu(), weight)
+        for name, weight in load_file(directory / "model.safetensors").items()
+    )
+
+
 def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
     """Uploads a folder as a Space, of the kind that the front matter of its README.md says, and returns its URL.
 
@@ -131,6 +175,7 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
     Raises:
         PushError: There is a Space of that name which was not made by this package, or the Hub refuses it.
     """
+    refuse_links_out(folder, folder.rglob("*"))
     api = _hub()
     head: Any = RepoCard.load(folder / CARD).data
     with _hub_errors(repo_id, "spaces/"):
@@ -185,6 +230,7 @@ def _check_model(directory: Path) -> str:
     """The type of the model in a directory; raises PushError if it is not complete."""
     if not directory.is_dir():
         raise PushError(f"There is no model directory {directory}: push needs a local directory.")
+    refuse_links_out(directory, [directory / name for name in _sent(directory)])
     if (directory / "checkpoints").is_dir() and not (directory / "summary.json").is_file():
         raise PushError(
             f"The run in {directory} is not finished: run its `train` command again, or push the result of `average`."
@@ -240,6 +286,10 @@ def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
     set_hub_name(directory, repo_id)
     if license is not None:
         set_license(directory, license)
+    return _sent(directory)
+
+
+def _sent(directory: Path) -> list[str]:
     names = sorted(file.name for file in directory.iterdir() if file.is_file())
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in SENT)]
 

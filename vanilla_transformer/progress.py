@@ -18,19 +18,21 @@ def progress_bar(
     total: int | Callable[[], int | None] | None = None,
     done: int = 0,
     quiet: bool = False,
+    in_the_way: bool = False,
 ) -> "Iterator[Progress]":
     """Shows progress on standard error, as a bar in a terminal and as occasional lines elsewhere.
 
     Args:
-        asked: Show it also where standard error is not a terminal, or where standard input is one.
+        asked: Show it also where standard error is not a terminal, or where a bar is in the way.
         unit: What is counted, in the plural.
         total: How many there are, or a function that counts them in the background.
         done: How many were done before.
         quiet: Write no lines for work that takes only seconds.
+        in_the_way: Lines are typed or printed at the same terminal.
     """
     is_terminal = sys.stderr.isatty()
     progress: Progress = Progress()
-    if is_terminal and (asked or sys.stdin is None or not sys.stdin.isatty()):
+    if is_terminal and (asked or not in_the_way):
         progress = ProgressBar(unit, done)
     elif asked:
         progress = ProgressLines(unit, done, quiet=quiet)

@@ -1,6 +1,7 @@
 """Importing this module makes the package's classes known to transformers' Auto classes and pipelines, and to PEFT."""
 
 import functools
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
 from vanilla_transformer.import_hooks import after_import
+from vanilla_transformer.model import saving
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
@@ -134,16 +136,29 @@ _PEFT_CONSTANTS = "peft.utils.constants"
 
 
 def _add_default_targets(constants: ModuleType) -> None:
-    """PEFT adapts the same modules as of BART where a user names none."""
+    """PEFT adapts the same modules as of BART where a user names none; recurrent models have others, and no norm."""
     for name, targets in vars(constants).items():
         if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
             ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]
+            recurrent = ["readout"] if "FEEDFORWARD" in name else ["query_proj", "key_proj", "readout"]
             for config in FAMILIES:
-                targets.setdefault(config.model_type, ours)
+                if config is not RecurrentEncoderDecoderConfig:
+                    targets.setdefault(config.model_type, ours)
+                elif not any(module.endswith("norm") for module in ours):
+                    targets.setdefault(config.model_type, recurrent)
 
 
 # It is not needed without, and may be broken.
 after_import(_PEFT_CONSTANTS, _add_default_targets)
+
+
+def _push_card(model: Any, pushed: Any, **settings: Any) -> None:
+    # By its name: it stands above this module, and takes long to import.
+    hub = importlib.import_module("vanilla_transformer.hub")
+    hub.push_card(model, pushed, settings.get("revision"), settings.get("token"))
+
+
+saving.push_card = _push_card
 
 for family, models in FAMILIES.items():
     AutoConfig.register(family.model_type, family, exist_ok=True)

@@ -253,7 +253,9 @@ class OurEngine(_TorchEngine):
 
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
-        self.settings = {"quantization": "int8"} if precision == "int8" else {}
+        self.settings: dict[str, Any] = {}
+        # As CTranslate2 has them always: weights that nobody changes.
+        self.model.frozen("int8" if precision == "int8" else None).__enter__()
 
     def translate(self, lines: list[str]) -> int:
         """Translates all lines; returns the tokens of the translations."""

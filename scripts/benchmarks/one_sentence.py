@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         export(arguments.model, Path(work))
         command = [sys.executable, __file__, arguments.model, arguments.source, "--lines", str(arguments.lines)]
-        command += ["--fixed-weights"] * arguments.fixed_weights
+        command += ["--frozen"] * arguments.frozen
         contestants = {
             name: Contestant(
                 name,
@@ -125,8 +125,8 @@ def our_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer: A
 
     model: Any
     model, _ = load_model(arguments.model, device="cpu", dtype=torch.float32)
-    if arguments.fixed_weights:
-        _HELD.enter_context(model.fixed_weights())
+    if arguments.frozen:
+        _HELD.enter_context(model.frozen())
     calls = _calls_of_generate(model, rows)
     for case in CASES[1:]:
         calls[case.name] = [partial(call, return_dict_in_generate=True) for call in calls[case.name]]
@@ -200,7 +200,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--other", nargs="*", type=_checkout, default=[], metavar="NAME=DIRECTORY")
     parser.add_argument("--lines", type=int, default=20, help="of the file")
     parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--fixed-weights", action="store_true", help="call within `model.fixed_weights()`")
+    parser.add_argument("--frozen", action="store_true", help="call within `model.frozen()`")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()

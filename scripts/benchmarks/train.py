@@ -258,6 +258,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
         batches_per_step=arguments.batches_per_step,
         max_steps=WITHOUT_END,
         warmup_steps=4000,
+        learning_rate_scale=1.0,
         save_steps=WITHOUT_END,
         eval_steps=WITHOUT_END,
         output=str(directory),

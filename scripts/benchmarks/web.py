@@ -1,9 +1,9 @@
 """A model in the browser beside the same in Python: the same translations? How large, how long to load, how fast?
 
-    npm install --no-save @huggingface/transformers@4.3.1
+    npm install --no-save onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0
     python -m scripts.benchmarks.web MODEL SOURCE --references TARGET --packages node_modules
 
-SOURCE and TARGET are files of lines. The model is exported, and translates greedily by one thread of torch a line at a
+SOURCE and TARGET are files of lines. The model is exported, and translates by one thread of torch a line at a
 time, by node, and on the page in Chromium, which playwright drives and a server on this machine serves: what a network
 adds is not in the times, but the megabytes are told, as they are and as gzip sends them.
 """
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from scripts.benchmarks.decode import read_lines
-from vanilla_transformer.export.to_web import export_web
+from vanilla_transformer.export.to_web import GRAPHS, export_web
 from vanilla_transformer.translation import load_model, translate_lines
 
 DTYPES = ("q8", "fp32")
@@ -67,7 +67,7 @@ def _torch(model: Any, tokenizer: Any, lines: list[str], turns: int) -> Row:
     row = Row([])
     for _ in range(turns):
         begun = time.perf_counter()
-        found = [next(translate_lines(model, tokenizer, [line], num_beams=1)) for line in lines]
+        found = [next(translate_lines(model, tokenizer, [line])) for line in lines]
         seconds = time.perf_counter() - begun
         row.translations = [one.text for one in found]
         row.rates.append(sum(one.hypotheses[0].tokens for one in found) / seconds)
@@ -138,12 +138,11 @@ def _translate(page: Any, lines: list[str]) -> tuple[list[str], float, float]:
 
 
 def _print_sizes(folder: Path) -> None:
-    graphs = sorted((folder / "onnx").iterdir())
     parts = {
         "programs": [path for path in (folder / "vendor").iterdir() if not path.name.startswith("LICENSE")],
-        "8 bits": [path for path in graphs if path.stem.endswith("_quantized")],
-        "float32": [path for path in graphs if not path.stem.endswith("_quantized")],
-        "page, tokenizer, settings": [path for path in folder.iterdir() if path.is_file()],
+        "8 bits": [folder / GRAPHS["q8"]],
+        "float32": [folder / GRAPHS["fp32"]],
+        "page, tokenizer, settings": [path for path in folder.iterdir() if path.suffix not in (".onnx", "")],
     }
     print("| | MB | as gzip sends them |\n|---|---|---|")
     for name, files in parts.items():
@@ -177,7 +176,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("model", help="model directory")
     parser.add_argument("source", help="file of lines to translate")
     parser.add_argument("--references", help="file of their translations")
-    parser.add_argument("--packages", type=Path, required=True, help="folder of npm packages with transformers.js")
+    parser.add_argument("--packages", type=Path, required=True, help="folder of npm packages with the page's programs")
     parser.add_argument("--browser", help="Chromium's program (default: chromium)")
     parser.add_argument("--lines", type=int, default=500)
     parser.add_argument("--turns", type=int, default=3)

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,8 @@ from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
+    engine,
 )
-from vanilla_transformer.model import fast_search
 from vanilla_transformer.model.generation import paper_generation_config
 
 PAD, START, END, WORDS = 0, 1, 2, 150
@@ -127,6 +127,7 @@ class Setting:
         by: How they are handed over.
         criteria: Makes the caller's stopping criteria.
         edit: What is done to the weights between a first call and the one that counts.
+        frozen: Whether that one is made inside `frozen`.
     """
 
     seed: int
@@ -145,6 +146,7 @@ class Setting:
     prompt_mask: bool = False
     static: bool = False
     edit: str | None = None
+    frozen: bool = False
 
 
 def draw_setting(seed: int) -> Setting:
@@ -215,6 +217,7 @@ def draw_setting(seed: int) -> Setting:
         setting.static = setting.prompt_mask and perhaps(0.5)
     setting.static |= perhaps(0.04)
     setting.edit = draw.choice(["a row", "a number", "all but a row", "in place", "another tensor", *[None] * 7])
+    setting.frozen = perhaps(0.5)
     return setting
 
 
@@ -287,7 +290,7 @@ def compared(setting: Setting) -> tuple[str, str | None]:
     """Which way our call took, and how the two come to different ends, in words; None where they do not."""
     with _noted_searches() as searches:
         ours = _ours(setting, searches)
-    way = "refused" if ours.refusal else "fast path" if searches else "library's search"
+    way = "refused" if ours.refusal else "engine" if searches else "library's search"
     return way, _difference(setting, ours, _theirs(setting))
 
 
@@ -320,24 +323,26 @@ def _difference(setting: Setting, ours: Found, theirs: Found) -> str | None:
 
 @contextmanager
 def _noted_searches() -> Iterator[list[str]]:
-    """The names of our own searches that are asked."""
+    """The names of the engine's searches that were not declined."""
     noted: list[str] = []
-    searches = {name: getattr(fast_search, name) for name in ("fast_beam_search", "fast_greedy_search")}
+    searches = {name: getattr(engine, name) for name in ("decode", "answer")}
 
     def noting(name: str) -> Any:
         def search(*args: Any) -> Any:
-            noted.append(name)
-            return searches[name](*args)
+            found = searches[name](*args)
+            if found is not None:
+                noted.append(name)
+            return found
 
         return search
 
     try:
         for name in searches:
-            setattr(fast_search, name, noting(name))
+            setattr(engine, name, noting(name))
         yield noted
     finally:
         for name, search in searches.items():
-            setattr(fast_search, name, search)
+            setattr(engine, name, search)
 
 
 def build(setting: Setting, cls: type = VanillaTransformerForConditionalGeneration) -> Any:
@@ -465,7 +470,8 @@ def _ours(setting: Setting, noted: list[str]) -> Found:
             named |= {**by_name, "generation_config": GenerationConfig(**given)}
         except ValueError:  # The library's own refusal, which a call by keyword meets a little later.
             return Found(refusal=ValueError.__name__, where=traceback.format_exc(limit=-3))
-    return _found(setting, model, placed, named)
+    with model.frozen() if setting.frozen else nullcontext():
+        return _found(setting, model, placed, named)
 
 
 def _theirs(setting: Setting) -> Found:

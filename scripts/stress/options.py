@@ -159,6 +159,7 @@ TRAIN = [
     Option("examples", ["one two", *TEXTS], str),
     _int("save_steps", sure=100),
     _int("average_checkpoints", sure=100),
+    _choice("keep_checkpoints", "averaged", "doubling"),
     _int("log_steps", sure=100),
     _int("num_beams", sure=8),
     _float("length_penalty", sure=2),
@@ -186,7 +187,7 @@ SIZES_OF_PRESETS = {"num_heads", "d_ff", "d_model"}
 # With these alone changed the last checkpoint is the same, and with these it is another.
 NO_EFFECT_ON_WEIGHTS = {
     *("metrics", "examples", "log_steps", "num_beams", "length_penalty", "length_penalty_type", "average_checkpoints"),
-    *("save_steps", "eval_steps", "trackers"),
+    *("save_steps", "eval_steps", "trackers", "keep_checkpoints"),
 }
 EFFECT_ON_WEIGHTS = {
     *("dropout", "label_smoothing", "learning_rate_scale", "adam_beta1", "adam_beta2", "seed", "warmup_steps"),

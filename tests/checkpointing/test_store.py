@@ -91,6 +91,15 @@ def test_a_checkpoint_that_is_still_being_written_is_not_seen_and_is_cleared_awa
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
 
 
+def test_pruning_keeps_those_of_doubled_steps_to_look_back_at(tmp_path, said):
+    for step in range(2, 22, 2):
+        write(tmp_path, step)
+        prune_checkpoints(tmp_path, save_steps=2, last_step=None, averaged=1, doubling=True)
+    checkpoints = list_checkpoints(tmp_path, said.append)
+    kept = [(checkpoint.step, checkpoint.resumable) for checkpoint in checkpoints]
+    assert kept == [(2, False), (4, False), (8, False), (16, False), (18, True), (20, True)]
+
+
 def test_going_back_to_a_checkpoint_removes_the_damaged_later_ones(tmp_path, said):
     for step in (3, 6, 12):
         write(tmp_path, step)

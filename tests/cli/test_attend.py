@@ -24,7 +24,7 @@ def test_lines_with_targets_become_one_page(model_directory, tmp_path, capsys): 
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--head", "all"], ["--head", "all", "--view", "lines"], ["--words", "--layer", "mean"]]
+    "options", [[], ["--head", "all"], ["--head", "all", "--view", "lines"], ["--pieces", "--layer", "mean"]]
 )
 def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):  # noqa: F811
     picture = tmp_path / "picture.png"
@@ -46,9 +46,11 @@ def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_p
     config = VanillaTransformerDecoderConfig.from_preset("tiny", vocab_size=len(tokenizer))
     VanillaTransformerDecoderForCausalLM(config).save_pretrained("lm")
     tokenizer.save_pretrained("lm")
-    assert main(["attend", "lm", "A dog runs.", "--picture", "a.png", "--kind", "decoder", "--output", "a.html"]) == 0
+    assert main(["attend", "lm", "A dog runs.", "--picture", "a.png", "--output", "a.html"]) == 0
+    assert main(["attend", "lm", "A dog runs.", "--picture", "same.png", "--kind", "decoder"]) == 0
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "same.png").read_bytes()
     capsys.readouterr()
-    assert main(["attend", "lm", "A dog runs.", "--picture", "b.png"]) == 1
+    assert main(["attend", "lm", "A dog runs.", "--picture", "b.png", "--kind", "cross"]) == 1
     assert "no cross-attention, only decoder self-attention." in capsys.readouterr().err
     assert not (tmp_path / "b.png").exists()
 

@@ -152,14 +152,15 @@ def test_tasks_one_by_one_give_the_pairs_of_one_process_with_the_last(run, tmp_p
 def test_text_of_which_nothing_is_left_gives_no_pairs_and_says_why(run, tmp_path, tasks):
     (tmp_path / "blank").write_text("\n \n")
     code, _, err = run("back-translate", "blank", "--output", "pairs", *tasks)
-    assert (code, err) == (0, "0 pairs of 2 lines; taken out: 2 empty.\n") and pairs(tmp_path / "pairs") == []
+    assert code == 1 and "No pair is left of 2 lines; taken out: 2 empty." in err
+    assert pairs(tmp_path / "pairs") == []
 
 
 def test_other_filters_take_other_pairs_without_a_new_translation(run, tmp_path, monkeypatch):
     assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 100)[0] == 0
     before = pairs(tmp_path / "pairs")
     monkeypatch.setattr(LineTranslator, "translate", None)
-    assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 1)[0] == 0
+    assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 1)[0] == 1
     assert set(pairs(tmp_path / "pairs")) < set(before)
     assert json.loads((tmp_path / "pairs" / "report.json").read_text())["dropped"]["length_ratio"] > 0
 
@@ -172,7 +173,7 @@ def test_copies_are_taken_out_of_back_translations_and_not_of_distillations(run,
         return replace(translation, hypotheses=(replace(first, text=line),))
 
     translating(copied)
-    assert run("back-translate", "mono", "--output", "back")[0] == 0
+    assert run("back-translate", "mono", "--output", "back")[0] == 1
     assert pairs(tmp_path / "back") == []
     assert run("distil", model, "mono", "--output", "pairs")[0] == 0
     assert len(pairs(tmp_path / "pairs")) > 10

@@ -6,6 +6,7 @@ import pytest
 
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.plain_text import plain_text
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_tag_is_a_piece_that_train_takes_and_no_text_gives(tmp_path, capsys):
     assert main([*words, str(tmp_path / "tokenizer")]) == 0
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "tokenizer")
     assert {"<BT>", "<FT>"} < set(tokenizer.get_vocab()) and len(tokenizer) == 262
-    assert "<BT>" not in tokenizer.tokenize("a b <BT>")
+    assert "<BT>" not in plain_text(tokenizer).tokenize("a b <BT>")
     assert main([*words[:-1], "no tag", words[-1], str(tmp_path / "other")]) == 1
     assert "--tags: a tag begins with a letter" in capsys.readouterr().err and not (tmp_path / "other").exists()
 

@@ -80,7 +80,7 @@ def test_workers_that_are_killed_are_replaced_and_nothing_is_done_twice(run, tmp
 
 def kill_a_worker():
     """Kills the first worker that this process starts."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         for child in psutil.Process().children():
             if "vanilla_transformer.cli.task_worker" in child.cmdline():
@@ -160,8 +160,7 @@ def test_workers_listen_on_no_port_and_end_with_who_started_them(run, model, tmp
     words = [sys.executable, "-m", "vanilla_transformer", "translate", model, "in", "--output", "parts"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     parent = subprocess.Popen([*map(str, words), "--tasks", "4", *SETTINGS], cwd=tmp_path, env=environment)
-    end = time.monotonic() + 120
-    while not (tmp_path / "parts" / "job.json").exists() and time.monotonic() < end:
+    while not (tmp_path / "parts" / "job.json").exists() and parent.poll() is None:
         time.sleep(0.02)
     children = psutil.Process(parent.pid).children()
     assert len(children) == 1
@@ -169,7 +168,7 @@ def test_workers_listen_on_no_port_and_end_with_who_started_them(run, model, tmp
         assert not [one for one in process.net_connections("tcp") if one.status == "LISTEN"]
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert not psutil.wait_procs(children, timeout=120)[1]
 
 
 def test_datatroves_local_executor_does_what_is_left(run, tmp_path):

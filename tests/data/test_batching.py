@@ -58,6 +58,12 @@ def test_a_pair_longer_than_the_budget_has_a_batch_of_its_own():
     assert [1] in [batch.tolist() for batch in batches_of(plan.epoch(0))]
 
 
+def test_a_step_larger_than_an_epoch_takes_all_of_it_at_once():
+    plan = make_plan(text_lengths(50), batch_tokens=10**18, batches_per_step=10**15)
+    (step,) = plan.epoch(0)
+    assert sorted(np.concatenate(step.batches)) == list(range(50))
+
+
 def test_a_plan_is_the_same_wherever_it_is_made():
     lengths = text_lengths(5000)
     assert same(make_plan(lengths).epoch(3), make_plan(lengths).epoch(3))

@@ -155,7 +155,7 @@ def test_the_command_prints_its_report(tmp_path, outputs, capsys):
         (["IN", "--output", "OUT", "OUT2", "--scripts", "Latin"], "1 scripts are given for 2 files"),
         (["IN", "--output", "OUT", "OUT2", "--scripts", "Latin", "Klingon"], "there is no script Klingon; there are"),
         (["IN", "--output", "OUT", "OUT2", "--max-ratio", "0.5"], "--max-ratio must be at least 1, not 0.5"),
-        (["IN", "--output", "OUT", "OUT2", "--min-words", "300"], "--min-words must be at least 0 and at most 200"),
+        (["IN", "--output", "OUT", "OUT2", "--min-words", "300"], "--min-words must be at most 200, not 300"),
         (["pairs.tsv", "--output", "OUT"], "pairs.tsv is a table: write its columns to a file each"),
         (["none.txt", "--output", "OUT"], "none.txt does not exist"),
     ],

@@ -456,3 +456,15 @@ def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path, suffix, data, who
         assert str(path) in str(error)
     else:
         assert len(corpus) > 0
+
+
+def test_a_copy_that_was_cut_off_is_made_again(tmp_path):
+    paths = [tmp_path / "a.en", tmp_path / "a.de"]
+    for path in paths:
+        path.write_text("one two\n" * 500)
+    read_corpus(list(map(str, paths)), cache_dir=tmp_path / "cache")
+    (copy,) = (tmp_path / "cache").glob("*.arrow")
+    content = copy.read_bytes()
+    copy.unlink()
+    copy.write_bytes(content[: len(content) // 2])
+    assert len(read_corpus(list(map(str, paths)), cache_dir=tmp_path / "cache")) == 500

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vanilla_transformer.compression import SUFFIXES, compress
 from vanilla_transformer.data.lines import CorpusError, read_lines
 
 # Characters at which other readers end a line.
@@ -18,13 +19,13 @@ lines_of_text = st.lists(
 )
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=lines_of_text, end=st.sampled_from(["\n", "\r\n"]))
 def test_any_text_without_a_newline_is_one_line(tmp_path, suffix, lines, end):
     path = tmp_path / f"text{suffix}"
     data = "".join(line + end for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if suffix else data)
+    path.write_bytes(compress(data, suffix))
     assert list(read_lines(path)) == lines
 
 
@@ -74,6 +75,24 @@ def test_a_directory_is_no_file(tmp_path):
         list(read_lines(tmp_path))
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("damage", [lambda data: b"plain text, and more of it", lambda data: data[: len(data) // 2]])
+def test_a_damaged_compressed_file_is_named(tmp_path, suffix, damage):
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(damage(compress(b"a line\n" * 10_000, suffix)))
+    with pytest.raises(CorpusError, match=rf"text\{suffix} is not a whole \{suffix} file"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_parts_of_a_compressed_file_are_one_and_none_is_no_line(tmp_path, suffix):
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(b"".join(compress(part, suffix) for part in (b"one\n", b"", b"two\n")))
+    assert list(read_lines(path)) == ["one", "two"]
+    path.write_bytes(b"")
+    assert list(read_lines(path)) == []
+
+
 @pytest.mark.parametrize(
     "data",
     [b"plain text", gzip.compress(b"a\n" * 10_000)[:-12], gzip.compress(b"a\n")[:-1]],
@@ -82,5 +101,5 @@ def test_a_directory_is_no_file(tmp_path):
 def test_a_damaged_gzip_file_is_named(tmp_path, data):
     path = tmp_path / "text.gz"
     path.write_bytes(data)
-    with pytest.raises(CorpusError, match=r"text\.gz is not a whole gzip file"):
+    with pytest.raises(CorpusError, match=r"text\.gz is not a whole \.gz file"):
         list(read_lines(path))

@@ -10,6 +10,7 @@ from vanilla_transformer.data import preparation, streams
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.tasks import get_task
 
 TASK = get_task("translation")
@@ -63,7 +64,8 @@ def as_lists(rows):
 
 
 def expected_rows(tokenizer, pairs):
-    return [(tokenizer(source)["input_ids"], tokenizer(text_target=target)["input_ids"]) for source, target in pairs]
+    reader = plain_text(tokenizer)
+    return [(reader(source)["input_ids"], reader(text_target=target)["input_ids"]) for source, target in pairs]
 
 
 @pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])

@@ -280,3 +280,11 @@ def test_blocks_that_end_within_a_character_keep_their_pieces(tmp_path):
     sampling = SubwordSampling(0.0, None, ("text",))
     sampled = SampledCorpus(base, masked, sampling, form=task.form, max_length=5, seed=1)
     assert len(base) > 4 and all_rows(epoch(sampled, 0)) == all_rows(base)
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), [("bpe", {"dropout": 0.0}), ("unigram", {"alpha": 1e6})])
+def test_words_after_an_added_token_are_sampled_as_they_stand(algorithm, settings, tmp_path):
+    added = VanillaTransformerTokenizer.train(SENTENCES * 3, 350, algorithm)
+    added.add_special_tokens({"extra_special_tokens": [">>de<<"]})
+    base, usual = corpus_of(added, tmp_path, sentences=[">>de<<walking it", "it>>de<< walking it"], **settings)
+    assert all_rows(epoch(usual, 0)) == all_rows(base)

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from vanilla_transformer.data import shards
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import TokenFile
 from vanilla_transformer.data.shards import ShardedCorpus, cut_epoch
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.sharding import ShardPreparation
 
 SIZES = [5, 0, 9, 4, 7, 8, 3]
@@ -187,7 +189,7 @@ def test_a_part_is_let_go_when_the_next_one_is_asked_for(prepared, tmp_path):
         ),
         (
             lambda place: (place / "lengths-00003.npy").unlink(),
-            "shard 3 of .* cannot be read .*: do task 3 of",
+            "shard 3 of .* cannot be read .*: delete tokens-00003.arrow, and do task 3 of",
         ),
         (
             lambda place: swap(place, "tokens-00002.arrow"),
@@ -201,6 +203,55 @@ def test_damage_is_named_in_one_sentence(prepared, tmp_path, damage, message):
     damage(place)
     with pytest.raises(CorpusError, match=message):
         list(opened(place, tmp_path, 100).epoch_parts(0))
+
+
+@pytest.mark.parametrize("name", ["tokens-00002.arrow", "lengths-00002.npy"])
+def test_a_flipped_bit_is_refused_unless_it_changes_nothing(prepared, tmp_path, name):
+    place = tmp_path / "shards"
+    shutil.copytree(prepared, place)
+    whole = (place / name).read_bytes()
+    (part,) = opened(prepared, tmp_path, 100).epoch_parts(0)
+    rows, refused = rows_of(part.corpus), 0
+    for byte in range(0, len(whole), 5):
+        damaged = bytearray(whole)
+        damaged[byte] ^= 1 << byte % 8
+        (place / name).unlink()
+        (place / name).write_bytes(damaged)
+        try:
+            (part,) = opened(place, tmp_path, 100).epoch_parts(0)
+        except CorpusError as error:
+            refused += "delete tokens-00002.arrow, and do task 2 of" in str(error)
+        else:
+            assert rows_of(part.corpus) == rows
+    assert refused > len(whole) / 10
+
+
+def test_a_shard_is_read_from_end_to_end_once_in_a_process(prepared, tmp_path, monkeypatch):
+    read, original = [], TokenFile.hexdigest
+    monkeypatch.setattr(TokenFile, "hexdigest", lambda file: (read.append(file.id), original(file))[1])
+    corpus = opened(prepared, tmp_path)
+    for epoch in range(3):
+        for _ in corpus.epoch_parts(epoch):
+            corpus._next[1].result()
+    assert len(read) == len(set(read)) == sum(size > 0 for size in SIZES)
+
+
+def test_lengths_that_are_not_those_of_the_manifest_are_not_counted(prepared, tmp_path):
+    place = tmp_path / "shards"
+    shutil.copytree(prepared, place)
+    counts = np.load(place / "lengths-00002.npy")
+    counts[0, 3] ^= 1 << 12
+    np.save(place / "lengths-00002.npy", counts)
+    with pytest.raises(CorpusError, match="lengths-00002.npy is not the one"):
+        list(opened(place, tmp_path, 100).all_lengths())
+
+
+def test_a_folder_without_its_tokenizer_is_told_with_the_file(prepared, tmp_path):
+    place = tmp_path / "shards"
+    shutil.copytree(prepared, place)
+    (place / "tokenizer.json").unlink()
+    with pytest.raises(CorpusError, match=r"shards has no tokenizer\.json, which `prepare` writes"):
+        train(Recipe(train=(f"prepared:{place}",), output=str(tmp_path / "model"), max_steps=1))
 
 
 def swap(place, name):

@@ -46,6 +46,8 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
         ("a.tsv tag=", "a.tsv: a tag begins with a letter"),
         ("a.tsv tag=<pad>", "none of pad, s, unk, mask, not '<pad>'"),
         ("a.tsv tag=back<translated", "not 'back<translated'"),
+        ("a.tsv b.tsv tag=AA tag=BB", "tag is given twice, as 'AA' and 'BB'"),
+        ("a.tsv source_column=en source-column=de", "source_column is given twice"),
         ("a.tsv weight=1 + b.tsv", "b.tsv has no weight and others have one"),
         ("a.tsv +", "no corpus on one side of a +"),
         ("+ a.tsv", "no corpus on one side of a +"),

@@ -58,7 +58,7 @@ def page(browser, address) -> Iterator["playwright.Page"]:
 
 
 def expect(page, selector: str, text: str) -> None:
-    playwright.expect(page.locator(selector)).to_contain_text(text, timeout=20_000)
+    playwright.expect(page.locator(selector)).to_contain_text(text)
 
 
 def test_what_is_typed_is_answered_by_every_model(page):
@@ -79,7 +79,7 @@ def test_controls_change_the_answer(page):
     assert page.locator(f"{ANSWER} li").count() == 1
     page.fill("#vt-n_best input[type=number]", "3")
     page.press("#vt-n_best input[type=number]", "Enter")
-    playwright.expect(page.locator(f"{ANSWER} li")).to_have_count(3, timeout=20_000)
+    playwright.expect(page.locator(f"{ANSWER} li")).to_have_count(3)
     page.fill("#vt-num_beams input[type=number]", "2")
     page.press("#vt-num_beams input[type=number]", "Enter")
     expect(page, ANSWER, "A beam of 2 has no 3 translations: choose a beam size of 3 or more.")
@@ -105,7 +105,7 @@ def test_markup_is_shown_as_text_in_answers_alignments_and_attention(page):
     assert page.locator(f"{ANSWER} b, {ANSWER} img, {ANSWER} script").count() == 0
     page.click("#vt-look-0")
     frame = page.frame_locator(VIEW)
-    playwright.expect(frame.locator("#picture")).to_contain_text("<", timeout=20_000)
+    playwright.expect(frame.locator("#picture")).to_contain_text("<")
     assert frame.locator("img").count() == 0
     assert frame.locator("body").evaluate("() => window.hurt") is None
 
@@ -131,13 +131,13 @@ def test_attention_is_shown_for_the_text_that_stands_there(page):
     expect(page, ANSWER, "Ein Hund wartet.")
     page.click("#vt-look-0")
     frame = page.frame_locator(VIEW)
-    playwright.expect(frame.locator("#title")).to_have_text("Attention of en-de", timeout=20_000)
+    playwright.expect(frame.locator("#title")).to_have_text("Attention of en-de")
     playwright.expect(frame.locator("#picture")).to_contain_text("Hund")
     frame.locator("#view").select_option("heatmap")
     assert frame.locator("#picture canvas").count() == 1
     page.click("#vt-look-1")
     other = page.frame_locator("#vt-view-1 iframe")
-    playwright.expect(other.locator("#picture")).to_contain_text("dog", timeout=20_000)
+    playwright.expect(other.locator("#picture")).to_contain_text("dog")
 
 
 def test_what_programs_may_ask_is_shown_and_asks_nobody_else_either(page):
@@ -172,7 +172,7 @@ def test_only_the_latest_text_is_answered_while_the_model_works(browser, shown, 
     def slow(lines, settings):
         asked.extend(lines)
         at_work.set()
-        go_on.wait(20)
+        go_on.wait(600)
         return answers(lines, settings)
 
     monkeypatch.setattr(shown.kind, "answers", slow)
@@ -199,7 +199,7 @@ def test_beyond_what_may_wait_a_visitor_is_told_and_the_page_goes_on(browser, sh
 
     def slow(lines, settings):
         at_work.set()
-        go_on.wait(20)
+        go_on.wait(600)
         return answers(lines, settings)
 
     monkeypatch.setattr(shown.kind, "answers", slow)

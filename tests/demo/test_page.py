@@ -163,7 +163,7 @@ def test_the_command_prints_the_address_and_ctrl_c_ends_it(translating, tmp_path
         assert line == f"http://127.0.0.1:{port}/\n", server.stderr.read()
         server.send_signal(signal.SIGINT)
         try:
-            _, errors = server.communicate(timeout=30)
+            _, errors = server.communicate(timeout=300)
         finally:
             server.kill()
     assert server.returncode in (0, 130) and "Traceback" not in errors

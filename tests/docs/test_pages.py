@@ -1,11 +1,8 @@
 """The pages of the documentation: their cells run, their commands are understood, their links lead somewhere."""
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.pyplot
@@ -70,6 +67,12 @@ def test_the_cells_of_a_page_run(page, quickstart, monkeypatch):
     matplotlib.pyplot.close("all")
 
 
+@pytest.mark.parametrize("page", [DOCS / "index.md", *sorted((DOCS / "paper").glob("*.md"))], ids=named)
+def test_every_picture_that_a_cell_draws_says_what_it_shows(page):
+    for cell in re.findall(r"^```\{code-cell\}.*?^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        assert not re.search(r"\.figure$", cell, re.MULTILINE) or re.search(r'alt: ".{20}', cell), cell
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))], ids=named)
 def test_the_program_understands_the_commands_of_a_page(page, tmp_path, monkeypatch):
     """Recipes that a command names as `my-recipe.yaml` are there; nothing is run."""
@@ -110,18 +113,15 @@ def test_every_page_is_in_the_table_of_contents_and_links_lead_to_pages():
     assert listed == {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES}
 
 
-def test_the_site_is_built_without_a_warning(tmp_path):
+def test_the_site_is_built_without_a_warning(site):
     """Its cells are not run here: the tests above do."""
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path)]
-    done = subprocess.run(command, env={**os.environ, "DOCS_EXECUTION": "off"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "<math" in (tmp_path / "paper" / "3.2-attention.html").read_text("utf-8")
+    assert "<math" in (site / "paper" / "3.2-attention.html").read_text("utf-8")
 
 
 def test_the_readme_is_short_and_its_commands_and_links_are_there(tmp_path, monkeypatch):
     readme = ROOT / "README.md"
     text = readme.read_text("utf-8")
-    assert len(text.split()) < 900
+    assert 500 <= len(text.split()) <= 700
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
     monkeypatch.chdir(tmp_path)

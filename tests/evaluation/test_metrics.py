@@ -96,6 +96,10 @@ def test_unknown_metric_is_an_error_that_names_the_nearest():
 
 
 def test_what_cannot_be_scored_is_an_error():
+    with pytest.raises(ValueError, match="predictions must be several texts"):
+        score(["chrf"], "a b", [["a"], ["b"], ["c"]])
+    with pytest.raises(ValueError, match="references of each prediction must be several texts"):
+        score(["chrf"], ["a b"], ["a b"])
     with pytest.raises(MetricError, match="2 predictions .* 1 references"):
         score(["wer"], ["A", "B"], [["A"]])
     with pytest.raises(MetricError, match="at least one"):

@@ -13,7 +13,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.export.web_page import TRANSFORMERS_JS
+from vanilla_transformer.export.web_page import PROGRAMS
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +49,7 @@ def spelled_backwards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def onnx_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model for ONNX Runtime, which takes seconds to write."""
+    """The same model for ONNX Runtime."""
     output = tmp_path_factory.mktemp("onnx") / "onnx"
     assert main(["export", str(spelled_backwards), str(output), "--to", "onnx"]) == 0
     return output
@@ -73,12 +73,13 @@ def web_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def npm_packages() -> Path:
-    """A folder of npm packages with transformers.js: that of the repository, or one that NODE_PATH names."""
+    """A folder of npm packages with the page's programs: that of the repository, or one that NODE_PATH names."""
     folders = [
         Path(__file__).parents[2] / "node_modules",
         *map(Path, filter(None, os.getenv("NODE_PATH", "").split(":"))),
     ]
     for folder in folders:
-        if (folder / "@huggingface" / "transformers").is_dir():
+        if all((folder / program.package).is_dir() for program in PROGRAMS.values()):
             return folder
-    pytest.skip(f"no transformers.js: run `npm install --no-save @huggingface/transformers@{TRANSFORMERS_JS}`")
+    packages = sorted({f"{program.package}@{program.version}" for program in PROGRAMS.values()})
+    pytest.skip(f"no programs of the page: run `npm install --no-save {' '.join(packages)}`")

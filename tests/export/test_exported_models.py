@@ -92,8 +92,8 @@ def test_a_file_is_gone_on_with_by_the_same_export_alone(exported, tmp_path, cap
     assert main([*words, "--resume"]) == 0
     assert "is finished: 2 lines" in capsys.readouterr().err
     shutil.copytree(exported, tmp_path / "other")
-    settings = json.loads((tmp_path / "other" / "generation_config.json").read_text())
-    (tmp_path / "other" / "generation_config.json").write_text(json.dumps(settings | {"num_beams": 2}))
+    settings = json.loads((tmp_path / "other" / "config.json").read_text())
+    (tmp_path / "other" / "config.json").write_text(json.dumps(settings | {"another": 2}))
     words[1] = str(tmp_path / "other")
     assert main([*words, "--resume"]) == 1
     assert "model" in capsys.readouterr().err
@@ -117,25 +117,34 @@ def test_settings_of_generate_that_an_export_does_not_have_are_refused(exported)
 
 def test_what_is_no_whole_export_is_refused(exported, spelled_backwards, tmp_path, capsys):
     assert is_exported(exported) and not is_exported(spelled_backwards)
-    with pytest.raises(ExportError, match="is no exported folder: it has neither encoder_model.onnx nor"):
+    with pytest.raises(ExportError, match="is no exported folder: it has neither translate.onnx nor"):
         load_exported(spelled_backwards)
     with pytest.raises(UnusableModelError, match="is an export for another runtime, which `translate` and"):
         load_model(exported)
-    for name, message in (
-        ("generation_config.json", "has no generation_config.json, without which it does not translate"),
-        ("config.json", "cannot be loaded"),
+    damaged, message = ("translate.onnx", "cannot be loaded")
+    if exported.name == "ctranslate2":
+        damaged, message = ("generation_config.json", "generation_config.json cannot|cannot be loaded")
+    for name, wrong, said in (
+        ("tokenizer_config.json", None, "has no tokenizer_config.json, without which it does not translate"),
+        (damaged, "nothing", message),
     ):
         broken = tmp_path / name
         shutil.copytree(exported, broken)
-        (broken / name).unlink()
-        with pytest.raises(ExportError, match=message):
+        if wrong is None:
+            (broken / name).unlink()
+        else:
+            (broken / name).write_text(wrong)
+        with pytest.raises(ExportError, match=said):
             load_exported(broken)
+    with pytest.raises(ValueError, match="A model that is not exported needs its tokenizer"):
+        list(translate_lines(load_model(spelled_backwards)[0], None, ["a"]))
+
+
+def test_settings_that_ctranslate2_does_not_have_are_refused(ctranslate2_export, tmp_path, capsys):
     unusual = tmp_path / "settings"
-    shutil.copytree(exported, unusual)
+    shutil.copytree(ctranslate2_export, unusual)
     path = unusual / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"no_repeat_ngram_size": 2}))
     (tmp_path / "in.txt").write_text("abc\n")
     assert main(["translate", str(unusual), str(tmp_path / "in.txt")]) == 1
     assert "no_repeat_ngram_size=2 in " in capsys.readouterr().err
-    with pytest.raises(ValueError, match="A model that is not exported needs its tokenizer"):
-        list(translate_lines(load_model(spelled_backwards)[0], None, ["a"]))

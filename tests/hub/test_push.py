@@ -11,7 +11,7 @@ import sacrebleu
 import torch
 from hub_server import HubServer, Repository, card_head, card_problems
 from huggingface_hub import ModelCard, constants
-from transformers import AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -28,31 +28,15 @@ from vanilla_transformer.recipe.schema import Recipe, load_recipe
 CODE = {
     f"{name}.py"
     for name in (
-        "call_plans",
-        "constrained_search",
         "configuration_vanilla_transformer",
-        "cpu",
         "direction",
-        "fast_generation",
-        "fast_search",
         "generation",
         "heads",
         "layers",
         "loss",
         "modeling_vanilla_transformer",
-        "onnx_graphs",
-        "onnx_layers",
-        "onnx_search",
-        "onnx_sessions",
-        "packed_copies",
-        "packed_decoder",
-        "packed_encoder",
-        "packed_weights",
         "pipeline_vanilla_transformer",
-        "planned_search",
-        "sampling",
         "saving",
-        "search",
         "stacks",
     )
 }
@@ -165,7 +149,7 @@ def test_a_recurrent_model_is_pushed_with_its_code(ann: HubServer, saved: Path, 
     assert main(["push", str(directory), "ann/recurrent"]) == 0
     files = ann.repositories["ann/recurrent"].files()
     assert card_problems(files["README.md"].decode()) == []
-    code = {"modeling_recurrent_encoder_decoder.py", "recurrent_equations.py", "search.py"}
+    code = {"modeling_recurrent_encoder_decoder.py", "recurrent_equations.py", "generation.py"}
     assert {"model.safetensors", "tokenizer.json", *code} <= set(files)
     assert main(["push", str(saved), "ann/recurrent"]) == 1  # The name is that of a model of another type.
 
@@ -378,3 +362,17 @@ def test_the_card_of_a_run_is_one_that_the_hub_reads(ann: HubServer, trained: Pa
     assert f"{json.loads((trained / 'summary.json').read_text())['parameters']:,} parameters" in card.text
     assert str(trained.parent) not in files["README.md"].decode()
     assert {path.name for path in (trained.parent / "mean").iterdir()} == MODEL
+
+
+def test_what_python_pushes_has_a_true_card(ann: HubServer, trained: Path) -> None:
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    model.push_to_hub("ann/same")
+    card = ann.repositories["ann/same"].files()["README.md"].decode()
+    assert card_problems(card) == [] and "## Scores" in card and "# ann/same" in card
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    for branch in ("main", "other"):
+        model.push_to_hub("ann/changed", revision=branch)
+    card = ann.repositories["ann/changed"].files()["README.md"].decode()
+    assert card_problems(card) == [] and "# ann/changed" in card
+    assert not re.search("## Scores|More Information Needed|Model ID", card)

@@ -123,7 +123,7 @@ def test_a_model_comes_back_from_the_hub_with_and_without_the_package(
     installed = run(INSTALLED, saved, others, ann, homes[0])
     expected = installed["directory"]
     assert expected["defaults"] == [4, 0.6, "google", 50, "never"]
-    assert expected["back"] == TEXTS
+    assert expected["back"] == ["the cat on ", "Matte?"]
     assert [list(record) for record in expected["translations"]] == [["translation_text"]] * len(TEXTS)
     for name in ("parts", "whole"):
         assert installed[name] == expected, name

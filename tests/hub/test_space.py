@@ -17,7 +17,6 @@ from hub_server import HubServer, Repository, card_head
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.demo.space import GRADIO
-from vanilla_transformer.export import to_web
 from vanilla_transformer.hub import PushError, push_space
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +118,7 @@ def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Pat
     }
     package = ROOT / "vanilla_transformer"
     sources = {str(path.relative_to(ROOT)) for path in package.rglob("*") if path.is_file()}
-    sources = {name for name in sources if "__pycache__" not in name}
+    sources = {name for name in sources if not any(part in name for part in ("__pycache__", "/extras/", "/recipes/"))}
     assert set(files) - {".gitattributes"} == {"README.md", "app.py", "requirements.txt"} | sources
     for line in files["requirements.txt"].decode().splitlines():
         name, _, pinned = line.partition("==")
@@ -148,19 +147,8 @@ def test_a_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pyte
     assert not ann.repositories
 
 
-@pytest.fixture
-def no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs are not traced, which takes seconds; their own tests do."""
-
-    def write(model: object, output: Path) -> None:
-        output.mkdir(parents=True)
-        (output / "encoder_model.onnx").write_bytes(b"0" * 300)
-
-    monkeypatch.setattr(to_web, "_export_graphs", write)
-
-
 def test_a_model_is_pushed_with_a_static_space_that_runs_it_in_the_browser(
-    ann: HubServer, model: Path, no_graphs: None, capsys: pytest.CaptureFixture[str]
+    ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]
 ):
     for _ in range(2):  # The second time it is replaced.
         assert main(["push", str(model), "tiny", "--web", "--license", "cc-by-4.0", "--message", "both"]) == 0
@@ -168,7 +156,7 @@ def test_a_model_is_pushed_with_a_static_space_that_runs_it_in_the_browser(
     repository = ann.repositories["spaces/ann/tiny"]
     assert (repository.sdk, repository.private, repository.messages[-1]) == ("static", False, "both")
     files = repository.files()
-    assert {"index.html", "worker.js", "tokenizer.json", "onnx/encoder_model.onnx"} <= set(files)
+    assert {"index.html", "worker.js", "tokenizer.json", "translate.onnx"} <= set(files)
     assert card_head(files["README.md"].decode()) == {
         "title": "tiny",
         "sdk": "static",
@@ -180,6 +168,16 @@ def test_a_model_is_pushed_with_a_static_space_that_runs_it_in_the_browser(
     assert b"connect-src 'self' https://cdn.jsdelivr.net https://*.hf.co" in files["index.html"]
     for name, content in files.items():
         assert str(model.parent).encode() not in content, name
+
+
+def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, model: Path, capsys):
+    assert main(["push", str(model), "tiny", "--explore", "--license", "cc-by-4.0"]) == 0
+    assert capsys.readouterr().out.split() == [f"{ann.url}/ann/tiny", f"{ann.url}/spaces/ann/tiny-explore"]
+    files = ann.repositories["spaces/ann/tiny-explore"].files()
+    assert {"index.html", "app.js", "vendor/d3.min.js", "model/weights.bin", "model/model.json"} <= set(files)
+    assert b"connect-src 'self' https://*.hf.co" in files["index.html"]
+    head = card_head(files["README.md"].decode())
+    assert (head["sdk"], head["models"], head["license"]) == ("static", ["ann/tiny"], "cc-by-4.0")
 
 
 @pytest.mark.parametrize(
@@ -197,9 +195,7 @@ def test_a_static_space_is_of_the_main_branch_and_the_only_one(
     assert not ann.repositories
 
 
-def test_nothing_is_pushed_of_what_cannot_be_exported(
-    ann: HubServer, model: Path, no_graphs: None, capsys: pytest.CaptureFixture[str]
-):
+def test_nothing_is_pushed_of_what_cannot_be_exported(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
     settings = json.loads((model / "generation_config.json").read_text())
     (model / "generation_config.json").write_text(json.dumps(settings | {"no_repeat_ngram_size": 3}))
     assert main(["push", str(model), "ann/tiny", "--web"]) == 1

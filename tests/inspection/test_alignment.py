@@ -157,6 +157,12 @@ def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
         alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
 
 
+def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
+    for sources, targets in (("ab", ["a", "b"]), (["a", "b"], "ab")):
+        with pytest.raises(ValueError, match="must be several texts, not one"):
+            alignments(model, tokenizer, sources, targets)
+
+
 def test_what_cannot_be_aligned_is_said_in_a_sentence(model, tokenizer):
     for text, message in (
         ("7", "no head 7: its layers are 0 to 2, with heads 0 to 3"),

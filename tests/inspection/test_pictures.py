@@ -9,10 +9,12 @@ import subprocess
 
 import numpy as np
 import pytest
+from browser import open_browser
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderConfig,
 )
 from vanilla_transformer.analysis.cost import count_parameters
@@ -21,6 +23,7 @@ from vanilla_transformer.inspection import (
     InspectionError,
     attention,
     attention_page,
+    lettering,
     page,
     plot_attention,
     plot_heads,
@@ -73,9 +76,25 @@ def test_a_browser_draws_a_line_for_each_weight_that_can_be_seen(seen, tmp_path)
     shown = subprocess.run(
         ["chromium", *options, *offline, file.as_uri()], capture_output=True, text=True, timeout=60, check=True
     ).stdout
-    assert shown.count("<line ") == int((seen.weights["cross"][-1] >= 0.02).sum())
-    for word in seen.source.texts:
+    words = seen.words()
+    assert shown.count("<line ") == int((words.weights["cross"][-1] >= 0.02).sum())
+    for word in words.source.texts:
         assert f">{html.escape(word)}</text>" in shown
+
+
+@pytest.mark.parametrize("view", ["lines", "heatmap", "small"])
+def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view):
+    file = tmp_path / "page.html"
+    file.write_text(attention_page([seen]), encoding="utf-8")
+    with open_browser() as browser:
+        tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.goto(file.as_uri())
+        tab.select_option("#view", view)
+        edges = tab.locator("#picture text, #picture canvas").evaluate_all(
+            "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
+        )
+        assert edges and all(left >= 0 and right <= 390 for left, right in edges)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_notebook_shows_the_page_in_a_frame(seen):
@@ -91,6 +110,39 @@ def test_a_heat_map_shows_the_weights_between_the_words(seen):
     assert [label.get_text() for label in axes.get_xticklabels()] == list(seen.source.texts)
     assert [label.get_text() for label in axes.get_yticklabels()] == list(seen.written.texts)
     assert axes.get_title() == "cross-attention, layer 2, head 2"
+    assert axes.get_ylabel() == "target as written: attends" and axes.get_xlabel() == "source: attended to"
+    assert "attention weight" in [other.get_ylabel() for other in axes.figure.axes]
+
+
+def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenizer):
+    def turned(text):
+        axes = plot_attention(attention(model, tokenizer, text, "Ein").words(), "encoder")
+        return {label.get_rotation() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]}
+
+    assert turned("telephone") == {0}
+    assert turned("Nottinghamshire " * 40) == {0, 45}
+
+
+def test_characters_without_a_font_are_shown_by_number_and_named(monkeypatch):
+    monkeypatch.setattr(lettering, "_installed", tuple)
+    with pytest.warns(UserWarning, match="No font of this machine has 世界"):
+        families, shown = lettering.lettering(["Ա", "$x$", "世界!"])
+    assert list(shown.values()) == ["Ա", r"\$x\$", "[4E16 754C]!"] and families == ["DejaVu Sans"]
+
+
+def test_a_single_word_is_seen_in_pieces_and_several_in_words(model, tokenizer):
+    seen = attention(model, tokenizer, "telephone", "Ein Hund")
+    assert len(seen.source) > 2 and seen.words().source == seen.source
+    assert seen.words().written.texts == ("Ein", "Hund", "</s>")
+    held = data_of(attention_page([seen]))["sentences"][0]
+    assert held["sides"]["source"]["words"] == list(seen.source.texts) and held["text"] == "telephone </s>"
+
+
+def test_the_text_of_a_language_model_is_no_target(tokenizer):
+    config = VanillaTransformerDecoderConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    seen = attention(VanillaTransformerDecoderForCausalLM(config), tokenizer, "A dog runs.")
+    assert seen.sides("decoder") == ("text", "text")
+    assert data_of(attention_page([seen]))["sentences"][0]["names"] == {"decoder": ["text", "text"]}
 
 
 def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
@@ -102,6 +154,8 @@ def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
 
 def test_every_head_has_a_picture(seen):
     grid = plot_heads(seen, "decoder", "mean")
+    width, height = grid[0, 0].figure.get_size_inches()
+    assert width <= 8.5 and height <= 11
     for head, axes in enumerate(grid.flat):
         expected = seen.weights["decoder"].mean(0)[head].numpy()
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
@@ -130,6 +184,10 @@ def test_a_model_is_drawn_with_its_sizes_and_every_parameter(family, positions):
     texts = "\n".join(text.get_text() for text in drawn.texts)
     assert texts.count("6×") == (2 if config.is_encoder_decoder else 1)
     assert texts.count("16 heads, d_k = 32, d_v = 32") == (3 if config.is_encoder_decoder else 1)
+    assert ("outputs (shifted right)" in texts) == config.is_encoder_decoder
+    assert ("Softmax" in texts) == ("Linear" in texts)
+    residual = [line for line in drawn.lines if len(line.get_xdata()) == 4]
+    assert len(residual) == texts.count("Add & Norm") == (5 if config.is_encoder_decoder else 2)
     assert "512 → 2,048 → 512" in texts and "1,234 × 512" in texts and f"{positions} positions" in texts
     assert round(sum(bar.get_width() * 1e6 for bar in bars.patches)) == count_parameters(config)["total"]
     assert len(heat_maps) == (2 if positions == "sinusoidal" else 0)

@@ -18,8 +18,8 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.inspection import KINDS, InspectionError, Pieces, attention
-from vanilla_transformer.model.fast_generation import unsupported_model
 from vanilla_transformer.model.layers import scaled_dot_product_attention
 from vanilla_transformer.translation import LineTranslator
 
@@ -182,9 +182,9 @@ def test_a_model_that_was_looked_at_still_decodes_on_the_fast_path_and_with_scor
     translator = LineTranslator.from_model(model.eval(), tokenizer, scores=True)
     (before,) = translator.translate(["A dog runs."])
     attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
-    assert unsupported_model(model) is None and unsupported_model(model, "encoder") is None
+    assert unknown(model) is None
     for _ in range(2):  # The second call is planned.
         assert translator.translate(["A dog runs."]) == [before]
     assert before.score is not None
     model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
-    assert "a hook" in unsupported_model(model)
+    assert "a hook" in unknown(model)

@@ -1,36 +1,150 @@
-"""Special tokens that a user adds to a tokenizer, beside the four of the class, which no text can spell."""
+"""Special tokens in a string, of the class and a user's, in each of the three ways to load a tokenizer."""
+
+import json
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.tokenizer.learning import ALGORITHMS
+
+TEXTS = ["the little house is small", "das kleine Haus ist klein"]
+WAYS = ["with the package", "without it", "tokenizers"]
 
 
-@pytest.fixture(params=["bpe", "wordpiece", "unigram", "character"])
-def tokenizer(request) -> VanillaTransformerTokenizer:
-    texts = ["the little house is small", "das kleine Haus ist klein"]
-    return VanillaTransformerTokenizer.train(
-        texts, vocab_size=285 if request.param != "character" else 260, algorithm=request.param
+def trained(algorithm: str = "bpe", **settings) -> VanillaTransformerTokenizer:
+    size = {"character": 262, "presplit": None}.get(algorithm, 285)
+    return VanillaTransformerTokenizer.train(TEXTS, size, algorithm, **settings)
+
+
+def loaded(directory, way):
+    """A function each from text to ids, and back without and with special tokens; and the tokenizer."""
+    if way == "tokenizers":
+        alone = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        return (
+            lambda text: alone.encode(text, add_special_tokens=False).ids,
+            lambda ids: alone.decode(ids, skip_special_tokens=False),
+            lambda ids: alone.decode(ids, skip_special_tokens=True),
+            alone,
+        )
+    one = (AutoTokenizer if way == "with the package" else PreTrainedTokenizerFast).from_pretrained(directory)
+    assert isinstance(one, VanillaTransformerTokenizer) == (way == "with the package")
+    return (
+        lambda text: one(text, add_special_tokens=False)["input_ids"],
+        one.decode,
+        lambda ids: one.decode(ids, skip_special_tokens=True),
+        one,
     )
 
 
-def test_added_special_token_is_one_token_in_text_and_is_skipped_with_the_others(tokenizer, tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_special_tokens_are_found_skipped_and_written_alike(algorithm, way, tmp_path):
+    tokenizer = trained(algorithm, mask_token=True, tags=["<BT>"])
     tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
     tokenizer.add_tokens(["<sep>"], special_tokens=True)
+    tokenizer.add_tokens(["zzz"])
     tokenizer.save_pretrained(tmp_path)
-    for either in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
-        ids = either(">>deu<<the house</s><sep>")["input_ids"]
-        assert ids[0] == either.convert_tokens_to_ids(">>deu<<") == len(either) - 2
-        assert ids[-2:] == [either.convert_tokens_to_ids("<sep>"), 2]
-        assert ids.count(2) == 1  # `</s>` in the text is text.
-        assert either.decode(ids, skip_special_tokens=True).strip() == "the house</s>"
-        assert ">>deu<<" in either.decode(ids)
-        assert {">>deu<<", "<sep>"} <= set(either.all_special_tokens)
+    encode, write, skip, _ = loaded(tmp_path, way)
+    for text, plain in (
+        (">>deu<<the house</s>", "the house"),
+        ("the</s> house <sep> is", "the house  is"),
+        ("<BT>das zzz  zzzHaus", "das zzz  zzzHaus"),
+        (" zzz>>deu<< ist<pad>", " zzz ist"),
+        ("the(<mask>)", "the()"),
+    ):
+        ids = encode(text)
+        assert write(ids) == text and skip(ids) == plain
+        named = [str(token) for token in tokenizer.all_special_tokens] + ["<sep>", "<BT>", "zzz"]
+        assert all(ids.count(tokenizer.convert_tokens_to_ids(name)) == text.count(name) for name in named)
 
 
-def test_text_without_added_tokens_still_comes_back_exactly(tokenizer):
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_that_are_added_after_loading_are_too(way, tmp_path):
+    trained().save_pretrained(tmp_path)
+    encode, write, skip, one = loaded(tmp_path, way)
+    special = [">>deu<<"] if way == "tokenizers" else {"extra_special_tokens": [">>deu<<"]}
+    one.add_special_tokens(special)
+    one.add_tokens(["zzz"])
+    ids = encode("the>>deu<< house zzz is")
+    assert {285, 286} < set(ids)
+    assert write(ids) == "the>>deu<< house zzz is" and skip(ids) == "the house zzz is"
+
+
+def test_an_end_that_is_appended_to_a_text_is_the_end():
+    tokenizer = trained(begins=True, ends=False)
+    assert tokenizer("the" + tokenizer.eos_token)["input_ids"][-1] == tokenizer.eos_token_id
+
+
+def test_raw_text_is_only_text_but_for_what_a_user_added():
+    tokenizer = trained(tags=["<BT>"])
     tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
+    tokenizer.add_tokens(["<sep>"], special_tokens=True)
+    reader, text = plain_text(tokenizer), ">>deu<< a <pad> b</s> <BT><sep>"
+    ids = reader(text)["input_ids"]
+    assert [token for token in reader.convert_ids_to_tokens(ids) if len(token) > 3] == [">>deu<<", "<sep>", "</s>"]
+    assert reader.decode(ids, skip_special_tokens=True) == "a <pad> b</s> <BT>"
+    assert {0, 2} < set(tokenizer(text)["input_ids"])
     for text in ("a <pad> b</s> c", "  two  spaces ", "\U0001f600 é\n"):
-        ids = tokenizer(text)["input_ids"]
-        assert tokenizer.decode(ids, skip_special_tokens=True) == text
-        assert tokenizer.batch_decode([ids, [2]], skip_special_tokens=True) == [text, ""]
+        assert reader.decode(reader(text)["input_ids"], skip_special_tokens=True) == text
+
+
+@pytest.fixture
+def of_an_earlier_version(tmp_path):
+    """A directory as 0.4 saved it: text is only text, a space before every text, added tokens that are found."""
+    tokenizer = trained()
+    tokenizer.add_special_tokens({"extra_special_tokens": [">>deu<<"]})
+    tokenizer.save_pretrained(tmp_path)
+    parts = json.loads((tmp_path / "tokenizer.json").read_text())
+    parts["normalizer"] = {"type": "Prepend", "prepend": " "}
+    parts["pre_tokenizer"]["pretokenizers"] = parts["pre_tokenizer"]["pretokenizers"][2:]
+    parts["post_processor"] = parts["post_processor"]["processors"][1]
+    parts["added_tokens"][-1]["special"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"split_special_tokens": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tmp_path
+
+
+def test_tokenizers_of_earlier_versions_load_as_they_were(of_an_earlier_version):
+    old = AutoTokenizer.from_pretrained(of_an_earlier_version)
+    old.add_special_tokens({"extra_special_tokens": ["<sep>"]}, replace_extra_special_tokens=False)
+    assert plain_text(old) is old
+    ids = old(">>deu<<the</s> house<sep>")["input_ids"]
+    spelled = trained()("the</s> house", add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert ids == [285, *spelled, 286, 2]
+    assert old.decode(ids, skip_special_tokens=True).strip() == "the</s> house"
+    old.save_pretrained(of_an_earlier_version)
+    again = AutoTokenizer.from_pretrained(of_an_earlier_version)
+    assert again(">>deu<<the</s> house<sep>")["input_ids"] == ids
+
+
+def test_offsets_are_those_of_words_without_their_space(tmp_path):
+    trained().save_pretrained(tmp_path)
+    text = " the</s> little  house"
+    for way in (AutoTokenizer, PreTrainedTokenizerFast):
+        found = way.from_pretrained(tmp_path)(text, return_offsets_mapping=True, add_special_tokens=False)
+        places = [(start, end) for start, end in found["offset_mapping"] if end > start]
+        assert "".join(text[start:end] for start, end in places) == "the</s>littlehouse"
+
+
+def test_words_stay_apart_in_a_tokenizer_without_a_space_before_a_text():
+    tokenizer = trained(begins=True, ends=False)
+    for words in (["the", "house"], ["the", "house", "is"]):
+        found = tokenizer(words, is_split_into_words=True)
+        assert found["input_ids"] == tokenizer(" ".join(words))["input_ids"]
+        assert set(found.word_ids()) == {None, *range(len(words))}
+    batch = tokenizer([["the", "house"], ["das"]], is_split_into_words=True)["input_ids"]
+    assert batch == tokenizer(["the house", "das"])["input_ids"]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_is_not_named_stays_around_a_text(begins, tmp_path):
+    trained(begins=begins, ends=False).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, add_eos_token=True)
+    assert tokenizer("das").tokens() == ["<s>"] * begins + ["das", "</s>"]
+    assert (tokenizer.add_bos_token, tokenizer.add_eos_token) == (begins, True)
+    tokenizer.add_bos_token = not begins
+    assert tokenizer("das").tokens() == ["<s>"] * (not begins) + ["das", "</s>"]

@@ -4,19 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library_search import CausalLibrarySearch, Google
-from test_fast_generation import (  # noqa: F401
-    END,
-    PAD,
-    Streamed,
-    assert_same,
-    greatest_difference,
-    paths_taken,
-)
+from searches import END, PAD, CausalLibrarySearch, Google, Streamed, assert_same, greatest_difference
 from transformers import DynamicCache, GenerationConfig
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
-from vanilla_transformer.model import packed_decoder
+from vanilla_transformer.engine import decoder
 
 WORDS = 70
 ENDS = [END, *range(20, WORDS, 8)]
@@ -138,18 +130,18 @@ def test_greedy_search_and_samples_are_the_librarys(seed, architecture, lengths,
 def test_a_prompt_may_be_read_in_pieces(monkeypatch, lengths: list[int], beams: int):
     wanted = {**prompts(3, lengths), "num_beams": beams, "max_new_tokens": 30}
     expected = sharp(3).generate(**wanted)
-    monkeypatch.setattr(packed_decoder, "READ_AT_A_TIME", 3)
+    monkeypatch.setattr(decoder, "READ_AT_A_TIME", 3)
     assert torch.equal(sharp(3).generate(**wanted), expected)
 
 
 def test_a_prompt_is_read_in_one_go(monkeypatch):
-    rows, first = [], packed_decoder.PackedDecoder._advance
+    rows, first = [], decoder.Decoder._advance
 
     def counting(self, tokens_NW, *rest):
         rows.append(tokens_NW.numel())
         return first(self, tokens_NW, *rest)
 
-    monkeypatch.setattr(packed_decoder.PackedDecoder, "_advance", counting)
+    monkeypatch.setattr(decoder.Decoder, "_advance", counting)
     sharp(0).generate(**prompts(0, [200]), max_new_tokens=2, min_new_tokens=2)
     assert rows == [199, 1, 1]
 
@@ -182,15 +174,15 @@ LIBRARY = {
 
 
 @pytest.mark.parametrize("asked", FAST.values(), ids=FAST)
-def test_the_fast_path_supports(paths_taken, asked: dict):  # noqa: F811
+def test_the_fast_path_supports(ways_taken, asked: dict):
     sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
-    assert paths_taken == ["fast"]
+    assert ways_taken == ["engine"]
 
 
 @pytest.mark.parametrize("asked", LIBRARY.values(), ids=LIBRARY)
-def test_the_library_searches_with(paths_taken, asked: dict):  # noqa: F811
+def test_the_library_searches_with(ways_taken, asked: dict):
     sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
-    assert paths_taken == ["library"]
+    assert ways_taken == ["library"]
     if "return_dict_in_generate" not in asked:
         with pytest.raises(ValueError, match="'int8' cannot be combined with .*: leave one of them out"):
             sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
@@ -205,7 +197,7 @@ def test_the_library_pads_what_has_ended_as_we_do():
     assert torch.equal(ours.sequences, theirs.sequences)
 
 
-def test_the_library_goes_on_from_a_cache(paths_taken):  # noqa: F811
+def test_the_library_goes_on_from_a_cache(ways_taken):
     model = sharp(0)
     asked = {"suppress_tokens": ENDS, "return_dict_in_generate": True}
     whole = model.generate(**INPUTS, **asked, max_new_tokens=6).sequences
@@ -215,9 +207,9 @@ def test_the_library_goes_on_from_a_cache(paths_taken):  # noqa: F811
         part.sequences, attention_mask=mask, **asked, max_new_tokens=3, past_key_values=part.past_key_values
     )
     assert torch.equal(rest.sequences, whole)
-    assert paths_taken == ["fast", "fast", "library"]
+    assert ways_taken == ["engine", "engine", "library"]
     model.generate(**INPUTS, max_new_tokens=2, past_key_values=DynamicCache(config=model.config))
-    assert paths_taken[-1] == "fast"
+    assert ways_taken[-1] == "engine"
 
 
 def test_a_changed_weight_is_noticed():
@@ -233,7 +225,7 @@ def test_a_changed_weight_is_noticed():
 
 @pytest.mark.processor
 @pytest.mark.parametrize("how", ["bfloat16", "int8"])
-def test_other_types_find_nearly_the_same(paths_taken, how: str):  # noqa: F811
+def test_other_types_find_nearly_the_same(ways_taken, how: str):
     sizes = {"d_model": 64, "d_ff": 128, "attention_bias": True}
     wanted = {**prompts(3, [6, 9, 4]), "num_beams": 4, "return_dict_in_generate": True, "max_new_tokens": 8}
     expected = sharp(4, **sizes).generate(**wanted).sequences_scores
@@ -242,7 +234,7 @@ def test_other_types_find_nearly_the_same(paths_taken, how: str):  # noqa: F811
         found = model.to(torch.bfloat16).generate(**wanted).sequences_scores
     else:
         found = model.generate(**wanted, quantization="int8").sequences_scores
-    assert paths_taken == ["fast", "fast"]
+    assert ways_taken == ["engine", "engine"]
     assert 1e-5 < greatest_difference(found, expected) < 0.2
 
 

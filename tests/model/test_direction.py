@@ -133,7 +133,7 @@ def test_an_ensemble_has_one_direction(both):
     plain, turned = both
     together = EnsembleForConditionalGeneration([turned, turned])
     assert torch.equal(together.generate(**SOURCE), turned.generate(**SOURCE))
-    with pytest.raises(ValueError, match="same target_direction: it is right-to-left in the first and left-to-right"):
+    with pytest.raises(ValueError, match="target_direction is right-to-left in one and left-to-right"):
         EnsembleForConditionalGeneration([turned, plain])
 
 

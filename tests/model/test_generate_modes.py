@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library_search import Google, LibrarySearch
+from searches import Google, LibrarySearch
 from transformers import (
     GenerationConfig,
     LogitsProcessor,

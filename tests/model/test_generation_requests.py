@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from library_search import Google, LibrarySearch
-from test_fast_generation import END, INPUTS, PAD, START, WORDS, paths_taken, sentences, sharp  # noqa: F401
+from searches import END, INPUTS, PAD, START, Google, LibrarySearch, sharp
 from transformers import (
     EosTokenCriteria,
     GenerationConfig,
@@ -52,11 +51,11 @@ CRITERIA = {
 
 @pytest.mark.parametrize("criteria", CRITERIA.values(), ids=CRITERIA)
 @pytest.mark.parametrize("beams", [1, 4])
-def test_criteria_of_the_caller_end_what_they_end_in_the_librarys_search(model, paths_taken, criteria, beams):  # noqa: F811
+def test_criteria_of_the_caller_end_what_they_end_in_the_librarys_search(model, ways_taken, criteria, beams):
     asked = {"max_new_tokens": 12, "num_beams": beams, "return_dict_in_generate": True, "output_scores": False}
     criteria = StoppingCriteriaList(criteria)
     ours = model.generate(**INPUTS, **asked, stopping_criteria=criteria)
-    assert paths_taken == ["fast"]
+    assert ways_taken == ["engine"]
     asked |= {"output_scores": True, "length_penalty": Google(0.6)} if beams > 1 else {}
     theirs = sharp(0, LibrarySearch).generate(**INPUTS, **asked, stopping_criteria=criteria)
     ends = (
@@ -69,7 +68,7 @@ def test_criteria_of_the_caller_end_what_they_end_in_the_librarys_search(model, 
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("way", [{}, {"do_sample": True}], ids=["fast", "the library's"])
+@pytest.mark.parametrize("way", [{}, {"do_sample": True}], ids=["engine", "the library's"])
 def test_a_longer_length_of_the_caller_counts(model, beams, way):
     asked = {"num_beams": beams, "suppress_tokens": [END], **way}
     torch.manual_seed(0)
@@ -208,7 +207,7 @@ def test_a_model_that_was_set_to_greedy_search_is_saved(model, tmp_path):
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
-def test_prediction_in_a_trainer_takes_the_fast_path(paths_taken, tmp_path, quantization):  # noqa: F811
+def test_prediction_in_a_trainer_takes_the_fast_path(ways_taken, tmp_path, quantization):
     model = sharp(0, d_model=64)
     model.generation_config.quantization = quantization
     pair = {"input_ids": [5, 9, 7, END], "attention_mask": [1, 1, 1, 1], "labels": [6, 3, END]}
@@ -217,7 +216,7 @@ def test_prediction_in_a_trainer_takes_the_fast_path(paths_taken, tmp_path, quan
         model=model, args=Seq2SeqTrainingArguments(tmp_path, **arguments), data_collator=default_data_collator
     )
     found = trainer.predict([pair, pair]).predictions
-    assert paths_taken == ["fast"]
+    assert ways_taken == ["engine"]
     expected = model.generate(torch.tensor([pair["input_ids"]]), attention_mask=torch.ones(1, 4))[0]
     assert found[0][: len(expected)].tolist() == expected.tolist()
 
@@ -267,21 +266,21 @@ def test_a_prompt_padded_on_the_left_is_the_same_with_a_static_cache(search: dic
         assert torch.equal(static.sequences[row, -6:], expected)
 
 
-@pytest.mark.parametrize("path", ["fast", "library"])
+@pytest.mark.parametrize("path", ["engine", "library"])
 @pytest.mark.parametrize("beams", [1, 4])
 def test_rows_that_have_ended_are_filled_with_the_padding_asked_for(model, path: str, beams: int):
     asked = {"num_beams": beams, "max_length_beyond_source": 1, "suppress_tokens": [END], "pad_token_id": 77}
     if path == "library":
         asked |= {"output_scores": True, "return_dict_in_generate": True}
     found = model.generate(**INPUTS, **asked)
-    rows = (found if path == "fast" else found.sequences).tolist()
+    rows = (found if path == "engine" else found.sequences).tolist()
     for row, length in zip(rows, INPUTS["attention_mask"].sum(1).tolist(), strict=True):
         written = 1 + length + 1
         assert set(row[written:]) <= {77} and PAD not in row
     assert rows[2][-1] == 77
 
 
-@pytest.mark.parametrize("path", ["fast", "library"])
+@pytest.mark.parametrize("path", ["engine", "library"])
 @pytest.mark.parametrize("start", [9, [9, 9, 9]])
 def test_a_prompt_that_begins_with_the_start_token_asked_for_is_given_no_other(model, path: str, start):
     asked = {"decoder_start_token_id": start, "suppress_tokens": [END, PAD], "max_length_beyond_source": 2}
@@ -289,7 +288,7 @@ def test_a_prompt_that_begins_with_the_start_token_asked_for_is_given_no_other(m
         asked |= {"output_scores": True, "return_dict_in_generate": True}
     prompts = torch.tensor([[9, 8]]).expand(3, -1)
     found = model.generate(**INPUTS, **asked, decoder_input_ids=prompts)
-    sequences = found if path == "fast" else found.sequences
+    sequences = found if path == "engine" else found.sequences
     assert torch.equal(sequences[:, :2], prompts)
     assert (sequences != PAD).sum(1).tolist() == [2 + 5 + 2, 2 + 3 + 2, 2 + 2 + 2]
 

@@ -4,12 +4,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanilla_transformer.model import loss as loss_module
-from vanilla_transformer.model.loss import (
-    IGNORED_LABEL,
-    label_smoothed_loss,
-    summed_cross_entropy,
-)
+from vanilla_transformer.engine import cross_entropy
+from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
+from vanilla_transformer.model.loss import IGNORED_LABEL, label_smoothed_loss
 
 ROWS, WIDTH, VOCABULARY = 37, 16, 300
 
@@ -17,8 +14,8 @@ ROWS, WIDTH, VOCABULARY = 37, 16, 300
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch):
     """Eight rows at a time for the products, three for the passes over the logits."""
-    monkeypatch.setattr(loss_module, "_LOGITS_TOGETHER", {"cpu": 8 * VOCABULARY, "cuda": 8 * VOCABULARY})
-    monkeypatch.setattr(loss_module, "_LOGITS_IN_CACHE", 3 * VOCABULARY)
+    monkeypatch.setattr(cross_entropy, "_LOGITS_TOGETHER", {"cpu": 8 * VOCABULARY, "cuda": 8 * VOCABULARY})
+    monkeypatch.setattr(cross_entropy, "_LOGITS_IN_CACHE", 3 * VOCABULARY)
 
 
 def examples() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -278,3 +278,27 @@ def test_positions_of_a_callers_own_are_refused(tiny_model, name):
     with pytest.raises(ValueError, match=name):
         tiny_model.generate(**inputs, **positions)
     assert tiny_model(**inputs, decoder_input_ids=TARGET, **{name: None}).logits is not None
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "decoder_attention_mask"])
+@pytest.mark.parametrize("length", [3, 6])
+def test_a_mask_of_another_length_than_its_tokens_is_refused(tiny_model, name, length):
+    ids = torch.tensor([[5, 9, 7, 8, 2]])
+    inputs = {"input_ids": ids, "decoder_input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    with pytest.raises(ValueError, match=f"for {length} tokens, and there are 5"):
+        tiny_model(**inputs | {name: torch.ones(1, length, dtype=torch.long)})
+    encoded = tiny_model.get_encoder()(ids)
+    with pytest.raises(ValueError, match=f"for {length} tokens, and there are 5"):
+        tiny_model(encoder_outputs=encoded, decoder_input_ids=ids, attention_mask=torch.ones(1, length))
+
+
+def test_a_mask_covers_what_is_cached(tiny_model):
+    ids = torch.tensor([[5, 9, 7, 8, 2]])
+    before = tiny_model(input_ids=ids, decoder_input_ids=ids, use_cache=True)
+    with pytest.raises(ValueError, match="for 1 tokens, and there are 6"):
+        tiny_model(
+            input_ids=ids,
+            decoder_input_ids=ids[:, :1],
+            decoder_attention_mask=torch.ones(1, 1, dtype=torch.long),
+            past_key_values=before.past_key_values,
+        )

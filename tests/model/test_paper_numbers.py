@@ -117,7 +117,7 @@ def test_unknown_preset_names_the_known_ones():
         ({"d_model": 100}, "d_model 100 is not a multiple of num_heads 8"),
         ({"num_heads": 0}, "num_heads must be at least 1"),
         ({"d_ff": -1}, "d_ff must be at least 1"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"dropout": 1.1}, "dropout must be a number from 0 to 1"),
         ({"positional_encoding": "rotary"}, "'sinusoidal' or 'learned'"),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even"),
     ],

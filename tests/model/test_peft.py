@@ -6,7 +6,11 @@ import sys
 import pytest
 import torch
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerForConditionalGeneration,
+)
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed.")
 
@@ -125,3 +129,32 @@ def test_targets_are_known_whatever_is_imported_first(order):
     )
     found = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     assert found.stdout == "['q_proj', 'v_proj']\n"
+
+
+@pytest.mark.parametrize("whole", ["shared", "lm_head"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_merged_adapter_that_untied_the_embedding_is_saved_whole(tiny_model, whole, tmp_path):
+    config = peft.LoraConfig(r=4, target_modules=PROJECTIONS, modules_to_save=[whole])
+    model = peft.get_peft_model(tiny_model, config)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-2)
+    for _ in range(3):
+        model(**INPUTS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    merged = model.merge_and_unload().eval()
+    merged.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert torch.equal(loaded(**INPUTS).logits, merged(**INPUTS).logits)
+
+
+@pytest.mark.parametrize("attention", ["bahdanau", "luong-dot", "luong-general"])
+@pytest.mark.parametrize("kind", ["LoraConfig", "AdaLoraConfig", "IA3Config", "VeraConfig"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_targets_of_a_recurrent_model_need_not_be_named(attention, kind):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 48, "d_model": 32, "attention": attention}
+    model = RecurrentEncoderDecoderForConditionalGeneration(RecurrentEncoderDecoderConfig(**sizes))
+    settings = {"total_step": 10} if kind == "AdaLoraConfig" else {}
+    adapted = peft.get_peft_model(model, getattr(peft, kind)(task_type="SEQ_2_SEQ_LM", **settings)).eval()
+    adapted(**INPUTS).loss.backward()
+    assert any(p.grad is not None for p in adapted.parameters() if p.requires_grad)

@@ -3,7 +3,11 @@
 import pytest
 import torch
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+)
 
 # What Table 3 says of each row where it differs from base; d_k and d_v are d_model / h where it gives neither.
 BASE = {
@@ -100,6 +104,7 @@ def test_a_name_like_no_preset_lists_them_all():
         ],
         *[("vocab_size", 10**12), ("max_position_embeddings", 10**12), ("max_position_embeddings", 0), ("d_ff", None)],
         *[("dropout", "0.1"), ("dropout", float("nan")), ("label_smoothing", True), ("layer_norm_eps", -1e-6)],
+        *[("layer_norm_eps", float("inf")), ("layer_norm_eps", "1e-6"), ("attention_dropout", 1.1)],
         *[("attention_bias", "no"), ("tie_word_embeddings", 1), ("pad_token_id", "0"), ("eos_token_id", [2, "3"])],
         ("activation_function", 3),
     ],
@@ -113,3 +118,12 @@ def test_an_activation_that_does_not_exist_is_named(tiny_config):
     tiny_config.activation_function = "rely"
     with pytest.raises(ValueError, match="There is no activation_function 'rely'; there are .*relu"):
         VanillaTransformerForConditionalGeneration(tiny_config)
+
+
+@pytest.mark.parametrize("kind", [VanillaTransformerConfig, RecurrentEncoderDecoderConfig])
+def test_what_torch_takes_is_taken(kind):
+    """The library's own tests set an eps of 1; its models take a dropout of 1 as `nn.Dropout` does."""
+    numbers = {"dropout": 1, "label_smoothing": 1.0, "layer_norm_eps": 1.0, "initializer_range": 0}
+    config = kind(**{name: value for name, value in numbers.items() if hasattr(kind, name)})
+    assert kind.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    assert VanillaTransformerConfig(layer_norm_eps=10**6).layer_norm_eps == 10**6

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
@@ -13,6 +14,7 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     RecurrentEncoderDecoderModel,
 )
+from vanilla_transformer.model import generation
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
 
 KINDS = [
@@ -150,7 +152,7 @@ def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feedi
     settings = [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 3}]
     model.generation_config.return_dict_in_generate = True
     ours = [model.generate(**source, max_new_tokens=12, **each) for each in settings]
-    monkeypatch.setattr(type(model), "_can_use_fast_path", lambda self, *arguments: False)
+    monkeypatch.setattr(generation, "engine", None)
     theirs = [model.generate(**source, max_new_tokens=12, output_scores=True, **each) for each in settings]
     for mine, library in zip(ours, theirs, strict=True):
         assert torch.equal(mine.sequences, library.sequences)
@@ -226,8 +228,8 @@ def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, la
         ({"d_model": 15}, "d_model must be even, not 15"),
         ({"attention": "bahdanau", "attention_window": 3}, "cannot be combined with attention='bahdanau'"),
         ({"num_layers": 0}, "num_layers must be a whole number from 1"),
-        ({"initializer_range": -1.0}, "initializer_range must be a number above 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"initializer_range": -1.0}, "initializer_range must be a finite number"),
+        ({"dropout": 1.1}, "dropout must be a number from 0 to 1"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, said):
@@ -252,3 +254,36 @@ def test_what_the_decoder_cannot_start_from_is_refused(source, labels):
     torch.testing.assert_close(again, model(**source, labels=labels).loss)
     with pytest.raises(ValueError, match="Give either decoder_input_ids"):
         model(**source)
+
+
+@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-general"])
+def test_weights_may_be_elsewhere_until_they_are_read(attention, source, labels):
+    model = make(attention=attention)
+    expected, found = model(**source, labels=labels).logits, model.generate(**source, max_new_tokens=4)
+    cpu_offload(model, torch.device("cpu"))
+    assert torch.equal(model(**source, labels=labels).logits, expected)
+    assert torch.equal(model.generate(**source, max_new_tokens=4), found)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_a_graph_is_exported_with_its_masks(cell, bidirectional, source, labels):
+    model = make(cell, "none" if bidirectional is False else "bahdanau", bidirectional=bidirectional)
+    inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
+    inputs["decoder_attention_mask"][0, :2] = 0
+    program = torch.export.export(model, (), {**inputs, "use_cache": False})
+    graph = program.module()
+    torch.testing.assert_close(graph(**inputs, use_cache=False).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_states_of_all_layers_are_refused_by_name(source, labels):
+    with pytest.raises(ValueError, match="output_hidden_states is not for recurrent models"):
+        make()(**source, labels=labels, output_hidden_states=True)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "decoder_attention_mask"])
+def test_a_mask_of_another_length_is_refused(name, source, labels):
+    inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
+    for mask in (torch.ones(3, 9), torch.ones(3, 5)):
+        with pytest.raises(ValueError, match=f"for {mask.shape[1]} tokens, and there are [67]"):
+            make()(**inputs | {name: mask.long()})

@@ -10,7 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerModel
 from vanilla_transformer.model.stacks import Decoder, Encoder
 
@@ -112,3 +116,44 @@ def test_a_model_is_freed_at_once(tiny_config):
         assert freed() is None
     finally:
         gc.enable()
+
+
+def untie_in_the_configuration(model):
+    model.config.tie_word_embeddings = False
+
+
+def give_another_head(model):
+    model.config.tie_word_embeddings = False
+    model.lm_head = nn.Linear(model.config.d_model, model.config.vocab_size, bias=False)
+
+
+def give_another_embedding(model):
+    model.set_input_embeddings(nn.Embedding(model.config.vocab_size, model.config.d_model))
+
+
+def give_the_decoder_another_embedding(model):
+    model.config.tie_word_embeddings = False
+    model.model.set_input_embeddings(nn.Embedding(model.config.vocab_size, model.config.d_model))
+
+
+@pytest.mark.parametrize("family", ["transformer", "recurrent"])
+@pytest.mark.parametrize(
+    "untie",
+    [untie_in_the_configuration, give_another_head, give_another_embedding, give_the_decoder_another_embedding],
+)
+def test_what_was_untied_is_saved_as_it_is(family, untie, tiny_config, tmp_path):
+    torch.manual_seed(0)
+    if family == "transformer":
+        model = VanillaTransformerForConditionalGeneration(tiny_config).eval()
+    else:
+        config = RecurrentEncoderDecoderConfig(vocab_size=48, d_model=32, dropout=0.0)
+        model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+    untie(model)
+    expected = model(**INPUTS).logits
+    model.save_pretrained(tmp_path / "saved")
+    # As a Trainer saves.
+    model.save_pretrained(tmp_path / "by a trainer", state_dict=model.state_dict())
+    for name in ("saved", "by a trainer"):
+        loaded, report = type(model).from_pretrained(tmp_path / name, output_loading_info=True)
+        assert not any(report.values())
+        assert torch.equal(loaded(**INPUTS).logits, expected)

@@ -17,11 +17,9 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast, TextStreamer
 
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import (
-    ALGORITHMS,
-    VanillaTransformerTokenizer,
-    VocabularyError,
-)
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.tokenizer.learning import ALGORITHMS, VocabularyError
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 TEXTS = [
@@ -85,6 +83,8 @@ def decoded(tokenizer: VanillaTransformerTokenizer, ids: list[int]) -> str:
 @example("")
 @example(" ")
 @example("  two before, two after  ")
+@example("\ufdd0\ufdd0 a")
+@example(" \ufdd0a")
 @example("\n")
 @example("\u2581a\u2581")
 @example("".join(SPECIAL))
@@ -94,8 +94,8 @@ def test_any_text_comes_back_exactly_before_and_after_saving(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, text: str
 ) -> None:
     trained, loaded = tokenizers[algorithm]
-    ids = trained(text)["input_ids"]
-    assert loaded(text)["input_ids"] == ids
+    ids = plain_text(trained)(text)["input_ids"]
+    assert plain_text(loaded)(text)["input_ids"] == ids
     expected = re.sub(r"@@( |\Z)", "", text) if algorithm == "presplit" else text
     for tokenizer in (trained, loaded):
         assert decoded(tokenizer, ids) == tokenizer.detokenize(text) == expected
@@ -106,10 +106,10 @@ def test_any_text_comes_back_exactly_before_and_after_saving(
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(tricky_texts, min_size=1, max_size=3))
-def test_text_is_never_taken_for_control(
+def test_plain_text_is_never_taken_for_control(
     tokenizers: dict[str, list[VanillaTransformerTokenizer]], algorithm: str, texts: list[str]
 ) -> None:
-    for tokenizer in tokenizers[algorithm]:
+    for tokenizer in map(plain_text, tokenizers[algorithm]):
         batch = tokenizer(texts, text_target=texts)
         for ids in (*batch["input_ids"], *batch["labels"], tokenizer(text_target=texts[0])["input_ids"]):
             assert ids[-1] == tokenizer.eos_token_id
@@ -123,7 +123,7 @@ def test_no_piece_is_learned_that_spells_a_special_token(algorithm: str) -> None
         VanillaTransformerTokenizer.train(corpus, 10_000, algorithm)
     tokenizer = VanillaTransformerTokenizer.train(corpus, error.value.available, algorithm)
     assert sorted(token for token in tokenizer.get_vocab() if token.strip("Ġ'") in SPECIAL) == sorted(SPECIAL)
-    assert tokenizer("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
+    assert plain_text(tokenizer)("</s>")["input_ids"].count(tokenizer.eos_token_id) == 1
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -140,7 +140,8 @@ def test_special_tokens_have_their_ids(
 def test_same_texts_give_the_same_vocabulary_in_another_process() -> None:
     script = (
         "import json, sys\n"
-        "from vanilla_transformer.model.tokenization_vanilla_transformer import *\n"
+        "from vanilla_transformer import VanillaTransformerTokenizer\n"
+        "from vanilla_transformer.tokenizer.learning import ALGORITHMS\n"
         "texts = json.load(sys.stdin)\n"
         "trained = [VanillaTransformerTokenizer.train(texts, 270, algorithm) for algorithm in ALGORITHMS]\n"
         "json.dump([tokenizer.backend_tokenizer.to_str() for tokenizer in trained], sys.stdout)\n"
@@ -250,7 +251,7 @@ def test_pieces_that_no_text_had_are_bytes(presplit: VanillaTransformerTokenizer
 def test_the_name_of_a_special_token_is_a_piece_of_its_own_in_split_text(
     presplit: VanillaTransformerTokenizer,
 ) -> None:
-    ids = presplit("das </s> .", add_special_tokens=False)["input_ids"]
+    ids = plain_text(presplit)("das </s> .", add_special_tokens=False)["input_ids"]
     assert len(ids) == 3
     assert min(ids) >= 260
     assert presplit.detokenize("</s> ein@@ </s> <pad>") == "</s> ein</s> <pad>"
@@ -323,7 +324,7 @@ def test_saved_tokenizers_load_without_this_package_and_without_trusting_code(tm
     saved = {algorithm: train(algorithm) for algorithm in ("bpe", "presplit")}
     for algorithm, tokenizer in saved.items():
         reloaded(tokenizer, tmp_path / algorithm)
-    text = " the c@@ at's </s> mat "
+    text = " the c@@ at's mat</s> "
     script = (
         "import json, sys\n"
         "from transformers import AutoTokenizer\n"
@@ -335,7 +336,10 @@ def test_saved_tokenizers_load_without_this_package_and_without_trusting_code(tm
     )
     command = [sys.executable, "-c", script, text, *saved]
     output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    expected = [[tokenizer(text)["input_ids"], tokenizer.detokenize(text)] for tokenizer in saved.values()]
+    expected = [
+        [ids, one.decode(ids, skip_special_tokens=True)] for one in saved.values() if (ids := one(text).input_ids)
+    ]
+    assert all(ids.count(2) == 2 for ids, _ in expected)
     assert [json.loads(line) for line in output.splitlines()] == expected
 
 
@@ -356,14 +360,15 @@ def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str, tmp_
     assert len(made) == len(plain) + 1 and made.mask_token_id == len(plain)
     made.save_pretrained(tmp_path)
     for masked in (made, AutoTokenizer.from_pretrained(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)):
-        for text in ("the cat", "  two </s> é\n", "<masked", "(mask>"):
+        for text in ("the cat", "  two é\n", "<masked", "(mask>"):
             assert masked(text)["input_ids"] == plain(text)["input_ids"]
-        tokens = masked.tokenize("the <mask> on (<mask>)</s>")
+        tokens = masked.convert_ids_to_tokens(masked("the <mask> on (<mask>)")["input_ids"])
         pieces = plain.tokenize("the"), plain.tokenize("the on")[len(plain.tokenize("the")) :]
         if algorithm == "character":
             pieces = plain.tokenize("the "), plain.tokenize(" on")
         assert tokens[: sum(map(len, pieces)) + 1] == [*pieces[0], "<mask>", *pieces[1]]
-        assert tokens.count("<mask>") == 2 and "</s>" not in tokens
+        assert tokens.count("<mask>") == 2
+    assert plain_text(made)("a <mask></s>")["input_ids"].count(made.mask_token_id) == 1
 
 
 def test_what_stands_around_a_text_is_as_asked():
@@ -378,3 +383,21 @@ def test_what_stands_around_a_text_is_as_asked():
         assert tokenizer.decode(tokenizer("a b")["input_ids"], skip_special_tokens=True) == "a b"
     with pytest.raises(ValueError, match="at least 261, for 256 bytes and 5 special tokens, not 260"):
         VanillaTransformerTokenizer.train(texts, 260, mask_token=True)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_tokenizer_that_lower_cases_does_so_for_text_and_not_for_a_target(algorithm, tmp_path):
+    size = None if algorithm == "presplit" else 260
+    tokenizer = VanillaTransformerTokenizer.train(["hello", "HH AH"], size, algorithm, lowercase=True)
+    tokenizer.save_pretrained(tmp_path)
+    for either in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert either("HeLLo")["input_ids"] == either("hello")["input_ids"]
+        both = either("HeLLo", text_target="HH AH")
+        assert both["input_ids"] == either("hello")["input_ids"]
+        assert either.decode(both["labels"], skip_special_tokens=True) == "HH AH"
+        assert either.decode(either("HH AH")["input_ids"], skip_special_tokens=True) == "hh ah"
+
+
+def test_a_tokenizer_keeps_the_case_of_text_unless_asked():
+    tokenizer = VanillaTransformerTokenizer.train(["hello"], 260)
+    assert tokenizer.decode(tokenizer("HeLLo")["input_ids"], skip_special_tokens=True) == "HeLLo"

@@ -4,9 +4,11 @@ import re
 import pytest
 import torch
 
-from vanilla_transformer.model import cpu
+from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer.engine import cpu
 from vanilla_transformer.recipe.defaults import (
     CPU_HOURS,
+    LEAST_WARMUP,
     SIZE_PRESETS,
     CorpusFacts,
     DeviceFacts,
@@ -26,6 +28,8 @@ MAY_STAY_OPEN = {
     "cell",
     "attention",
     "attention_window",
+    "description",
+    "license",
     "classifier_pooling",
     "from_model",
     "distil_from",
@@ -145,3 +149,41 @@ def test_sizes_that_make_no_model_are_refused(given, message):
 def test_sizes_that_suit_one_preset_of_those_that_may_be_chosen_are_not_refused_before_it_is_chosen():
     check_sizes(Recipe(d_model=12), TASK)
     check_sizes(Recipe(), TASK)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 30, 60, 300, 2_800, 6_000, 20_000, 100_000])
+def test_of_few_steps_a_third_is_warm_up_and_the_peak_is_no_higher_than_of_many(steps):
+    recipe, _ = chosen(3_000, LAPTOP, max_steps=steps)
+    assert recipe.warmup_steps <= max(1, steps / 3)
+    peak = recipe.learning_rate_scale * paper_learning_rate(recipe.warmup_steps, 128, recipe.warmup_steps)
+    assert peak <= 1.03 * paper_learning_rate(LEAST_WARMUP, 128, LEAST_WARMUP)
+    assert recipe.learning_rate_scale == 1 or recipe.warmup_steps < LEAST_WARMUP
+
+
+def test_a_warm_up_that_is_given_has_the_papers_rate():
+    recipe, _ = chosen(3_000, LAPTOP, max_steps=300, warmup_steps=100)
+    assert (recipe.warmup_steps, recipe.learning_rate_scale) == (100, 1.0)
+    assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].learning_rate_scale == 2.0
+
+
+@pytest.mark.parametrize(("warmup", "told"), [(299, False), (300, True), (2_000, True)])
+def test_a_warm_up_that_is_no_shorter_than_the_run_is_warned_of(warmup, told):
+    _, sentences = chosen(3_000, LAPTOP, max_steps=300, warmup_steps=warmup)
+    assert any("Attention" in one and "--warmup-steps" in one for one in sentences) == told
+
+
+@pytest.mark.parametrize(
+    ("steps", "dev_pairs"), [(10, 10**6), (60, 1_014), (300, 1_014), (10_000, 100), (10_000, 10**5)]
+)
+def test_the_loss_on_dev_takes_a_small_share_of_the_time(steps, dev_pairs):
+    corpus = CorpusFacts(3_000, (42_000, 39_000), 4_000, (dev_pairs * 14, dev_pairs * 13))
+    recipe, _ = resolve(Recipe(output="model", max_steps=steps), TASK, corpus, LAPTOP)
+    evaluations = steps // recipe.eval_steps
+    assert 1 <= evaluations <= 50
+    forward = evaluations * dev_pairs * 14 / 3
+    assert evaluations == 1 or forward <= 0.11 * steps * recipe.batch_tokens
+
+
+def test_the_recipe_of_a_run_says_how_many_processes_it_has():
+    assert chosen(3_000, dataclasses.replace(LAPTOP, processes=2))[0].processes == 2
+    assert chosen(3_000, LAPTOP, processes=4)[0].processes == 1

@@ -20,12 +20,11 @@ from transformers import AutoTokenizer, GenerationConfig
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.analysis.cost import count_parameters
 from vanilla_transformer.analysis.memory import training_memory
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.data.batching import StepPlan, share
 from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
-from vanilla_transformer.recipe.schema import load_recipe, shipped_recipes
+from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
@@ -129,7 +128,7 @@ def test_every_recipe_says_where_its_data_is_from_and_with_what_command_it_is_fo
 
 @pytest.mark.parametrize("name", sorted(name for name in shipped_recipes() if not load_recipe(name).train))
 def test_a_recipe_without_text_says_where_to_read_of_it(name):
-    with pytest.raises(UsageError, match=rf"--train.*comment at the top of .*{name}\.yaml"):
+    with pytest.raises(RecipeError, match=rf"--train.*comment at the top of .*{name}\.yaml"):
         Train.from_words([name]).run()
 
 

@@ -82,9 +82,15 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
         ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
         ("max_length_beyond_source: -1", "max_length_beyond_source must be at least 0 and below 1000001, not -1"),
         ("num_beams: 2147483648", "num_beams must be at least 1 and below 10001, not 2147483648"),
-        ("length_penalty: .nan", "length_penalty must be at least 0 and below 10, not nan"),
+        ("length_penalty: .nan", "length_penalty must be finite, at least 0 and below 10, not nan"),
         ("length_penalty: 1e9", "length_penalty must be at least 0 and below 10, not 1000000000.0"),
-        ("dropout: .nan", "dropout must be at least 0 and below 1, not nan"),
+        ("dropout: .nan", "dropout must be finite, at least 0 and below 1, not nan"),
+        ("learning_rate: .inf", "learning_rate must be finite, greater than 0, not inf"),
+        ("learning_rate: 0", r"learning_rate must be greater than 0, not 0\.0"),
+        ("adam_epsilon: 0", r"adam_epsilon must be greater than 0, not 0\.0"),
+        ("max_grad_norm: .nan", "max_grad_norm must be finite, at least 0, not nan"),
+        ("seed: 1\nseed: 2", r"seed is given twice.*line 2"),
+        ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", r"tag is given twice.*line 4"),
         ("learning_rate_scale: fast", "learning_rate_scale must be a number, not 'fast'"),
         ("precision: float16", "precision must be one of auto, float32, bfloat16, not 'float16'"),
         ("train: 3", "train must be text or a list of texts, not 3"),
@@ -94,6 +100,12 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
 def test_a_wrong_value_is_refused_with_its_field(tmp_path, line, message):
     with pytest.raises(RecipeError, match=message):
         load_recipe(written(tmp_path, line))
+
+
+def test_aliases_that_would_grow_without_end_are_refused_at_once(tmp_path):
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
+    with pytest.raises(RecipeError, match=r"mine\.yaml .*\*a0, is not for recipes"):
+        load_recipe(written(tmp_path, "\n".join([*lines, "train: *a11"])))
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [", ""])

@@ -106,7 +106,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
     assert "learning_curves.png" not in card.text  # There is no such file.
     assert not re.search(r"None|\n\n\n|[{}]{2}", card.text)
     add_scores(directory, CorpusSpec(("dev.en", "dev.de")), [BLEU], {})
-    table = card_of(directory).text.partition(TABLE)[2].partition("\n\n## ")[0]
+    table = card_of(directory).text.partition(TABLE)[2].partition("\n\n")[0]
     assert [row.split(" | ")[0] for row in table.splitlines()[1:]] == ["| org/pairs:en-de:test", "| dev.en and dev.de"]
     assert is_unmodified((directory / "README.md").read_text())
 
@@ -291,6 +291,34 @@ def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -
     assert (directory / "README.md").read_text() == edited
 
 
+def test_the_card_shows_what_the_model_makes_of_the_examples(directory: Path) -> None:
+    asked = replace(RECIPE, examples=("a|b", "<c>"), license="apache-2.0", description="Saying cat.")
+    write_model_card(directory, asked, SUMMARY, ("en", "de"), ["x", "two\nlines"])
+    card = card_of(directory)
+    assert card.data.license == "apache-2.0"
+    assert [(one["text"], one["output"]["text"]) for one in card.data.widget] == [("a|b", "x"), ("<c>", "two\nlines")]
+    assert "| a&#124;b | x |\n| &lt;c&gt; | two<br>lines |\n" in card.text
+    assert "## Intended use\n\nSaying cat.\n" in card.text
+
+
+@pytest.mark.parametrize(("start", "base"), [("org/model", "org/model"), (".", None), (None, None)])
+def test_the_card_names_the_model_that_it_was_trained_from_where_the_hub_has_it(directory, start, base) -> None:
+    write_model_card(directory, replace(RECIPE, from_model=start), SUMMARY, ("en", "de"))
+    assert card_of(directory).data.get("base_model") == base
+
+
+def test_the_card_says_what_its_metrics_count_and_what_the_dictionary_is(directory: Path) -> None:
+    scores = {"test": [Score("wer", 31.5, "s"), Score("per", 7.6, "s"), Score("unheard_of", 1.0, "s")]}
+    recipe = replace(RECIPE, train=("cmudict:train",), test=("cmudict:test",))
+    write_model_card(directory, recipe, replace(SUMMARY, scores=scores), (None, None))
+    text = card_of(directory).text
+    assert "- wer: word error rate" in text and "- per: phoneme error rate" in text and "- unheard_of" not in text
+    assert "CMU Pronouncing Dictionary" in text and "BSD" in text
+    add_scores(directory, CorpusSpec(("more.tsv",)), [Score("per", 9.9, "s")], {})
+    rows = card_of(directory).text.partition(TABLE)[2].partition("\n\n")[0]
+    assert "more.tsv" in rows
+
+
 def test_the_card_at_the_top_is_the_quickstarts_as_its_recipe_and_this_version_make_it():
     """`make card` writes it; a changed recipe, template or option makes it stale."""
     root = Path(__file__).parents[2]
@@ -298,7 +326,10 @@ def test_the_card_at_the_top_is_the_quickstarts_as_its_recipe_and_this_version_m
     card = ModelCard(text)
     assert card.data.pipeline_tag == "translation" and card.data.library_name == "transformers"
     template = (root / "vanilla_transformer" / "reporting" / "model_card.md").read_text("utf-8")
-    assert re.findall(r"^## .+$", text, re.MULTILINE) == re.findall(r"^## .+$", template, re.MULTILINE)
+    sections = re.findall(r"^## .+$", template, re.MULTILINE)
+    if card.data.get("widget") is None:
+        sections.remove("## Examples")
+    assert re.findall(r"^## .+$", text, re.MULTILINE) == sections
     (root / re.search(r"!\[Learning curves\]\((.+)\)", text)[1]).read_bytes()
     recipe = Recipe(**yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]))
     shipped = load_recipe("cmudict")

@@ -36,7 +36,7 @@ def test_lines_that_differ_and_the_pages_own_clock_are_in_the_table(tmp_path, mo
     (tmp_path / "target").write_text("one\ntwo\n")
 
     def export(model: None, tokenizer: None, folder: Path, packages: Path) -> None:
-        for name in ("onnx/encoder_model.onnx", "onnx/encoder_model_quantized.onnx", "vendor/LICENSE", "index.html"):
+        for name in ("translate.onnx", "translate_int8.onnx", "vendor/LICENSE", "index.html"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(bytes(100_000))
 

@@ -1,12 +1,16 @@
 """`generate` is the library's own on settings drawn at random; `python -m scripts.stress.differential` draws 1,000."""
 
+import copy
 from collections import Counter
 
 import pytest
 from transformers import MaxLengthCriteria
 
 from scripts.stress.differential import compared, draw_setting
-from vanilla_transformer.model import fast_generation, generation, planned_search
+from vanilla_transformer.engine import generation as engine_generation
+from vanilla_transformer.engine.linear import LiveWeights
+from vanilla_transformer.engine.requests import Request
+from vanilla_transformer.model import generation
 
 TOGETHER = 10
 
@@ -18,7 +22,7 @@ def test_generate_is_the_librarys_own(first: int):
         way, told = compared(draw_setting(seed))
         assert told is None, f"python -m scripts.stress.differential --seed {seed} --settings 1: {told}"
         ways[way] += 1
-    assert ways["fast path"]
+    assert ways["engine"]
 
 
 def test_what_is_drawn_is_of_every_kind_and_the_same_for_the_same_number():
@@ -33,36 +37,40 @@ def test_what_is_drawn_is_of_every_kind_and_the_same_for_the_same_number():
 
 
 def ignored_criteria(monkeypatch) -> None:
-    limits = fast_generation.search_limits
+    limits = Request.limits
 
-    def without(prompts, criteria, settings, processors):
+    def without(request, prompts):
         kept = [
-            MaxLengthCriteria(settings.max_length) if type(part) is MaxLengthCriteria else part for part in criteria
+            MaxLengthCriteria(request.settings.max_length) if type(part) is MaxLengthCriteria else part
+            for part in request.stopping_criteria
         ]
-        return limits(prompts, kept, settings, processors)
+        return limits(request._replace(stopping_criteria=kept), prompts)
 
-    for module in (fast_generation, planned_search):
-        monkeypatch.setattr(module, "search_limits", without)
+    monkeypatch.setattr(Request, "limits", without)
 
 
 def penalty_of_the_library_in_objects(monkeypatch) -> None:
     search = generation._Asked.search
 
     def without(asked):
-        return {**search(asked), **({"length_penalty_type": "huggingface"} if asked.given is not None else {})}
+        found = search(asked)
+        if asked.given is not None and "length_penalty" in found:
+            found["length_penalty"] = float(found["length_penalty"])
+        return found
 
     monkeypatch.setattr(generation._Asked, "search", without)
 
 
 def stale_weights(monkeypatch) -> None:
     kept: dict = {}
-    packed = fast_generation.packed
+    make = engine_generation.Decoder
 
-    def stale(model, part, *args):
+    def stale(model, weights):
         # A model of these tests is asked twice at most.
-        return kept.setdefault((id(model), part), (model, packed(model, part, *args)))[1]
+        copied = copy.deepcopy(model) if type(weights) is LiveWeights else model
+        return kept.setdefault(id(model), (model, make(copied, weights)))[1]
 
-    monkeypatch.setattr(fast_generation, "packed", stale)
+    monkeypatch.setattr(engine_generation, "Decoder", stale)
 
 
 @pytest.mark.parametrize("fault", [ignored_criteria, penalty_of_the_library_in_objects, stale_weights])

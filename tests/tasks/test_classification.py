@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,6 +205,52 @@ def test_a_label_that_was_never_seen_is_named_with_its_place(labelled, tagged, t
         changes = {field: (str(tmp_path / file),), "output": str(tmp_path / file / "model")}
         with pytest.raises((CorpusError, OSError), match=said):
             train(dataclasses.replace(recipe, **{**changes, "output": str(tmp_path / f"{file}-model")}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "text", "said"),
+    [
+        (
+            "labelled",
+            "x.tsv",
+            "label\ttext\nplant\tthe oak\nplan\tthe elm\n",
+            "line 3.*'plan'.*'plant'.* animal, plant",
+        ),
+        ("labelled", "x.csv", 'label,text\nplant,"the\n oak"\n,the elm\n', "line 4.* label ''"),
+        ("tagged", "x.conll", "the\tO\noak\tB-PLA\n\n\nthe\tO\ndog\tB-DOG\n", "line 5.* label 'B-DOG'"),
+    ],
+)
+def test_a_label_that_the_model_has_not_is_not_scored(trained, tmp_path, capsys, kind, file, text, said):
+    (tmp_path / file).write_text(text)
+    assert main(["evaluate", str(trained[kind]), "--data", str(tmp_path / file)]) == 1
+    assert re.search(f"{file}, {said}", capsys.readouterr().err)
+
+
+@pytest.fixture(scope="module")
+def by_number(labelled, tmp_path_factory):
+    """A classifier of a table without a header, whose columns have numbers."""
+    directory = tmp_path_factory.mktemp("by-number")
+    for name in ("train", "dev"):
+        rows = (line.split("\t") for line in Path(getattr(labelled, name)[0].parts[0]).read_text().splitlines()[1:])
+        (directory / f"{name}.tsv").write_text("".join(f"0\t{text}\t{label}\n" for label, text in rows))
+    corpora = {name: (str(directory / f"{name}.tsv"),) for name in ("train", "dev")}
+    recipe = dataclasses.replace(labelled, **corpora, text_column="2", label_column="3", max_steps=60)
+    return train(dataclasses.replace(recipe, output=str(directory / "model")))
+
+
+def test_columns_are_read_by_the_numbers_of_the_recipe_and_a_header_by_its_names(by_number, tmp_path, capsys):
+    (tmp_path / "plain.tsv").write_text("7\tthe oak is the elm\tplant\n")
+    (tmp_path / "named.tsv").write_text("label\ttext\nplant\tthe oak is the elm\n")
+    for name in ("plain", "named"):
+        table = str(tmp_path / f"{name}.tsv")
+        assert main(["evaluate", str(by_number), "--data", table, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["scores"][0]["value"] == 100
+        assert main(["predict", str(by_number), table]) == 0
+        assert capsys.readouterr().out.startswith("plant\t")
+
+
+def test_a_classifier_reports_no_perplexity(by_number):
+    assert "perplexity" not in (by_number / "train.log").read_text() + (by_number / "metrics.jsonl").read_text()
 
 
 def test_a_tokenizer_of_translation_is_refused_for_a_classifier(labelled, tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +84,21 @@ def test_a_run_learns_and_its_card_and_the_command_say_the_same(models, several,
     assert again == pytest.approx(found, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "label", "said"),
+    [
+        (NUMBER, "1e308", "'1e308' is no number"),
+        (NUMBER, "nan", "'nan' is no number"),
+        (NUMBER, "", "'' is no number"),
+        (SEVERAL, "animal, plnt", "'plnt'.*did you mean 'plant'"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_with_its_line(models, tmp_path, capsys, kind, label, said):
+    (tmp_path / "x.tsv").write_text(f"text\tlabel\nthe cat\t{'0' if kind == NUMBER else 'animal'}\nthe cat\t{label}\n")
+    assert main(["evaluate", str(models[kind]), "--data", str(tmp_path / "x.tsv"), "--json"]) == 1
+    assert re.search(f"x.tsv, line 3: .*{said}", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("kind", [SEVERAL, NUMBER])
 def test_a_stopped_run_goes_on_to_the_same_weights(models, several, numbered, stopped, kind):
     weights = (models[kind] / "model.safetensors").read_bytes()
@@ -153,7 +169,7 @@ def test_lists_of_labels_are_read_from_parquet_and_one_with_a_comma_is_refused(s
         (SEVERAL, {"metrics": ("accuracy",)}, "no metric 'accuracy': did you mean 'subset_accuracy'"),
         (SEVERAL, {"label_smoothing": 0.1}, "label_smoothing is for one label a text, not for multi_label"),
         (NUMBER, {"labels": ("a", "b")}, "labels is not for text-classification"),
-        (NUMBER, {"dev": ("other.tsv",)}, "other.tsv, line 3: 'many' is no number to learn"),
+        (NUMBER, {"dev": ("other.tsv",)}, "other.tsv, line 3: 'many' is no number that"),
         (SEVERAL, {"dev": ("other.tsv",)}, "other.tsv, line 2: the label '1.5' of dev was never seen in train"),
         (NUMBER, {"task": "token-classification"}, "problem_type is not for token-classification"),
         (NUMBER, {"problem_type": "numbers"}, "problem_type must be"),

@@ -103,6 +103,19 @@ def test_scores_are_those_of_the_logits_of_each_block(trained, tmp_path, capsys)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / (characters + 1), rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["lines", "masked_lines"])
+def test_a_file_of_scores_has_log_probabilities_and_numbers_of_tokens(trained, tmp_path, capsys, kind):
+    (tmp_path / "in.txt").write_text("the dog sees the cat\n")
+    words = ["--data", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"), "--precision", "float32"]
+    assert main(["evaluate", str(trained[kind]), *words]) == 0
+    capsys.readouterr()
+    log_probability, tokens = (tmp_path / "out.txt").read_text().strip().split("\t")
+    assert float(log_probability) < 0 < int(tokens)
+    if kind == "lines":
+        assert main(["predict", str(trained[kind]), str(tmp_path / "in.txt"), "--precision", "float32"]) == 0
+        assert capsys.readouterr().out == (tmp_path / "out.txt").read_text()
+
+
 def test_predict_gives_the_log_probability_of_each_line(trained, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("the dog sees the cat\n\ncat the the the sees\n")
     assert main(["predict", str(trained["lines"]), str(tmp_path / "in.txt"), "--json"]) == 0

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.recipe.schema import RecipeError
@@ -47,3 +48,11 @@ def test_a_task_that_there_is_not_is_refused_with_those_that_there_are():
         RecipeError, match=r"no task 'translating', did you mean 'translation'\? There are .*translation"
     ):
         get_task("translating")
+
+
+def test_a_sample_of_a_corpus_is_evenly_spaced_and_keeps_all_targets_of_a_source():
+    sources = [f"{number}" for number in range(10) for _ in range(2)]
+    corpus = Dataset.from_dict({"source": sources, "target": [f"{row}" for row in range(20)]})
+    sample = TASK.sample(corpus, 4)
+    assert sample["source"] == ["0", "0", "2", "2", "5", "5", "7", "7"]
+    assert sample["target"] == ["0", "1", "4", "5", "10", "11", "14", "15"]

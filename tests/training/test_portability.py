@@ -18,6 +18,7 @@ import torch
 
 from vanilla_transformer import atomic_files, malloc
 from vanilla_transformer.analysis import devices
+from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import signals
 from vanilla_transformer.training.loop import train
@@ -168,6 +169,18 @@ def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypat
     with pytest.raises(OSError, match=r"README\.md cannot be written \(No space left on device; .* GB are free\)"):
         atomic_files.atomic_write_text(tmp_path / "README.md", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("README.md", "years of work")]
+
+
+def test_rights_follow_the_umask(recipe, tmp_path):
+    before = os.umask(0o027)
+    try:
+        train(dataclasses.replace(recipe, output=str(tmp_path / "model")))
+        assert main(["average", str(tmp_path / "model"), "--last", "1", "--output", str(tmp_path / "mean")]) == 0
+    finally:
+        os.umask(before)
+    rights = {path: path.stat().st_mode & 0o777 for name in ("model", "mean") for path in (tmp_path / name).rglob("*")}
+    assert {path.name for path in rights} >= {"model.safetensors", "optimizer.bin", "tokenizer.json"}
+    assert {path.name: oct(mode) for path, mode in rights.items() if mode != (0o750 if path.is_dir() else 0o640)} == {}
 
 
 def test_a_replaced_text_keeps_its_link_and_its_rights(tmp_path):

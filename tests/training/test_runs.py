@@ -28,9 +28,9 @@ from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import loop
+from vanilla_transformer.training import finalize, loop
 from vanilla_transformer.training.dry_run import dry_run
-from vanilla_transformer.training.loop import DivergenceError, train
+from vanilla_transformer.training.loop import DivergenceError, TrainingLoop, likely_cause, train
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 TASK = get_task("translation")
@@ -82,7 +82,7 @@ def recipe(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(recipe, tmp_path_factory):
     """The directory of a run that nothing happened to."""
-    return train(into(recipe, tmp_path_factory.mktemp("undisturbed") / "model"))
+    return train(into(recipe, tmp_path_factory.mktemp("undisturbed") / "model")).directory
 
 
 def into(recipe, output, **changes):
@@ -98,7 +98,8 @@ def figures(directory):
     ]
 
 
-def assert_same_run(directory, undisturbed):
+def assert_same_run(run, undisturbed):
+    directory = Path(run)
     assert (directory / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
     assert figures(directory) == figures(undisturbed)
 
@@ -368,7 +369,7 @@ def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, monkeypatch):
 
 def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, undisturbed, capsys):
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
-    assert train(into(recipe, undisturbed)) == undisturbed
+    assert train(into(recipe, undisturbed)).directory == undisturbed
     output, errors = capsys.readouterr()
     (line,) = errors.splitlines()
     assert output == "" and "is finished, there is nothing to do: a larger --max-steps than 30" in line
@@ -386,6 +387,29 @@ def test_a_run_says_how_long_it_will_take(undisturbed):
     lines = [line for line in (undisturbed / "train.log").read_text().splitlines() if "waited for data" in line]
     assert len(lines) == 8
     assert all(re.search(r" · \d+ min left$", line) for line in lines[:-1]) and "left" not in lines[-1]
+
+
+def test_a_run_that_becomes_far_slower_says_so_once(recipe, tmp_path, monkeypatch):
+    def pass_time(self):
+        seconds = 1.0 if self.progress.step <= 12 else 4.0
+        self.progress.seconds += seconds
+        return seconds
+
+    monkeypatch.setattr(TrainingLoop, "_pass_time", pass_time)
+    monkeypatch.setattr("os.getloadavg", lambda: (99.5, 0, 0))
+    train(into(recipe, tmp_path / "model"))
+    [told] = [
+        line for line in (tmp_path / "model" / "train.log").read_text().splitlines() if "less than a third" in line
+    ]
+    assert "99.5 programs and threads want" in told
+
+
+@pytest.mark.parametrize(
+    ("waited", "load", "cause"), [(0.6, 99.0, "disk"), (0.1, 99.0, "99.0 programs"), (0.1, 0.5, "too warm")]
+)
+def test_the_likely_cause_of_slowness_is_told(monkeypatch, waited, load, cause):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+    assert cause in likely_cause(waited)
 
 
 @pytest.mark.parametrize(
@@ -654,7 +678,7 @@ def test_what_is_left_open_is_chosen_once_and_kept(recipe, tmp_path):
     train(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
     assert kept.dropout is not None and kept.batches_per_step is not None
-    assert train(mine) == tmp_path / "model"
+    assert train(mine).directory == tmp_path / "model"
 
 
 def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path, capsys):
@@ -669,6 +693,15 @@ def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path, capsys
         assert "finished, there is nothing to do: a larger --patience than 2" in capsys.readouterr().err
     train(dataclasses.replace(hopeless, patience=3))
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["steps"] == 8
+
+
+def test_a_largest_norm_of_zero_clips_nothing(recipe, tmp_path):
+    models = [
+        train(into(recipe, tmp_path / str(norm), max_steps=2, save_steps=2, max_grad_norm=norm))
+        for norm in (None, 0.0)
+    ]
+    one, other = (load_file(model / "model.safetensors") for model in models)
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_patience_needs_something_to_measure_on(recipe, tmp_path):
@@ -687,6 +720,15 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
     card = (tmp_path / "model" / "README.md").read_text()
     assert "type: chrf" in card and summary["scores"]["test"][0]["signature"] in card
     assert str(tmp_path) not in card
+
+
+def test_a_short_run_is_scored_on_a_part_and_says_so_wherever_the_score_stands(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(finalize, "LEAST_SCORED", 5)
+    train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",)))
+    [score] = json.loads((tmp_path / "model" / "summary.json").read_text())["scores"]["dev"]
+    assert score["signature"].endswith("|5 of 19 texts")
+    assert "5 of 19 texts" in (tmp_path / "model" / "README.md").read_text()
+    assert "dev: scored on 5 of 19 texts" in (tmp_path / "model" / "train.log").read_text()
 
 
 @pytest.mark.parametrize(

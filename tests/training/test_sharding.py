@@ -517,3 +517,23 @@ def test_datatroves_local_executor_makes_the_same_shards(text, in_four, tmp_path
     assert main(["prepare", "--train", *text, "--output", str(tmp_path / "out"), *options]) == 0
     made = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
     assert made == files(in_four)
+
+
+def test_what_a_killed_task_left_goes_when_the_task_is_done_again(recipe, tmp_path):
+    prepared(recipe, tmp_path / "shards", 2)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "shards").iterdir()}
+    for name in ("tokens-00001.arrow", "lengths-00001.npy", "report-00001.json", "manifest.json"):
+        (tmp_path / "shards" / name).rename(tmp_path / "shards" / f".{name}.0123abcd.tmp")
+    again = ShardPreparation(recipe, str(tmp_path / "shards"), 2, print)
+    assert again.run_task(1) and again.finish() is not None
+    assert {path.name: path.read_bytes() for path in (tmp_path / "shards").iterdir()} == whole
+
+
+def test_a_file_that_another_has_put_there_first_stays(tmp_path):
+    folder, file = TaskFolder(str(tmp_path / "folder")), tmp_path / "file"
+    file.write_text("same")
+    folder.put(file, "name")
+    with folder._beside(file, "name") as late:
+        folder.put(file, "name")  # The other is done first, and takes all other copies away.
+        os.replace(late, tmp_path / "folder" / "name")
+    assert [path.read_text() for path in (tmp_path / "folder").iterdir()] == ["same"]

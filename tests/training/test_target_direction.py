@@ -70,7 +70,7 @@ def test_what_starts_from_it_keeps_its_direction(recipe, model, tmp_path):
 
 @pytest.mark.parametrize("to", ["onnx", "ctranslate2", "marian", "web"])
 def test_an_export_of_it_is_refused(model, to, tmp_path, capsys):
-    pytest.importorskip({"ctranslate2": "ctranslate2", "marian": "transformers"}.get(to, "onnxscript"))
+    pytest.importorskip({"ctranslate2": "ctranslate2", "marian": "transformers"}.get(to, "onnx"))
     code = main(["export", model, str(tmp_path / "out"), "--to", to])
     said = capsys.readouterr().err
     assert code == 1 and "The model writes from right to left" in said

@@ -158,7 +158,7 @@ def test_eight_bits_are_those_of_each_member(source):
         same = searched(EnsembleForConditionalGeneration(models[:1]), source, {**search, "quantization": "int8"})
         assert torch.equal(same[0], searched(models[0], source, {**search, "quantization": "int8"})[0])
     assert searched(ensemble, source, {"quantization": "int8"})[1] is not None
-    with pytest.raises(ValueError, match="int8.*RecurrentEncoderDecoder.*has no 8-bit weights"):
+    with pytest.raises(ValueError, match="RecurrentEncoderDecoder.*has no 8-bit weights"):
         searched(EnsembleForConditionalGeneration([models[0], recurrent(1)]), source, {"quantization": "int8"})
 
 
@@ -176,8 +176,11 @@ def test_the_shortest_positions_of_any_member_end_all(source):
     ("models", "message"),
     [
         ([], "at least one model"),
-        ([transformer(0), transformer(1, 31)], "the same vocab_size: it is 30 in the first and 31 in number 2"),
-        ([transformer(0), recurrent(1, eos_token_id=3)], "the same eos_token_id: it is 2 in the first and 3"),
+        (
+            [transformer(0), transformer(1, 31)],
+            "Models 1 and 2 cannot decode together: vocab_size is 30 in one and 31 in",
+        ),
+        ([transformer(0), recurrent(1, eos_token_id=3)], "eos_token_id is 2 in one and 3"),
         ([EnsembleForConditionalGeneration([transformer(0)])], "cannot be a member of another"),
         (
             [

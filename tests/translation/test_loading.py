@@ -69,8 +69,9 @@ def test_a_tokenizer_that_panics_when_it_is_used_is_told(directory):
     """The library raises what is no Exception for a template that names a token which it does not have."""
     file = directory / "tokenizer.json"
     document = json.loads(file.read_text())
-    assert document["post_processor"]["special_tokens"]
-    document["post_processor"]["special_tokens"] = {}
+    template = document["post_processor"]["processors"][1]
+    assert template["special_tokens"]
+    template["special_tokens"] = {}
     file.write_text(json.dumps(document))
     with pytest.raises(UnusableModelError, match="cannot be loaded"):
         load_own_tokenizer(directory)

@@ -12,8 +12,8 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.model.sampling import SampledByRow
 from vanilla_transformer.translation import Sampling, translate_lines
+from vanilla_transformer.translation.row_sampling import SampledByRow
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 LINES = ["a b c", "", "the longest line of them all", "d", "e f", "a b", "c d e f g", "h"]
@@ -97,7 +97,13 @@ def test_numbers_at_both_ends_draw_a_token_that_there_is(number):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("top_k", 0), ("top_p", 0.0), ("top_p", 1.1), ("temperature", 0.0), ("temperature", -1.0)]
+    ("setting", "value"),
+    [
+        *[("top_k", value) for value in (0, 2.5)],
+        *[("top_p", value) for value in (0.0, 1.1, float("nan"))],
+        *[("temperature", value) for value in (0.0, -1.0, float("nan"))],
+        *[("seed", value) for value in (1.5, "1", None, True)],
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(setting, value):
     with pytest.raises(ValueError, match=f"{setting} must be "):

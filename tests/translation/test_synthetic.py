@@ -98,3 +98,9 @@ def test_lines_without_a_translation_are_an_error_and_leave_no_pairs(tmp_path):
     with pytest.raises(SyntheticError, match="not as many translations as lines"):
         write_pairs(["a", "b"], ["c"], tmp_path, words, Filters(), translated=SOURCE, report={"dropped": {}})
     assert not list(tmp_path.iterdir())
+
+
+def test_filters_that_make_no_sense_are_refused():
+    for name, value in {"max_length": 0, "length_ratio": float("nan"), "copy_overlap": 2.0}.items():
+        with pytest.raises(ValueError, match=f"{name} must be "):
+            Filters(**{name: value})

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import ModelOutput
 
+from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerEncoderForSequenceClassification
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
@@ -290,3 +291,39 @@ def test_a_long_line_is_cut_before_it_is_split_into_tokens(model, tokenizer, mon
     assert max(seen) < 1000
     assert [translation] == list(translate_lines(model, tokenizer, [long[:300]], **settings))
     assert translation.truncated
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *[
+            (name, value)
+            for name in ("num_beams", "num_return_sequences", "batch_tokens")
+            for value in (0, -1, 1.5, True)
+        ],
+        *[(name, value) for name in ("max_source_length", "chunk_lines", "batch_tokens") for value in (0, -5, "7")],
+        *[("length_penalty", value) for value in (float("nan"), float("inf"), 11.0, "1")],
+        *[("max_length_beyond_source", value) for value in (-1, 2**63, 0.5)],
+    ],
+)
+def test_settings_that_the_command_refuses_are_refused_by_the_function(copying, tokenizer, setting, value):
+    with pytest.raises(ValueError, match=f"{setting} must be "):
+        translate_lines(copying, tokenizer, ["a"], **{setting: value})
+
+
+def test_what_is_no_line_is_refused_and_one_text_is_not_taken_for_its_letters(copying, tokenizer):
+    with pytest.raises(ValueError, match=r"lines must be several texts, not one: give \['A dog\.'\]"):
+        translate_lines(copying, tokenizer, "A dog.")
+    with pytest.raises(ValueError, match="Line 2 is None, which is no text"):
+        translate_lines(copying, tokenizer, ["a", None, "b"])
+    with pytest.raises(ValueError, match="7 among the lines is no text"):
+        list(translate_lines(copying, tokenizer, iter(["a", 7])))
+    with pytest.raises(ValueError, match="lines must be several texts"):
+        LineTranslator.from_model(copying, tokenizer).translate("a")
+
+
+def test_a_model_that_does_not_translate_is_named(tokenizer):
+    sizes = {name: value for name, value in SIZES.items() if name != "decoder_layers"}
+    classifier = VanillaTransformerEncoderForSequenceClassification(VanillaTransformerEncoderConfig(**sizes))
+    with pytest.raises(ValueError, match="A VanillaTransformerEncoderForSequenceClassification does not translate"):
+        translate_lines(classifier, tokenizer, ["a"])

@@ -19,6 +19,11 @@ class TextCost(NamedTuple):
     def __str__(self) -> str:
         return f"{self.nats!r} {self.tokens} {self.context} {self.stride} {int(self.ends)}"
 
+    @property
+    def line(self) -> str:
+        """What `predict` and `evaluate --output` write: the log-probability in nats, and of how many tokens."""
+        return f"{-self.nats:.4f}\t{self.tokens}"
+
     @classmethod
     def parse(cls, text: str) -> "TextCost":
         """The cost that `str` wrote; that of an empty text is nothing."""

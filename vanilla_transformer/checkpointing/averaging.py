@@ -2,13 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from vanilla_transformer.model.saving import rename_old_weights
-from vanilla_transformer.translation.loading import difference_from
+from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.tasks import task_for
+from vanilla_transformer.translation.loading import (
+    UnusableModelError,
+    difference_from,
+    load_family_config,
+    load_tokenizer,
+)
+from vanilla_transformer.translation.sameness import difference_of_architectures, difference_of_vocabularies
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -31,9 +39,13 @@ def average_checkpoints(
     Args:
         paths: Model directories, checkpoints, or safetensors files.
         prepare: What to do to the weights of each before the mean is taken.
+
+    Raises:
+        AveragingError: They are not of the same model; the message says in what they differ.
     """
     if not paths:
         raise AveragingError("There are no checkpoints to average.")
+    _refuse_other_models(paths)
     total: Weights = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
@@ -65,6 +77,43 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
     if difference is not None:
         raise AveragingError(f"{path} is from another model: {difference}.")
     model.load_state_dict(weights, strict=False)
+
+
+def home_of(path: str | Path) -> Path:
+    """The directory with the configuration and the tokenizer of a run, a checkpoint, a model, or a file of weights."""
+    directory = Path(path).parent if Path(path).is_file() else Path(path)
+    in_run = directory.resolve().parent.parent
+    return in_run if not (directory / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else directory
+
+
+def config_of(home: Path) -> Any:
+    """The configuration in a home of weights, or of a run that has not ended the one of its recipe; None without."""
+    if (home / "config.json").is_file():
+        try:
+            return load_family_config(home, its_weights=False)
+        except UnusableModelError:
+            return None  # A model of somebody else's task: names and shapes have to do.
+    if not (home / "recipe.yaml").is_file():
+        return None
+    recipe = load_recipe(home / "recipe.yaml")
+    return task_for(recipe).config(recipe)
+
+
+def _refuse_other_models(paths: Sequence[str | Path]) -> None:
+    """Raises AveragingError where weights of the same names and shapes mean something else than in the first."""
+    first, *others = dict.fromkeys(map(home_of, paths))
+    config = config_of(first)
+    for home in others:
+        other = config_of(home)
+        if config is not None and other is not None:
+            _refuse(difference_of_architectures(config, other), first, home)
+        if all((place / "tokenizer_config.json").is_file() for place in (first, home)):
+            _refuse(difference_of_vocabularies(load_tokenizer(first), load_tokenizer(home)), first, home)
+
+
+def _refuse(difference: str | None, first: Path, other: Path) -> None:
+    if difference is not None:
+        raise AveragingError(f"{other} is another model than {first}, and their mean is none: {difference}.")
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

@@ -201,10 +201,13 @@ def checkpoints_to_average(
     return [one for one in checkpoints if one.step % save_steps == 0 or one.step == last_step][-number:]
 
 
-def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None, averaged: int) -> None:
+def prune_checkpoints(
+    directory: Path, *, save_steps: int, last_step: int | None, averaged: int, doubling: bool = False
+) -> None:
     """Keeps the last `averaged` checkpoints for the average, and the latest two to resume from.
 
-    Of those kept only for the average, everything but the weights is deleted.
+    With `doubling` those after 1, 2, 4, 8, ... times `save_steps` stay too, to look back at. Of those not kept to
+    resume from, everything but the weights is deleted.
     """
 
     def ignore(message: str) -> None:
@@ -213,6 +216,10 @@ def prune_checkpoints(directory: Path, *, save_steps: int, last_step: int | None
     checkpoints = list_checkpoints(directory, ignore)
     resumable = [checkpoint for checkpoint in checkpoints if checkpoint.resumable][-RESUMABLE_KEPT:]
     weights = checkpoints_to_average(directory, save_steps, last_step, averaged, ignore)
+    if doubling:
+        weights += [
+            one for one in checkpoints if one.step % save_steps == 0 and (one.step // save_steps).bit_count() == 1
+        ]
     for checkpoint in checkpoints:
         if checkpoint in resumable:
             continue

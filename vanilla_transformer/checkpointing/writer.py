@@ -16,10 +16,9 @@ from accelerate import Accelerator
 from accelerate.accelerator import AcceleratedOptimizer, AcceleratedScheduler
 from accelerate.checkpointing import save_accelerator_state
 from accelerate.utils import OPTIMIZER_NAME, save
-from safetensors import SafetensorError
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from vanilla_transformer.atomic_files import PARTIAL
+from vanilla_transformer.atomic_files import disk_error
 from vanilla_transformer.checkpointing.averaging import WEIGHTS
 from vanilla_transformer.checkpointing.sharded import gather_full_state, is_sharded
 from vanilla_transformer.checkpointing.store import (
@@ -88,8 +87,11 @@ class CheckpointWriter:
             self.accelerator.wait_for_everyone()
             write_large = self._begin(unfinished)
             self.accelerator.wait_for_everyone()
-        except _FAILURES as error:
-            raise self._explained(error, progress.step) from error
+        except Exception as error:
+            failure = self._explained(error, unfinished, progress.step)
+            if failure is None:
+                raise
+            raise failure from error
         if self.accelerator.is_main_process:
 
             def work() -> None:
@@ -150,15 +152,18 @@ class CheckpointWriter:
     def _guarded(self, work: Callable[[], None], step: int) -> None:
         try:
             work()
-        except _FAILURES as error:
-            failure = self._explained(error, step)
-            failure.__cause__ = error
-            self._failure = failure
         except BaseException as error:
-            self._failure = error
+            failure = self._explained(error, partial_path(self.directory, step), step)
+            if failure is not None:
+                failure.__cause__ = error
+            self._failure = failure or error
 
-    def _explained(self, error: Exception, step: int) -> CheckpointError:
-        reason = _reason(error, self.directory)
+    def _explained(self, error: BaseException, unfinished: Path, step: int) -> CheckpointError | None:
+        """The error of a disk that does not take the checkpoint; None if the file system said nothing."""
+        said = disk_error(error, unfinished)
+        if said is None:
+            return None
+        reason = said.strerror or str(said)
         with suppress(OSError):  # The directory itself may be gone.
             remove_partial_files(self.directory)
             reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
@@ -166,10 +171,6 @@ class CheckpointWriter:
             f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): earlier ones are "
             "intact; fix that and run the same command again to resume from the latest."
         )
-
-
-# torch and safetensors raise exceptions of their own when the disk is full.
-_FAILURES = (OSError, RuntimeError, SafetensorError)
 
 
 class StateCopy:
@@ -209,19 +210,5 @@ def _write_large(state: dict[str, Any], directory: Path) -> None:
     # Given a path, torch hides the system's message about a full disk.
     with (directory / f"{OPTIMIZER_NAME}.bin").open("wb") as file:
         save(state["optimizer"], file)
-
-
-def _reason(error: BaseException, directory: Path) -> str:
-    """The operating system's message behind an error, otherwise the error's own message in one line."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    try:
-        # torch does not pass on the system's message, but another write fails with the same one.
-        (directory / f"{PARTIAL}probe").write_bytes(bytes(1 << 16))
-    except OSError as again:
-        if again.strerror:
-            return again.strerror
-    return " ".join(str(error).split())
+    # safetensors makes a file that nobody else may read, whatever the umask.
+    shutil.copymode(file.name, directory / WEIGHTS)

@@ -1,6 +1,7 @@
 """`vanilla-transformer align`: which words of a text and its translation belong together, by a model's attention."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
-from vanilla_transformer.cli.streams import check_new_file, open_output, read_input
+from vanilla_transformer.cli.streams import check_new_file, read_input, write_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,7 +87,8 @@ class Align:
         chosen = self.alignment_heads
         heads = AlignmentHeads.from_text(model, chosen) if chosen else AlignmentHeads.from_model(model)
         unit: Literal["words", "pieces"] = "words" if self.form.endswith("words") else "pieces"
-        with open_output(self.output) as output:
+
+        def lines() -> Iterator[str]:
             for start in range(0, len(pairs), _TOGETHER):
                 some = pairs[start : start + _TOGETHER]
                 full = [pair for pair in some if all(map(str.strip, pair))]
@@ -95,5 +97,6 @@ class Align:
                 )
                 for pair in some:
                     one = next(found) if all(map(str.strip, pair)) else None
-                    text = "" if one is None else one.soft() if self.form.startswith("soft") else one.pharaoh()
-                    print(text, file=output)
+                    yield "" if one is None else one.soft() if self.form.startswith("soft") else one.pharaoh()
+
+        write_whole(self.output, lines())

@@ -1,10 +1,15 @@
 """Types and checks shared by the options of several commands."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from vanilla_transformer.atomic_files import PARTIAL
+from vanilla_transformer.limits import SettingError, check_whole
 
 Model = Annotated[str, Positional, arg(metavar="MODEL")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
@@ -20,16 +25,27 @@ class UsageError(ValueError):
     """Invalid options, or options that cannot be combined."""
 
 
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Within it a setting that makes no sense is called as its option."""
+    try:
+        yield
+    except SettingError as error:
+        raise UsageError(f"--{error.name.replace('_', '-')} {error.reason}") from None
+
+
 def at_least_one(**options: int | None) -> None:
     """Raises UsageError for an option below 1."""
-    for name, value in options.items():
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
+    with as_options():
+        for name, value in options.items():
+            check_whole(name, value, 1)
 
 
 def refuse_full_directory(output: Path) -> None:
-    """Raises UsageError if the directory is not empty or cannot be written."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    """Raises UsageError if the directory is not empty, but for what a killed process left, or cannot be written."""
+    if output.exists() and (
+        not output.is_dir() or not all(file.name.startswith(PARTIAL) for file in output.iterdir())
+    ):
         raise UsageError(f"{output} is not empty: name another directory.")
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     if not there.is_dir():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
 from vanilla_transformer.cli.streams import check_new_file, check_picture, read_input, warn
 
@@ -38,17 +39,18 @@ class Attend:
     """HTML page to write (default: attention.html, or none if --picture is given)."""
     picture: OptionalPath = None
     """PNG, SVG or PDF file to write: the attention of one layer for one sentence."""
-    kind: Literal["encoder", "decoder", "cross"] = "cross"
-    """Picture: encoder self-attention, decoder self-attention or cross-attention."""
+    kind: Annotated[Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}")] = None
+    """Picture: encoder self-attention, decoder self-attention or cross-attention (default: cross-attention, or what
+    there is in a model without)."""
     layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
     """Picture: layer number from 0, -1 for the last, or the mean over layers."""
     head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
     """Picture: head number from 0, the mean over heads, or all of them."""
     view: Literal["heatmap", "lines"] = "heatmap"
     """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper."""
-    words: Flag = False
-    """Picture: whole words instead of sub-words (mean over the query's sub-words, sum over the key's). The page has
-    a checkbox for this."""
+    pieces: Flag = False
+    """Picture: sub-words instead of whole words (of which it shows the mean over the query's sub-words and the sum
+    over the key's). The page has a checkbox for this."""
 
     def run(self) -> None:
         """Writes the page, the picture or both, and prints their paths."""
@@ -68,7 +70,7 @@ class Attend:
             self._draw(seen[0], self.picture)
             print(self.picture)
         if page is not None:
-            page.write_text(attention_page(seen, title=f"Attention of {Path(self.model).name}"), encoding="utf-8")
+            atomic_write_text(page, attention_page(seen, title=f"Attention of {Path(self.model).name}"))
             print(page)
 
     def _sentences(self) -> tuple[list[str], list[str | None]]:
@@ -108,17 +110,19 @@ class Attend:
 
     def _draw(self, seen: "Attention", picture: Path) -> None:
         from vanilla_transformer.inspection import plot_attention, plot_heads
+        from vanilla_transformer.reporting.curves import save_figure
 
-        seen = seen.words() if self.words else seen
+        seen = seen if self.pieces else seen.words()
         layer, head = self._which()
-        if head == "all" and self.view == "heatmap":
-            figure = plot_heads(seen, self.kind, layer)[0, 0].figure
-        else:
-            figure = plot_attention(seen, self.kind, layer, head, self.view).figure
+        kind = self.kind or list(seen.weights)[-1]
         with warnings.catch_warnings(record=True) as caught:
-            figure.savefig(picture, dpi=150)
-        if any("missing from font" in str(warning.message) for warning in caught):
-            warn(f"the font used in {picture} lacks some of the characters; the HTML page shows them.")
+            if head == "all" and self.view == "heatmap":
+                figure = plot_heads(seen, kind, layer)[0, 0].figure
+            else:
+                figure = plot_attention(seen, kind, layer, head, self.view).figure
+            save_figure(figure, picture)
+        for message in {str(warning.message) for warning in caught if "No font" in str(warning.message)}:
+            warn(f"{picture}: {message} The HTML page shows them.")
 
     def _which(self) -> tuple[Any, Any]:
         """Layer and head, as numbers unless they are keywords."""

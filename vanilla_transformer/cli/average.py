@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
+from vanilla_transformer.atomic_files import atomic_directory
+from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
@@ -33,16 +34,17 @@ class Average:
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""
-        from vanilla_transformer.checkpointing.averaging import AveragingError, load_average
+        from vanilla_transformer.checkpointing.averaging import AveragingError, home_of, load_average
         from vanilla_transformer.checkpointing.store import weights_damage
         from vanilla_transformer.training.lora import merged
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
 
-        if self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir())):
-            raise UsageError(f"{self.output} is not empty: choose another --output directory.")
+        refuse_full_directory(self.output)
         checkpoints = self._checkpoints()
-        home = _home(self.models[0])
+        if not self.models[0].exists():
+            raise FileNotFoundError(2, "No such directory", str(self.models[0]))
+        home = home_of(self.models[0])
         for checkpoint in checkpoints:
             damage = weights_damage(_directory(checkpoint))
             if damage is not None:
@@ -52,8 +54,9 @@ class Average:
         load_average(model, checkpoints, partial(merged, recipe=recipe))
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
         tokenizer = load_tokenizer(home)
-        model.save_pretrained(self.output)
-        tokenizer.save_pretrained(self.output)
+        with atomic_directory(self.output) as place:
+            model.save_pretrained(place)
+            tokenizer.save_pretrained(place)
         print(f"The mean of {', '.join(map(str, checkpoints))}.", file=sys.stderr)
         print(self.output)
 
@@ -78,15 +81,6 @@ class Average:
         if not chosen:
             raise ValueError(f"{run.path} has no checkpoint yet.")
         return [checkpoint.path for checkpoint in chosen]
-
-
-def _home(path: Path) -> Path:
-    """The directory that holds the tokenizer and the configuration for a run, a checkpoint or a model."""
-    if not path.exists():
-        raise FileNotFoundError(2, "No such directory", str(path))
-    path = _directory(path)
-    in_run = path.resolve().parent.parent
-    return in_run if not (path / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else path
 
 
 def _directory(path: Path) -> Path:

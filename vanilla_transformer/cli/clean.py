@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, UsageError, at_least_one
+from vanilla_transformer.cli.arguments import Flag, UsageError, as_options
 from vanilla_transformer.cli.streams import check_new_file, count_lines, print_result, refuse_directories
 from vanilla_transformer.progress import progress_bar
 
@@ -23,7 +23,7 @@ class Clean:
     """
 
     inputs: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE]", help_behavior_hint="")]
-    """One text file, or the two of a corpus, plain or .gz."""
+    """One text file, or the two of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
     output: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")]
     """As many files to write, which must not exist."""
     min_words: int = 1
@@ -52,24 +52,25 @@ class Clean:
 
     def run(self) -> None:
         """Writes the clean files and prints the report."""
-        self._check()
         try:
             from vanilla_transformer.data.cleaning import Filters, clean_files
         except ImportError as error:
             raise UsageError(
                 f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[clean]'`."
             ) from error
-        filters = Filters(
-            min_words=self.min_words,
-            max_words=self.max_words,
-            max_characters=self.max_characters,
-            max_ratio=self.max_ratio,
-            scripts=self.scripts,
-            min_script_share=self.min_script_share,
-            max_similarity=self.max_similarity,
-            skip=self.skip,
-            examples=self.examples,
-        )
+        with as_options():
+            filters = Filters(
+                min_words=self.min_words,
+                max_words=self.max_words,
+                max_characters=self.max_characters,
+                max_ratio=self.max_ratio,
+                scripts=self.scripts,
+                min_script_share=self.min_script_share,
+                max_similarity=self.max_similarity,
+                skip=self.skip,
+                examples=self.examples,
+            )
+        self._check()
         with progress_bar(self.progress, "lines", total=lambda: 2 * (count_lines(self.inputs[0]) or 0)) as bar:
             report = clean_files(self.inputs, self.output, filters, bar.update)
         if self.json:
@@ -78,8 +79,7 @@ class Clean:
             print_result(str(report))
 
     def _check(self) -> None:
-        """Refuses what cannot be read or written, and limits that nothing is within, before anything is read."""
-        at_least_one(max_words=self.max_words, max_characters=self.max_characters)
+        """Refuses what cannot be read or written, before anything is read."""
         if len(self.inputs) not in (1, 2):
             raise UsageError(f"Give one file, or the two of a corpus, not {len(self.inputs)}.")
         if len(self.output) != len(self.inputs):
@@ -94,13 +94,3 @@ class Clean:
             raise UsageError("The inputs and outputs must be different files.")
         for path in self.output:
             check_new_file(path, "--output")
-        for name, value, least, most in (
-            ("max-ratio", self.max_ratio, 1.0, float("inf")),
-            ("min-script-share", self.min_script_share, 0.0, 1.0),
-            ("max-similarity", self.max_similarity, 0.0, 1.0),
-            ("min-words", self.min_words, 0, self.max_words),
-            ("examples", self.examples, 0, float("inf")),
-        ):
-            if not least <= value <= most:
-                limit = f"at least {least:g}" + (f" and at most {most:g}" if most < float("inf") else "")
-                raise UsageError(f"--{name} must be {limit}, not {value:g}.")

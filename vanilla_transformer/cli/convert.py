@@ -6,6 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 
@@ -30,5 +31,6 @@ class Convert:
         converted = convert(self.source)
         for remark in converted.remarks:
             warn(remark)
-        converted.save(self.output)
+        with atomic_directory(self.output) as place:
+            converted.save(place)
         print(self.output)

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vanilla_transformer.cli.arguments import Flag, OptionalFloat, OptionalInt, OptionalText, UsageError, at_least_one
+from vanilla_transformer.cli.arguments import (
+    Flag,
+    OptionalFloat,
+    OptionalInt,
+    OptionalText,
+    UsageError,
+    as_options,
+    at_least_one,
+)
+from vanilla_transformer.cores import usable_cores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -17,13 +26,9 @@ if TYPE_CHECKING:
 # Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
 # for each number of rows: with oneDNN's own 1,024 a process grows for tens of thousands of lines.
 PRIMITIVES = 32
-# With larger exponents the scores of long translations are no numbers any more, or all the same.
-LARGEST_PENALTY = 10
 # What one processor does and not another is another precision for a translation that is gone on with.
 _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
-# More than fit into any memory.
-LARGEST_SEARCH = {"num_beams": 10_000, "max_length_beyond_source": 1_000_000}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class Decoding:
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: one for each core, or its share of them for each of several processes)."""
+    """Threads on the CPU (default: OMP_NUM_THREADS, or one for each core that this process may use, or its share of
+    them for each of several processes)."""
 
     def load(
         self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
@@ -70,8 +76,6 @@ class Decoding:
         device = own_device(self.device)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        elif device == "cpu" and _processes_here() > 1:
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // _processes_here()))
         if device is not None:
             _check_device(device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
@@ -84,7 +88,7 @@ class Decoding:
             check_one_vocabulary([(name, tokenizer) for name, (_, tokenizer) in zip(names, found, strict=True)])
             loaded = EnsembleForConditionalGeneration([member for member, _ in found], mean)
         if self.precision == "auto":
-            from vanilla_transformer.model.cpu import fastest_dtype
+            from vanilla_transformer.engine.cpu import fastest_dtype
 
             # All in one type: the one that is fastest for each, or else float32.
             types = {fastest_dtype(member.config.d_model, member.device) for member, _ in found}
@@ -92,9 +96,9 @@ class Decoding:
         return loaded, cast(Any, found[0][1])
 
     def announce(self, model: "PreTrainedModel") -> None:
-        """Says on standard error which precision was taken, where it is not the one that was asked for by name."""
+        """Says on standard error which precision was taken, where it is neither what was asked for nor float32."""
         taken = self.taken(model)
-        if taken != self.precision:
+        if taken not in (self.precision, "float32"):
             print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
 
     def arguments(self) -> dict[str, Any]:
@@ -105,27 +109,20 @@ class Decoding:
         return given | ({"quantization": "int8"} if self.precision == "int8" else {})
 
     def _check(self) -> None:
-        at_least_one(num_beams=self.num_beams, batch_tokens=self.batch_tokens, threads=self.threads)
-        cores = os.cpu_count()
-        if self.threads is not None and cores is not None and self.threads > cores:
-            raise UsageError(f"--threads must be at most {cores}, the cores of this machine, not {self.threads}.")
-        for name, largest in LARGEST_SEARCH.items():
-            if (getattr(self, name) or 0) > largest:
-                raise UsageError(f"--{name.replace('_', '-')} must be at most {largest:,}, not {getattr(self, name)}.")
-        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
-            bounds = f"between -{LARGEST_PENALTY} and {LARGEST_PENALTY}"
-            raise UsageError(f"--length-penalty must be {bounds}, not {self.length_penalty}.")
-        if self.max_length_beyond_source is not None and self.max_length_beyond_source < 0:
-            raise UsageError(
-                f"--max-length-beyond-source must be 0 or more, not {self.max_length_beyond_source}: "
-                "a translation may always be as long as its source."
-            )
+        from vanilla_transformer.translation.lines import check_search
+
+        at_least_one(threads=self.threads)
+        with as_options():
+            check_search(**vars(self))
+        if self.threads is not None and self.threads > usable_cores():
+            limit = f"{usable_cores()}, the cores that this process may use"
+            raise UsageError(f"--threads must be at most {limit}, not {self.threads}.")
 
     def taken(self, model: "PreTrainedModel") -> str:
         """The precision in which a model that was loaded computes on this processor."""
         import torch
 
-        from vanilla_transformer.model.cpu import computing_dtype, saturates
+        from vanilla_transformer.engine.cpu import computing_dtype, saturates
 
         if self.precision == "int8":
             return _INT8_OF_7_BITS if saturates(torch.backends.quantized.engine) else "int8"
@@ -171,20 +168,13 @@ class SamplingOptions:
                 raise UsageError(f"--sample cannot be combined with --{name.replace('_', '-')}, which is for beams.")
         from vanilla_transformer.translation import Sampling
 
-        try:
+        with as_options():
             return Sampling(**given)
-        except ValueError as error:
-            name, _, rest = str(error).partition(" ")
-            raise UsageError(f"--{name.replace('_', '-')} {rest}") from None
 
 
 def _reason(taken: str) -> str:
     """Why another precision was taken than the one that was asked for, or this one by auto."""
-    return {
-        _INT8_OF_7_BITS: "8 would be wrong on this processor",
-        _BFLOAT16_IN_FLOAT32: "which is faster here",
-        "bfloat16": "which is faster here",
-    }.get(taken, "bfloat16 would not be faster here")
+    return "8 would be wrong on this processor" if taken == _INT8_OF_7_BITS else "which is faster here"
 
 
 def check_ensemble(models: Sequence[str]) -> None:

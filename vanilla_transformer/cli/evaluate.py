@@ -18,6 +18,7 @@ from vanilla_transformer.cli.arguments import (
     OptionalText,
     UsageError,
 )
+from vanilla_transformer.cli.columns import as_in_training
 from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
 from vanilla_transformer.cli.rescoring import RescoringOptions
 from vanilla_transformer.cli.streams import (
@@ -29,12 +30,12 @@ from vanilla_transformer.cli.streams import (
     warn,
     write_whole,
 )
-from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
+from vanilla_transformer.data.lines import CorpusError, RowError
 from vanilla_transformer.data.locations import locate, split_off
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -69,7 +70,7 @@ class Evaluate:
     target_column: OptionalText = None
     """Reference column, or language of a `translation` column (default: as given in --data, or the second)."""
     text_column: OptionalText = None
-    """Column of the text, or of the words (default: as given in --data, or as in `train`)."""
+    """Column of the text, or of the words (default: as given in --data, or as the model's recipe has it)."""
     text_pair_column: OptionalText = None
     """Column of the second of two texts (default: as text_column)."""
     label_column: OptionalText = None
@@ -78,7 +79,8 @@ class Evaluate:
     """Of a language model: tokens that each further block of a long text predicts, so that these have more context, at
     the cost of more blocks (default: all of a block, as in training)."""
     output: OptionalPath = None
-    """Write the translations, labels or tags to this file, one line for each row of the corpus."""
+    """Write the translations, labels or tags to this file, one line for each row of the corpus; of a language model
+    the log-probability of each text in nats and its number of tokens, as `predict` does."""
     ensemble_mean: EnsembleMean = "probabilities"
     """What several models' distributions are combined by: the mean of their probabilities, or of the logarithms."""
     card: Flag = False
@@ -114,7 +116,7 @@ class Evaluate:
 
         Returns the task, and the metrics to score by.
         """
-        from vanilla_transformer.tasks import task_of_model
+        from vanilla_transformer.tasks import metrics_of_model, task_of_model
 
         check_ensemble(self._all_models)
         if self.card:
@@ -133,9 +135,9 @@ class Evaluate:
             raise UsageError(f"--rescore chooses among translations, and {self.model} does not translate.")
         if self.models and not task.form.parallel:
             raise UsageError(f"Only models that translate are scored together, and {self.model} does not.")
-        metrics = self.metrics or _metrics_of(self.model, task)
+        metrics = self.metrics or metrics_of_model(self.model, task)
         task.check(Recipe(task=task.name, metrics=metrics))
-        locate(self._source(), task.form)
+        locate(self._source(task.form), task.form)
         return task, metrics
 
     def _evaluate(
@@ -153,16 +155,22 @@ class Evaluate:
         unit = "sources" if task.form.parallel else task.form.unit
         self.decoding.announce(model)
         with progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size)) as bar:
-            evaluation = task.evaluate(
-                model,
-                tokenizer,
-                corpus,
-                metrics,
-                progress=bar.update,
-                processes=processes,
-                **self._settings(),
-                **self._rescored(),
-            )
+            try:
+                evaluation = task.evaluate(
+                    model,
+                    tokenizer,
+                    corpus,
+                    metrics,
+                    progress=bar.update,
+                    processes=processes,
+                    **self._settings(),
+                    **self._rescored(),
+                )
+            except RowError as error:
+                from vanilla_transformer.data.corpus import row_place
+
+                place = row_place(self._source(task.form), task.form, error.row)
+                raise CorpusError(f"{place}: {error.reason}") from error
         print_result(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
@@ -213,17 +221,17 @@ class Evaluate:
     def _corpus(self, task: "Task") -> "Dataset":
         from vanilla_transformer.data.corpus import read_corpus
 
-        return read_corpus(self._source(), form=task.form)
+        return read_corpus(self._source(task.form), form=task.form)
 
-    def _source(self) -> CorpusSpec:
-        """The corpus given by --data, with the columns given by the options."""
+    def _source(self, form: TextForm | None = None) -> CorpusSpec:
+        """The corpus given by --data, with the columns given by the options, or of a form of text as in training."""
         try:
             source = parse_corpus(self.data)
         except CorpusError as error:
             raise UsageError(f"--data: {error}") from error
-        return dataclasses.replace(
-            source, **{name: getattr(self, name) or getattr(source, name) for name in COLUMN_SETTINGS}
-        )
+        named = {name: getattr(self, name) or getattr(source, name) for name in COLUMN_SETTINGS}
+        source = dataclasses.replace(source, **named)
+        return source if form is None or form.parallel else as_in_training(source, self.model, form)
 
     def _as_json(self, evaluation: "Evaluated", model: "PreTrainedModel") -> dict[str, Any]:
         return {
@@ -237,12 +245,6 @@ class Evaluate:
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
             **evaluation.as_json(),
         }
-
-
-def _metrics_of(model: str, task: "Task") -> tuple[str, ...]:
-    recipe = Path(model) / "recipe.yaml"
-    metrics = load_recipe(recipe).metrics if recipe.is_file() else None
-    return task.metrics if metrics is None else metrics
 
 
 def _as_text(evaluation: "Evaluated") -> str:

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, UsageError, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 
 _PACKAGES: dict[str, list[str]] = {
     "ctranslate2": ["ctranslate2"],
-    "onnx": ["onnx", "onnxscript", "onnxruntime"],
+    "onnx": ["onnx", "onnxruntime"],
     "marian": [],
-    "web": ["onnx", "onnxscript", "onnxruntime"],
+    "web": ["onnx", "onnxruntime"],
 }
 
 
@@ -45,7 +46,7 @@ class Export:
     quantization: OptionalText = None
     """Type of the weights: float32 or int8, for ctranslate2 also int16, float16 and bfloat16 (default: float32)."""
     vendor: OptionalPath = None
-    """For web: folder of npm packages to copy transformers.js from, for use offline (default: a public CDN)."""
+    """For web: folder of npm packages to copy its programs from, for use offline (default: a public CDN)."""
 
     def run(self) -> None:
         """Exports the model and prints the directory."""
@@ -63,10 +64,14 @@ class Export:
                 f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
             )
         from vanilla_transformer.translation import load_config, load_model
+        from vanilla_transformer.translation.loading import refuse_linked_files
 
+        refuse_linked_files(self.model)
         load_config(self.model)
         model, tokenizer = load_model(self.model, device="cpu")
-        for remark in write(model, tokenizer, output, quantization):
+        with atomic_directory(output) as place:
+            remarks = write(model, tokenizer, place, quantization)
+        for remark in remarks:
             warn(remark)
         print(output)
 

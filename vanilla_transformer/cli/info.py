@@ -61,10 +61,11 @@ class Info:
         if self.picture is not None:
             from vanilla_transformer.inspection import plot_model
             from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+            from vanilla_transformer.reporting.curves import save_figure
 
             if not isinstance(config, VanillaTransformerBaseConfig):
                 raise UsageError(f"{self.model} is a recurrent model: --picture draws the Transformer of figure 1.")
-            plot_model(config, title=self.model).savefig(self.picture, dpi=150)
+            save_figure(plot_model(config, title=self.model), self.picture)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
     def _config_and_report(self) -> "tuple[OwnConfig, dict[str, Any]]":
@@ -101,7 +102,7 @@ class Info:
         """What this processor supports, and which precision `translate` chooses for this model."""
         import torch
 
-        from vanilla_transformer.model.cpu import describe, fastest_dtype
+        from vanilla_transformer.engine.cpu import describe, fastest_dtype
 
         fastest = fastest_dtype(config.d_model, torch.device("cpu"))
         return {

@@ -65,12 +65,21 @@ def answer_stream(
     output: Path | None,
     *,
     total: Callable[[], int | None] | None,
+    typed: bool,
 ) -> None:
-    """Answers lines as they come, or to where none can be taken back; `total` counts them where it can."""
+    """Answers lines as they come, or to where none can be taken back.
+
+    Args:
+        total: Counts the lines, where they can be counted.
+        typed: Somebody types them.
+    """
     from vanilla_transformer.translation.lines import chunks
 
     number = 0
-    with open_output(output) as file, progress_bar(answering.progress, answering.unit, total=total) as bar:
+    with (
+        open_output(output) as file,
+        progress_bar(answering.progress, answering.unit, total=total, in_the_way=typed or file.isatty()) as bar,
+    ):
         for chunk in chunks(lines, answering.chunk_lines):
             for answer in answering.work(chunk, bar.update):
                 print(answering.render(number, answer), file=file)

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, UsageError
+from vanilla_transformer.cli.columns import as_in_training
 from vanilla_transformer.cli.decoding import Decoding
 from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
-from vanilla_transformer.cli.streams import answer_promptly, can_be_read_again, count_lines, is_file, read_input
+from vanilla_transformer.cli.streams import (
+    answer_promptly,
+    can_be_read_again,
+    count_lines,
+    is_file,
+    is_typed,
+    read_input,
+)
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.streams import TextStream
@@ -32,18 +40,18 @@ class Predict:
     model: Model
     """Directory or Hub id of the model."""
     input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
-    """File with a text a line, plain or .gz; a table (TSV, CSV, JSONL, Parquet); or, for a tagger, CoNLL columns
-    (.conll, .conllu) (default: lines of standard input)."""
+    """File with a text a line, plain or compressed (.gz, .bz2, .xz, .zst); a table (TSV, CSV, JSONL, Parquet); or, for
+    a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input)."""
     output: OptionalText = None
-    """File to write to, plain or .gz (default: standard output)."""
+    """File to write to, plain or compressed like the input (default: standard output)."""
     resume: Flag = False
     """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
     was made from."""
     json: Flag = False
     """Write a JSON object a line, with the probability of each label, or the words, tags and probabilities."""
     text_column: OptionalText = None
-    """Column of the text in a table, or of the words in CoNLL columns, by its name or number (default: as in
-    `train`)."""
+    """Column of the text in a table, or of the words in CoNLL columns, by its name or number (default: as the model's
+    recipe has it)."""
     text_pair_column: OptionalText = None
     """Column of the second of two texts in a table."""
     batch_tokens: OptionalInt = None
@@ -97,7 +105,7 @@ class Predict:
         if output is not None:
             refuse_unfinished(output)
         announce()
-        answer_stream(answering, lines, output, total=total)
+        answer_stream(answering, lines, output, total=total, typed=is_typed(self.input))
 
     @property
     def _decoding(self) -> Decoding:
@@ -114,7 +122,8 @@ class Predict:
         if self.input is None or not (is_conll(str(self.input)) if form.tagged else table_suffix(str(self.input))):
             return None
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
-        return open_corpus(corpus, form=form.without_labels())
+        form = form.without_labels()
+        return open_corpus(as_in_training(corpus, self.model, form), form=form)
 
     def _format(self, prediction: "Prediction") -> str:
         return json.dumps(prediction.values, ensure_ascii=False) if self.json else prediction.line

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TASK = "train_task"
 _FIELDS = (
     *("train", *COLUMN_SETTINGS, "labels", "max_length", "documents"),
-    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size", "seed"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size", "seed"),
 )
 _Data: Any = dataclasses.make_dataclass(
     "_Data",

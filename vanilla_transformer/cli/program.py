@@ -23,7 +23,9 @@ from vanilla_transformer.cli.clean import Clean
 from vanilla_transformer.cli.convert import Convert
 from vanilla_transformer.cli.demo import Demo
 from vanilla_transformer.cli.evaluate import Evaluate
+from vanilla_transformer.cli.explore import Explore
 from vanilla_transformer.cli.export import Export
+from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.join import Join
 from vanilla_transformer.cli.predict import Predict
@@ -35,6 +37,7 @@ from vanilla_transformer.cli.synthetic import BackTranslate, Distil
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
+from vanilla_transformer.cores import prepare_threads
 from vanilla_transformer.recipe.schema import RecipeError
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
@@ -53,11 +56,13 @@ COMMANDS = {
     "back-translate": BackTranslate,
     "distil": Distil,
     "soft-targets": SoftTargets,
+    "generate": Generate,
     "predict": Predict,
     "evaluate": Evaluate,
     "info": Info,
     "attend": Attend,
     "align": Align,
+    "explore": Explore,
     "demo": Demo,
     "average": Average,
     "push": Push,
@@ -72,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     occupy_closed_streams()
+    prepare_threads()
     try:
         _run([word for word in words if word != "--debug"])
         with named_in_errors("Standard output"):
@@ -82,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()  # The reader has closed the pipe.
         return 141
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
         if debug:
             traceback.print_exc()
         print(f"{PROGRAM}: error: {error_message(error)}", file=sys.stderr)
@@ -169,13 +177,21 @@ def quieten_libraries() -> None:
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
-def error_message(error: Exception) -> str:
+def _is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust, as the tokenizers', has given up: what it raises is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
+def error_message(error: BaseException) -> str:
     """What failed and what to do about it, in one line."""
     message = " ".join(str(error).split())
+    if _is_panic(error):
+        return f"The tokenizer gives up on a text ({message}): its tokenizer.json has a pattern that asks too much."
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+        reason = error.strerror.rstrip(".")
+        return f"{error.filename}: {reason}." if error.filename else f"{reason}."
     if isinstance(error, OSError | ValueError | RecipeError):
         return message if message.endswith("?") else message.rstrip(".") + "."
     # On a CPU torch has no dedicated exception class.

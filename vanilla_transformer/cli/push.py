@@ -39,30 +39,44 @@ class Push:
     """Also make a Space of the same name, where anybody can try the model in a browser, or renew it."""
     web: Flag = False
     """As --space, but a static one: the model runs in the browser, and no server computes."""
+    explore: Flag = False
+    """Also make a static Space, NAME-explore, on which the model computes before the reader's eyes, or renew it."""
 
     def run(self) -> None:
         """Pushes the model and prints its URL, and then that of the Space."""
         if self.space and self.web:
             raise UsageError("--space and --web make a Space of one name: choose one of them.")
-        if (self.space or self.web) and self.revision is not None:
-            option = "--space" if self.space else "--web"
-            raise UsageError(f"{option} shows what is on the branch main: it cannot be combined with --revision.")
-        if not self.web:
-            self._push()
-            return
-        with TemporaryDirectory(prefix="vanilla-transformer-web-", ignore_cleanup_errors=True) as directory:
+        shown = [f"--{name}" for name in ("space", "web", "explore") if getattr(self, name)]
+        if shown and self.revision is not None:
+            raise UsageError(f"{shown[0]} shows what is on the branch main: it cannot be combined with --revision.")
+        with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
             # First, for what cannot be exported is not half pushed.
-            page = self._export(Path(directory) / "page")
+            page = self._export(Path(directory) / "page") if self.web else None
+            explored = self._explore(Path(directory) / "explore") if self.explore else None
             name = self._push()
-            from vanilla_transformer.export.to_web import push_web
+            if page is not None:
+                from vanilla_transformer.export.to_web import push_web
 
-            print(push_web(page, self.model, name, private=self.private, message=self.message))
+                print(push_web(page, self.model, name, private=self.private, message=self.message))
+            if explored is not None:
+                from vanilla_transformer.extras.explore import push_page
+
+                print(push_page(explored, self.model, name, private=self.private, message=self.message))
+
+    def _explore(self, folder: Path) -> Path:
+        from vanilla_transformer.extras.explore import write_model_page
+
+        write_model_page(self.model, folder, training=self.model, report=warn)
+        return folder
 
     def _export(self, page: Path) -> Path:
         check_packages("web")
-        from vanilla_transformer.export.to_web import SPACE_HOSTS, export_web
+        from vanilla_transformer.export.to_web import export_web
+        from vanilla_transformer.export.web_page import SPACE_HOSTS
         from vanilla_transformer.translation import load_config, load_model
+        from vanilla_transformer.translation.loading import refuse_linked_files
 
+        refuse_linked_files(self.model)
         load_config(self.model)
         for remark in export_web(*load_model(self.model, device="cpu"), page, hosts=SPACE_HOSTS):
             warn(remark)

@@ -1,11 +1,9 @@
 """Input and output, as files or standard streams, and warnings on standard error."""
 
 import contextlib
-import gzip
 import os
 import stat
 import sys
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, FileIO, TextIOWrapper
@@ -14,6 +12,7 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from vanilla_transformer.atomic_files import atomic_replace
 from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.compression import DAMAGE, open_bytes, suffix_of
 
 _CHUNK = 1 << 20
 # Seconds without a new line after which the lines so far are translated, as somebody may be waiting.
@@ -30,9 +29,14 @@ def read_input(path: Path | None) -> Iterator[str]:
 
     if path is None and sys.stdin is None:
         raise UsageError("Standard input is closed: give an input file, or pipe lines in.")
-    if path is None and sys.stdin.isatty():
+    if is_typed(path):
         print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
     return read_lines("-" if path is None else path)
+
+
+def is_typed(path: Path | None) -> bool:
+    """Whether somebody types the input: standard input, where `path` is None, is a terminal."""
+    return path is None and sys.stdin is not None and sys.stdin.isatty()
 
 
 def answer_promptly(lines: Iterator[str], path: Path | None) -> Iterable[str | None]:
@@ -144,9 +148,9 @@ def named_in_errors(name: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
-    """A file, plain or .gz, or standard output, in UTF-8 whatever the locale.
+    """A file, plain or compressed, or standard output, in UTF-8 whatever the locale.
 
-    Output is line-buffered, except for .gz files.
+    Output is line-buffered, except for compressed files.
     """
     if path is None:
         check_standard_output()
@@ -155,9 +159,9 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     with named_in_errors(path or "Standard output"):
         if path is None:
             yield sys.stdout
-        elif path.suffix == ".gz":
-            with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
-                yield cast(TextIO, file)
+        elif suffix_of(path):
+            with TextIOWrapper(open_bytes(path, "wb"), encoding="utf-8", newline="\n") as packed:
+                yield packed
         else:
             with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
                 yield file
@@ -169,13 +173,16 @@ def print_result(text: str) -> None:
         print(text, file=output)
 
 
-def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Writes lines to a file, plain or .gz, that appears whole or not at all.
+def write_whole(path: Path | None, lines: Iterable[str]) -> None:
+    """Writes lines to a file, plain or compressed, that appears whole or not at all, or to standard output.
 
     What cannot be replaced is written to: a pipe, a device, a file in a directory where nothing can be made.
     """
-    replaceable = is_file(path) and os.access(path.resolve().parent, os.W_OK)
-    with atomic_replace(path) if replaceable else contextlib.nullcontext(path) as place, open_output(place) as output:
+    replaceable = path is not None and is_file(path) and os.access(path.resolve().parent, os.W_OK)
+    place: contextlib.AbstractContextManager[Path | None] = contextlib.nullcontext(path)
+    if path is not None and replaceable:
+        place = atomic_replace(path)
+    with place as file, open_output(file) as output:
         output.writelines(f"{line}\n" for line in lines)
 
 
@@ -219,9 +226,9 @@ def warn(message: str) -> None:
 
 
 def count_lines(path: Path | None) -> int | None:
-    """The number of lines in a file, plain or .gz, or redirected to standard input; None if it cannot be counted."""
+    """The number of lines in a file, or redirected to standard input; None if it cannot be counted."""
     lines, last = 0, b"\n"
-    with contextlib.suppress(OSError, EOFError, zlib.error):
+    with contextlib.suppress(OSError, *DAMAGE):
         for chunk in _chunks(path):
             lines += chunk.count(b"\n")
             last = chunk
@@ -237,6 +244,6 @@ def _chunks(path: Path | None) -> Iterator[bytes]:
             place += len(chunk)
             yield chunk
         return
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+    with open_bytes(path) as file:
         while chunk := file.read(_CHUNK):
             yield chunk

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from vanilla_transformer.cli.arguments import (
     Model,
     OptionalText,
     UsageError,
-    at_least_one,
+    as_options,
     refuse_full_directory,
 )
 from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
@@ -43,14 +44,10 @@ class FilterOptions:
 
     def check(self, copy_overlap: float | None = None) -> "Filters":
         """The filters, once the numbers make sense."""
-        at_least_one(max_length=self.max_length)
-        if not self.length_ratio >= 1:
-            raise UsageError(f"--length-ratio must be at least 1, not {self.length_ratio}.")
-        if copy_overlap is not None and not 0 <= copy_overlap <= 1:
-            raise UsageError(f"--copy-overlap must be at least 0 and at most 1, not {copy_overlap}.")
         from vanilla_transformer.translation.synthetic import Filters
 
-        return Filters(self.max_length, self.length_ratio, copy_overlap)
+        with as_options():
+            return Filters(self.max_length, self.length_ratio, copy_overlap)
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class BackTranslate:
     """
 
     inputs: _Texts
-    """Files of UTF-8 text in the target language, a sentence a line: plain, .gz or Parquet."""
+    """Files of UTF-8 text in the target language, a sentence a line: plain, compressed or Parquet."""
     reverse: str
     """Model that translates from the target language into the source language, or an export of one."""
     output: str
@@ -111,7 +108,7 @@ class Distil:
         tuple[str, ...], Positional, arg(metavar="[TEACHER ...] INPUT [INPUT ...]", help_behavior_hint="")
     ]
     """First, the directories of other teachers of the same vocabulary; then files of UTF-8 text in the source
-    language, a sentence a line: plain, .gz or Parquet."""
+    language, a sentence a line: plain, compressed or Parquet."""
     output: str
     """Directory for the pairs."""
     ensemble_mean: EnsembleMean = "probabilities"
@@ -190,6 +187,8 @@ class _Synthesis:
         if "://" in self.output:
             raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
         if not (self._work / "job.json").is_file():
+            with suppress(OSError):
+                self._work.rmdir()  # Empty, it is what a full disk left of an attempt.
             refuse_full_directory(Path(self.output))
         if self.command.numbered.tasks is not None:
             self.command.numbered.check(self.output)
@@ -233,7 +232,13 @@ class _Synthesis:
 
     def _write(self, selected: Path, translations: Iterable[str], counts: dict[str, int]) -> None:
         from vanilla_transformer.data.lines import read_lines
-        from vanilla_transformer.translation.synthetic import SOURCE, TARGET, token_counter, write_pairs
+        from vanilla_transformer.translation.synthetic import (
+            SOURCE,
+            TARGET,
+            SyntheticError,
+            token_counter,
+            write_pairs,
+        )
 
         command = self.command
         report: dict[str, Any] = {
@@ -260,6 +265,11 @@ class _Synthesis:
                 f"{command.model} translate from the language of the text?"
             )
         dropped = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in report["dropped"].items() if n)
+        if not report["kept"]:
+            raise SyntheticError(
+                f"No pair is left of {report['read']:,} lines; taken out: {dropped or 'nothing'}. Give other text or "
+                "filters."
+            )
         print(
             f"{report['kept']:,} pairs of {report['read']:,} lines"
             + (f"; taken out: {dropped}." if dropped else "; nothing was taken out."),

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError, refuse_full_directory
 from vanilla_transformer.cli.streams import open_output, read_input, refuse_same_file, warn
 
@@ -18,7 +19,7 @@ class TokenizerTrain:
     """Train a sub-word tokenizer on text files, with one vocabulary for both languages (section 5.1)."""
 
     files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE ...]", help_behavior_hint="")]
-    """UTF-8 text files, plain or .gz."""
+    """UTF-8 text files, plain or compressed (.gz, .bz2, .xz, .zst)."""
     output: Path
     """Output directory; must be empty or not exist."""
     vocab_size: OptionalInt = None
@@ -31,12 +32,8 @@ class TokenizerTrain:
     def run(self) -> None:
         """Trains and saves the tokenizer."""
         from vanilla_transformer.data.sources import tag_piece
-        from vanilla_transformer.model.tokenization_vanilla_transformer import (
-            LONGEST_WORD,
-            VanillaTransformerTokenizer,
-            count_long_words,
-            describe_long_words,
-        )
+        from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+        from vanilla_transformer.tokenizer.learning import LONGEST_WORD, count_long_words, describe_long_words
 
         if not self.files:
             raise UsageError("Give at least one file to train on.")
@@ -54,7 +51,8 @@ class TokenizerTrain:
                 yield line
 
         tokenizer = VanillaTransformerTokenizer.train(texts(), self.vocab_size, self.algorithm, tags=tags)
-        tokenizer.save_pretrained(self.output)
+        with atomic_directory(self.output) as place:
+            tokenizer.save_pretrained(place)
         if long_words:
             warn(describe_long_words(long_words))
         print(f"{self.output}: {len(tokenizer):,} vocabulary entries", file=sys.stderr)
@@ -71,10 +69,11 @@ class TokenizerEncode:
 
     def run(self) -> None:
         """Writes the sub-words of each line."""
+        from vanilla_transformer.plain_text import plain_text
         from vanilla_transformer.translation import load_tokenizer
 
         refuse_same_file(None, None)
-        tokenizer = load_tokenizer(self.model)
+        tokenizer = plain_text(load_tokenizer(self.model))
         with open_output(None) as output:
             for line in read_input(None):
                 ids = tokenizer(line, add_special_tokens=False)["input_ids"]

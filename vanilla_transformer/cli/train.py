@@ -6,15 +6,15 @@ import inspect
 import types
 import typing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, UsageError
+from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.locations import may_have_columns
-from vanilla_transformer.recipe.schema import Recipe, load_recipe, shipped_recipes
+from vanilla_transformer.recipe.schema import Recipe, load_recipe, named_recipe, shipped_recipes
 
 
 def recipe_help() -> str:
@@ -84,7 +84,9 @@ def _option_groups() -> dict[str, type]:
     return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items()}
 
 
-def _metavar(name: str, hint: Any) -> str:
+def _metavar(name: str, hint: Any) -> str | None:
+    if hint is bool:
+        return None
     types_of = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in types_of:
         if typing.get_origin(option) is Literal:
@@ -110,8 +112,8 @@ class Train:
     """Train a model on text, from a recipe, from options, or from a recipe with some fields overridden.
 
     To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
-    data and the device, and printed. If interrupted, run the same command again to continue. On several devices:
-    `accelerate launch -m vanilla_transformer train ...`.
+    data and the device, and printed. If interrupted, run the same command again to continue. On a CPU several
+    processes share its cores; on several devices: `accelerate launch -m vanilla_transformer train ...`.
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
@@ -139,39 +141,30 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        if self.name in shipped_recipes() and not self.recipe.train:
-            raise UsageError(
-                f"The recipe {self.name} comes without data: give it with --train; the comment at the top of "
-                f"{shipped_recipes()[self.name]} says where to get it."
-            )
+        from vanilla_transformer.distributed.companions import companions, end_with_first, is_companion
         from vanilla_transformer.distributed.torchrun import end_with_parent, is_worker, run_worker
+        from vanilla_transformer.training.run_directory import processes_for
 
+        recipe = self._chosen()
         if is_worker():
             end_with_parent()
-        run_worker(self._train)
+        if is_companion():
+            end_with_first()
+        with companions(processes_for(recipe), recipe, ["--dry-run"] if self.dry_run else []):
+            run_worker(partial(self._train, recipe))
 
-    def _train(self) -> None:
+    def _train(self, recipe: Recipe) -> None:
         from vanilla_transformer.distributed.peers import is_main_process
         from vanilla_transformer.training.dry_run import dry_run
         from vanilla_transformer.training.loop import train
 
-        recipe = self._for_what_is_given()
         if self.dry_run:
             dry_run(recipe)
             return
-        directory = train(recipe)
+        run = train(recipe)
         if is_main_process():
-            print(directory)
+            print(run)
 
-    def _for_what_is_given(self) -> Recipe:
-        """The recipe without its settings for data or a tokenizer that the options have replaced."""
-        if self.name is None:
-            return self.recipe
-        named, given = load_recipe(self.name), self.recipe
-        replaced: dict[str, Any] = {}
-        corpora = (*given.train, *given.dev, *given.test)
-        if given.train != named.train and not any(map(may_have_columns, corpora)):
-            replaced |= {name: None for name in COLUMN_SETTINGS if getattr(given, name) == getattr(named, name)}
-        if given.tokenizer != named.tokenizer and given.vocab_size == named.vocab_size:
-            replaced["vocab_size"] = None
-        return dataclasses.replace(given, **replaced)
+    def _chosen(self) -> Recipe:
+        """The recipe of the options, or the named one with these in place of its own."""
+        return self.recipe if self.name is None else named_recipe(self.name, vars(self.recipe))

@@ -29,10 +29,12 @@ from vanilla_transformer.cli.streams import (
     can_be_read_again,
     count_lines,
     is_file,
+    is_typed,
     read_input,
     warn,
 )
 from vanilla_transformer.cli.task_options import TaskOptions
+from vanilla_transformer.cores import own_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -57,12 +59,13 @@ class Translate:
     answers at once, without torch."""
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
     """First, the directories of other models of the same vocabulary, which translate together with the first one; then
-    a file of UTF-8 text, plain or .gz (default: standard input); with --tasks also several, Parquet among them."""
+    a file of UTF-8 text, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input); with --tasks also
+    several, Parquet among them."""
     ensemble_mean: EnsembleMean = "probabilities"
     """What several models' distributions are combined by: the mean of their probabilities, or of the logarithms."""
     output: OptionalText = None
-    """File to write to, plain or .gz (default: standard output); with --tasks a directory, or any that fsspec knows,
-    such as s3://bucket/directory."""
+    """File to write to, plain or compressed like the input (default: standard output); with --tasks a directory, or
+    any that fsspec knows, such as s3://bucket/directory."""
     resume: Flag = False
     """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
     was made from: model, input, settings of the search and the precision that was taken must be the same. The device
@@ -195,6 +198,10 @@ class Translate:
 
     def _refuse_options_of_tasks(self) -> None:
         if len(self.files) > 1:
+            if not Path(self.files[0]).is_file():
+                raise UsageError(
+                    f"{self.files[0]} is no file, and no model, which would have a config.json: correct its name."
+                )
             raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
         given = {**vars(self.numbered), "source_column": self.source_column}
         for name, value in given.items():
@@ -257,7 +264,7 @@ class Translate:
         count = self.numbered.workers or len(devices)
         threads = self.decoding.threads
         if threads is None and devices == [self.decoding.device]:
-            threads = max(1, (os.cpu_count() or 1) // count)
+            threads = max(1, own_threads() // count)
         return [
             replace(self, decoding=replace(self.decoding, device=devices[n % len(devices)], threads=threads))
             for n in range(count)
@@ -281,7 +288,8 @@ class Translate:
         lines = answer_promptly(read_input(self._input), self._input)
         translator = self._translator()
         self._announce(translator.model)
-        answer_stream(self._answering(translator), lines, self._output, total=total)
+        answering = self._answering(translator)
+        answer_stream(answering, lines, self._output, total=total, typed=is_typed(self._input))
 
     def _translate_file(self) -> None:
         """Translates a file to a file."""

@@ -230,6 +230,9 @@ def _deal(items: NDArray[np.int64], per_step: int, random: np.random.Generator) 
     """
     shuffled = random.permutation(len(items))
     steps = len(shuffled) // per_step
+    if not steps:
+        yield shuffled
+        return
     totals = np.zeros(steps, dtype=np.int64)
     rounds = []
     for batches in shuffled[: steps * per_step].reshape(per_step, steps):

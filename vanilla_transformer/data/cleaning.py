@@ -1,6 +1,5 @@
 """Lines of text that are better not learned from: found by filters, told in a report, and left out of a copy."""
 
-import gzip
 import itertools
 import os
 import random
@@ -15,8 +14,10 @@ import regex
 from rapidfuzz.distance import Levenshtein
 
 from vanilla_transformer.atomic_files import atomic_write
+from vanilla_transformer.compression import open_bytes, suffix_of
 from vanilla_transformer.data.duplicates import Duplicates
 from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, byte_lines
+from vanilla_transformer.limits import check_number, check_whole
 
 # In the order in which they are asked: a line is counted for the first that takes it.
 FILTERS = {
@@ -59,6 +60,9 @@ class Filters:
         max_similarity: From which similarity on, of 1 for the same, both sides are copies.
         skip: Filters that are left out.
         examples: Of how many lines that a filter took the report holds the text.
+
+    Raises:
+        SettingError: One of them makes no sense.
     """
 
     min_words: int = 1
@@ -70,6 +74,15 @@ class Filters:
     max_similarity: float = 0.9
     skip: tuple[str, ...] = ()
     examples: int = 3
+
+    def __post_init__(self) -> None:
+        check_whole("max_words", self.max_words, 1)
+        check_whole("min_words", self.min_words, 0, self.max_words)
+        check_whole("max_characters", self.max_characters, 1)
+        check_whole("examples", self.examples, 0)
+        check_number("max_ratio", self.max_ratio, 1)
+        check_number("min_script_share", self.min_script_share, 0, 1)
+        check_number("max_similarity", self.max_similarity, 0, 1)
 
 
 @dataclass
@@ -121,7 +134,7 @@ def clean_files(
     find duplicates lies on the disk of temporary files. The outputs appear whole, and together.
 
     Args:
-        inputs: One file or two, plain or ``.gz``, which are not changed.
+        inputs: One file or two, plain or compressed, which are not changed.
         outputs: As many, which do not exist.
         filters: What to look for.
         progress: Called with the number of lines gone through since the last call, each line counted twice.
@@ -283,10 +296,6 @@ def _note(taken: Taken, number: int, texts: list[str], most: int, draw: random.R
 
 @contextmanager
 def _output(path: Path) -> Iterator[Any]:
-    """A file, plain or ``.gz``, that appears whole."""
-    with atomic_write(path) as temporary, _opened(temporary, path.suffix == ".gz") as file:
+    """A file, plain or compressed, that appears whole."""
+    with atomic_write(path) as temporary, open_bytes(temporary, "wb", suffix_of(path)) as file:
         yield file
-
-
-def _opened(path: Path, packed: bool) -> Any:
-    return gzip.open(path, "wb") if packed else open(path, "wb")

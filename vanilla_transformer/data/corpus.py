@@ -6,6 +6,8 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -17,13 +19,28 @@ from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError, read_lines, read_pieces
 from vanilla_transformer.data.loading import load_rows, stream_rows
-from vanilla_transformer.data.locations import CorpusLocation, language, locate, table_suffix, without_suffixes
+from vanilla_transformer.data.locations import (
+    CorpusLocation,
+    language,
+    locate,
+    may_have_columns,
+    table_suffix,
+    without_suffixes,
+)
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.data.storage import stamp_in, write_tables
 from vanilla_transformer.data.streams import TextStream, row_tables, stream_of
 from vanilla_transformer.data.tables import TABLE_READERS, Columns, NumberedRows, RowTable, read_conll
 
-__all__ = ["CorpusError", "corpus_languages", "open_corpus", "read_corpus", "read_lines", "row_place"]
+__all__ = [
+    "CorpusError",
+    "corpus_languages",
+    "open_corpus",
+    "read_corpus",
+    "read_lines",
+    "row_place",
+    "with_columns_of",
+]
 
 
 def read_corpus(
@@ -34,14 +51,14 @@ def read_corpus(
     Args:
         source: A corpus, or the words for one: two line-aligned text files; or one TSV, CSV, JSONL or Parquet file;
             or a directory or a Hub id that `datasets` can load, written NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; or
-            ``cmudict:train``, ``cmudict:dev`` or ``cmudict:test``. Text files and tables but Parquet may be gzipped
-            (``.gz``). A path that exists is taken as it stands, colons and all. Its `source_column` and
-            `target_column` are two columns, or two languages of the column ``translation``; without them: that
-            column's own languages in their order, else the columns ``source`` and ``target``, else the only two. A TSV
-            file has a header if columns are named, or if its first line begins with ``source`` and ``target``. With
-            `streaming` only the pairs of what `datasets` loads are kept, and not all the files they are in. What of
-            this is for pairs alone other forms do not take; they have settings of their own (`TextForm`), and may be
-            a file of plain text with a text a line, or of CoNLL columns.
+            ``cmudict:train``, ``cmudict:dev`` or ``cmudict:test``. Text files and tables but Parquet may be compressed
+            (``.gz``, ``.bz2``, ``.xz``, ``.zst``). A path that exists is taken as it stands, colons and all. Its
+            `source_column` and `target_column` are two columns, or two languages of the column ``translation``;
+            without them: that column's own languages in their order, else the columns ``source`` and ``target``, else
+            the only two. A TSV file has a header if columns are named, or if its first line begins with ``source`` and
+            ``target``. With `streaming` only the pairs of what `datasets` loads are kept, and not all the files they
+            are in. What of this is for pairs alone other forms do not take; they have settings of their own
+            (`TextForm`), and may be a file of plain text with a text a line, or of CoNLL columns.
         form: The columns to read: pairs, unless told otherwise.
         cache_dir: Where the rows are kept as Arrow, to be used again while the files do not change. Without it they
             are kept until the process ends. What comes from the Hub is kept where `datasets` keeps it.
@@ -104,6 +121,27 @@ def corpus_languages(
 def row_place(source: CorpusSpec, form: TextForm, row: int) -> str:
     """Say where a row of a corpus stands, by its number counted from 0."""
     return _place(locate(source, form), row)
+
+
+def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> CorpusSpec:
+    """A table that names no columns, read by those of another where it has them; its own header wins over numbers."""
+    named = {column.setting: getattr(other, column.setting) for column in form.columns}
+    if not may_have_columns(corpus) or not any(named.values()):
+        return corpus
+    wanted = replace(corpus, **named)
+    by_number = any(name.isdecimal() for name in named.values() if name) and not form.tagged
+    tried = (corpus, wanted) if by_number else (wanted, corpus)
+    return next((one for one in tried if _has_its_columns(one, form)), corpus)
+
+
+def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
+    try:
+        location = locate(corpus, form)
+        if location.kind in ("table", "conll"):
+            next(_open_table(location).rows, None)
+    except CorpusError:
+        return False
+    return True
 
 
 def _place(location: CorpusLocation, row: int) -> str:
@@ -186,8 +224,10 @@ def _stamp(location: CorpusLocation) -> str:
 
 def _kept_on_disk(stream: TextStream, destination: Path) -> Dataset:
     """Return rows written to `destination`, unless these same ones are there."""
-    if stream.stamp is None or stamp_in(destination) != stream.stamp:
-        write_tables(stream.tables(), destination, stream.stamp or "", stream.name, stream.form)
+    if stream.stamp is not None and stamp_in(destination) == stream.stamp:
+        with suppress(OSError, pa.ArrowInvalid):  # One that was cut off is written again.
+            return Dataset.from_file(str(destination))
+    write_tables(stream.tables(), destination, stream.stamp or "", stream.name, stream.form)
     return Dataset.from_file(str(destination))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Features
 
+from vanilla_transformer.compression import suffix_of
 from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.corpus import open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
@@ -104,7 +105,7 @@ def _wholes(number: int, corpus: CorpusSpec, cache: Path, form: TextForm) -> Ite
     """What a corpus is made of, with the size of each."""
     first = corpus.parts[0]
     wanted = corpus.wanted(form)
-    plain = not any(path.endswith(".gz") or table_suffix(path) for path in corpus.parts)
+    plain = not any(suffix_of(path) or table_suffix(path) for path in corpus.parts)
     if form.packed:
         locate(corpus, form)
         yield CorpusPiece(number, "whole"), sum(size for path in corpus.parts for _, size in _sizes(path))

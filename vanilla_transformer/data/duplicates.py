@@ -3,10 +3,13 @@
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from vanilla_transformer.atomic_files import named_when_full
 
 # Hashes are compared in so many portions, so that one of a billion texts takes 0.4 GB.
 _PORTIONS = 64
@@ -26,7 +29,8 @@ class Duplicates:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        with suppress(OSError):  # What is still to be written is of no use any more.
+            self._stack.close()
 
     def add(self, number: int, texts: Sequence[str]) -> None:
         """Takes a line; what differs in white space alone is the same."""
@@ -36,16 +40,23 @@ class Duplicates:
         portion = self._lines[number_of_portion]
         portion += digest + number.to_bytes(8, "little")
         if len(portion) >= _BUFFER:
-            self._files[number_of_portion].write(portion)
+            _write(self._files[number_of_portion], portion)
             portion.clear()
 
     def positions(self) -> Iterator[int]:
         """The numbers of all lines but the first of each text."""
         kind = np.dtype([("first", "<u8"), ("second", "<u8"), ("line", "<u8")])
         for file, rest in zip(self._files, self._lines, strict=True):
-            file.write(rest)
+            _write(file, rest)
             file.seek(0)
             lines = np.frombuffer(file.read(), dtype=kind)
             lines = lines[np.lexsort((lines["line"], lines["second"], lines["first"]))]
             same = (lines["first"][1:] == lines["first"][:-1]) & (lines["second"][1:] == lines["second"][:-1])
             yield from lines["line"][1:][same].tolist()
+
+
+def _write(file: Any, portion: bytes | bytearray) -> None:
+    place = Path(tempfile.gettempdir())  # The file itself has no name.
+    with named_when_full(place, place):
+        file.write(portion)
+        file.flush()

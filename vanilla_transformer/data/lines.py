@@ -1,12 +1,12 @@
 """Lines of UTF-8 text, as they stand in a file."""
 
-import gzip
 import os
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO
+
+from vanilla_transformer import compression
 
 # In characters: a tokenizer takes long for one of millions.
 LONGEST_PIECE = 1 << 14
@@ -17,8 +17,16 @@ class CorpusError(ValueError):
     """Text that cannot be used as it is; the message says where and what to do."""
 
 
+class RowError(CorpusError):
+    """A row of a corpus that cannot be used, by its number, counted from 0, and why."""
+
+    def __init__(self, row: int, reason: object) -> None:
+        super().__init__(f"row {row + 1:,}: {reason}")
+        self.row, self.reason = row, reason
+
+
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, plain or ``.gz``, without their line ends; ``"-"`` is standard input.
+    r"""Yield the lines of a UTF-8 file, plain or compressed, without their line ends; ``"-"`` is standard input.
 
     Only ``\n`` and ``\r\n`` end a line. Any other character that Unicode calls a line break (a lone ``\r``, a form
     feed, U+0085, U+2028) is text, so that the two files of a corpus stay aligned. A byte order mark at the start is
@@ -58,21 +66,20 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
-    """Yield the lines of a file that is called `name` in errors, as they stand, plain or ``.gz``."""
+    """Yield the lines of a file that is called `name` in errors, as they stand, plain or compressed."""
     try:
         with _open(path) as file:
             yield from file
     except FileNotFoundError as error:
         raise CorpusError(f"{name} does not exist") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{name} is not a whole gzip file: {error}") from error
-    except OSError as error:
-        raise CorpusError(f"{name} cannot be read: {error.strerror or error}") from error
+    except (*compression.DAMAGE, OSError) as error:
+        suffix = compression.suffix_of(path)
+        if suffix and getattr(error, "errno", None) is None:
+            raise CorpusError(f"{name} is not a whole {suffix} file: {error}") from error
+        raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _open(path: str | os.PathLike[str]) -> AbstractContextManager[IO[bytes]]:
     if path == "-":
         return nullcontext(sys.stdin.buffer)
-    if os.fspath(path).endswith(".gz"):
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    return open(path, "rb")
+    return compression.open_bytes(path)

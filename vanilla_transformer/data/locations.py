@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
@@ -88,7 +89,11 @@ def _locate_one(source: str, form: TextForm) -> CorpusLocation:
         return CorpusLocation("built-in", (path,), split=parts[0] if parts else None)
     suffix = table_suffix(path)
     if not os.path.exists(path):
-        if suffix or (single and path.endswith((".txt", ".gz"))) or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
+        if (
+            suffix
+            or (single and path.endswith((".txt", *SUFFIXES)))
+            or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path)
+        ):
             raise CorpusError(f"{path} does not exist")
     elif not os.path.isdir(path):
         if parts:
@@ -120,18 +125,18 @@ def split_off(source: str) -> tuple[str, list[str]]:
 
 def table_suffix(path: str) -> str | None:
     """Return the suffix by which a file is known for a table, None for other files."""
-    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    suffix = Path(without_suffix(path)).suffix.lower()
     return suffix if suffix in FILE_SUFFIXES else None
 
 
 def is_conll(path: str) -> bool:
     """Tell whether a file is known for CoNLL columns by its suffix."""
-    return path.removesuffix(".gz").endswith((".conll", ".conllu"))
+    return without_suffix(path).endswith((".conll", ".conllu"))
 
 
 def without_suffixes(path: str) -> Path:
     """Return the path without the suffixes that say how a text is kept and not what is in it."""
-    return Path(path.removesuffix(".gz").removesuffix(".txt"))
+    return Path(without_suffix(path).removesuffix(".txt"))
 
 
 def language(name: str) -> str | None:

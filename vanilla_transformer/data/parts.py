@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+from vanilla_transformer.compression import suffix_of
 from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, read_lines
-from vanilla_transformer.filesystems import filesystem_of
+from vanilla_transformer.filesystems import filesystem_of, naming
 
 _ENDS = 1 << 16
 
@@ -19,7 +20,7 @@ class PartsError(ValueError):
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of an input: bytes of a plain file, a .gz file, or row groups of a Parquet file by their numbers.
+    """A stretch of an input: bytes of a plain file, a compressed file, or numbers of a Parquet file's row groups.
 
     A line of a plain file belongs to the piece in which its first byte lies.
     """
@@ -82,10 +83,10 @@ def divide(
 
 def cannot_be_cut(piece: Piece, tasks: int) -> str:
     """Why a piece cannot be cut for so many tasks, and what to do."""
-    if piece.kind == "gzip":
+    if piece.kind == "compressed":
         return (
-            f"For {tasks} tasks {piece.path} would have to be cut, and a .gz file can be read from its start alone: "
-            "give fewer --tasks, more files of about equal size, or the text unpacked."
+            f"For {tasks} tasks {piece.path} would have to be cut, and a compressed file can be read from its "
+            "start alone: give fewer --tasks, more files of about equal size, or the text unpacked."
         )
     return (
         f"For {tasks} tasks a row group of {piece.path} would have to be cut, which is the least that is read of a "
@@ -96,15 +97,16 @@ def cannot_be_cut(piece: Piece, tasks: int) -> str:
 def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
     """What an input is made of, with the size of each in bytes."""
     filesystem, name = filesystem_of(path)
-    if not filesystem.isfile(name):
-        raise CorpusError(f"{path} does not exist, or is no file")
-    size = int(filesystem.size(name))
+    with naming(path):
+        if not filesystem.isfile(name):
+            raise CorpusError(f"{path} does not exist, or is no file")
+        size = int(filesystem.size(name))
     if path.endswith(".parquet"):
         metadata = open_parquet(path).metadata
         for number in range(metadata.num_row_groups):
             yield Piece(path, number, number + 1, "parquet"), metadata.row_group(number).total_byte_size
-    elif path.endswith(".gz"):
-        yield Piece(path, 0, size, "gzip"), size
+    elif suffix_of(path):
+        yield Piece(path, 0, size, "compressed"), size
     else:
         yield Piece(path, 0, size, "plain"), size
 
@@ -130,7 +132,7 @@ def read_part(pieces: Sequence[Piece], column: str | None = None) -> Iterator[st
     for piece in pieces:
         if piece.kind == "plain":
             yield from _plain_lines(piece)
-        elif piece.kind == "gzip":
+        elif piece.kind == "compressed":
             yield from read_lines(piece.path)
         else:
             yield from _column(piece, column)

@@ -23,7 +23,8 @@ from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.streams import TextStream, stream_of
 from vanilla_transformer.fingerprints import fingerprint_settings
-from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, cased
+from vanilla_transformer.plain_text import plain_text
 
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
@@ -313,17 +314,27 @@ class _Column(NamedTuple):
     def row(self, offset: int) -> Ids:
         return self.ids[self.bounds[offset] : self.bounds[offset + 1]]
 
+    def hashed(self) -> tuple[memoryview, NDArray[np.int64]]:
+        return self.ids.data, np.diff(self.bounds).astype(np.int64)
+
 
 class TokenFile:
-    """Rows of ids in named columns, in an Arrow file that is memory-mapped."""
+    """Rows of ids in named columns, in an Arrow file that is memory-mapped.
+
+    Raises:
+        ValueError: It is damaged.
+    """
 
     def __init__(self, path: Path) -> None:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        file = pa.memory_map(str(path))
+        reader = pa.ipc.open_file(file)
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        _refuse_buffers_outside(file, batches)
         self._columns = {
             name: [_Column.from_arrow(batch.column(name)) for batch in batches] for name in reader.schema.names
         }
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
+        self.names = tuple(reader.schema.names)
         self.id = (reader.schema.metadata or {}).get(b"id", b"").decode()
 
     def __len__(self) -> int:
@@ -337,6 +348,13 @@ class TokenFile:
             for name, parts in self._columns.items()
         }
 
+    def hexdigest(self) -> str:
+        """Return the hash that `write_token_file` gave of these ids, by reading all of them."""
+        tokens = RowHash()
+        for batch in zip(*self._columns.values(), strict=True):
+            tokens.add(column.hashed() for column in batch)
+        return tokens.hexdigest()
+
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> dict[str, list[Ids]]:
         """Return the ids of the rows at `indices`, by column, as views of the file."""
         positions = np.asarray(indices, dtype=np.int64)
@@ -344,6 +362,17 @@ class TokenFile:
         offsets = positions - np.concatenate(([0], self._ends))[batches]
         places = list(zip(batches.tolist(), offsets.tolist(), strict=True))
         return {name: [parts[batch].row(offset) for batch, offset in places] for name, parts in self._columns.items()}
+
+
+def _refuse_buffers_outside(file: pa.MemoryMappedFile, batches: Iterable[pa.RecordBatch]) -> None:
+    """Raises ValueError where memory beyond the end of the file would be read, which ends a process at once."""
+    file.seek(0)
+    whole = file.read_buffer()
+    for batch in batches:
+        batch.validate()
+        for buffer in chain.from_iterable(column.buffers() for column in batch.columns):
+            if buffer is not None and not 0 <= buffer.address - whole.address <= whole.size - buffer.size:
+                raise ValueError("ids beyond the end of the file")
 
 
 def _what_is_there(directory: Path) -> dict[str, Any] | None:
@@ -366,6 +395,7 @@ def _write_report(directory: Path, report: dict[str, Any]) -> None:
 
 def settings_fingerprint(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int) -> str:
     """Hash all but the text that the tokens depend on."""
+    tokenizer = plain_text(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
     del backend["padding"], backend["truncation"]
@@ -484,8 +514,7 @@ def write_token_file(
             if rows:
                 columns = [_id_lists(ids, kind) for ids in zip(*rows, strict=True)]
                 writer.write_batch(pa.record_batch(columns, schema))
-                written = map(_Column.from_arrow, columns)
-                tokens.add((column.ids.data, np.diff(column.bounds).astype(np.int64)) for column in written)
+                tokens.add(_Column.from_arrow(column).hashed() for column in columns)
             return len(rows)
 
         for table in tables:
@@ -572,15 +601,24 @@ def _encoded(
     return list(zip(*(ids[column] for column in task.columns), strict=True))
 
 
-def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
-    """Return the ids of each text, with those that the tokenizer puts at its ends."""
+def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, target: bool = False) -> list[list[int]]:
+    """Return the ids of each text, with those that the tokenizer puts at its ends; a `target` keeps its case."""
     # The tokenizer's own call makes Python objects of much that is not asked for, in twice the time of this. The
     # backend works on all cores already; processes on top of it only cost memory.
+    tokenizer = plain_text(tokenizer)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
-    return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+    normalizer = backend.normalizer
+    of_target = cased(normalizer)
+    if not target or of_target is normalizer:
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+    backend.normalizer = of_target
+    try:
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+    finally:
+        backend.normalizer = normalizer
 
 
 def _short_enough(rows: Iterable[tuple[Sequence[int], ...]], max_length: int) -> list[tuple[Sequence[int], ...]]:

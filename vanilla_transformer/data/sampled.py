@@ -26,11 +26,14 @@ from vanilla_transformer.data.subword_models import (
     unsupported_reason,
 )
 from vanilla_transformer.fingerprints import fingerprint_settings
+from vanilla_transformer.model.tokenization_vanilla_transformer import cased
 
 # Rows whose words are split together: another number draws other random numbers for them.
 BLOCK = 8192
 # No other random numbers of a run are drawn from sequences with this key.
 _SPAWN_KEY = 2
+# How a piece writes the space before it.
+_SPACE = "Ġ"
 
 
 @dataclass(frozen=True)
@@ -238,18 +241,22 @@ def _split(
 ) -> Iterator[list[tuple[Word, int]]]:
     """The words of each row with their marks; added tokens, such as the end, are words of their own."""
     backend = tokenizer.backend_tokenizer
-    normalizer, pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    # What comes of ids of text that was lower-cased is so already, and a target is not.
+    normalizer, pre_tokenizer = cased(backend.normalizer), backend.pre_tokenizer
     cut = [list(_segments(ids.tolist(), mark.tolist(), added)) for ids, mark in zip(rows, marks, strict=True)]
     texts = iter(backend.decode_batch([one for row in cut for one, _ in row if isinstance(one, list)]))
     for row in cut:
         words: list[tuple[Word, int]] = []
-        for one, mark in row:
+        for at, (one, mark) in enumerate(row):
             if isinstance(one, int):
                 words.append((one, mark))
                 continue
             text = next(texts)
             text = text if normalizer is None else normalizer.normalize_str(text)
             pieces = [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+            if at and not (backend.id_to_token(one[0]) or "").startswith(_SPACE):
+                # The space before a text is not there after a token inside it.
+                pieces = [word for word in (pieces[0].removeprefix(_SPACE), *pieces[1:]) if word]
             words.extend((word, mark if place == 0 else 0) for place, word in enumerate(pieces))
         yield words
 

@@ -10,7 +10,7 @@ import math
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,7 @@ class ShardedCorpus(TrainingCorpus):
         self.texts = tuple(shard.text for shard in self.manifest.shards)
         self._rows = [shard.rows for shard in self.manifest.shards]
         self._starts = np.cumsum([0, *self._rows])
-        self._files = ShardFiles(self._folder, self.manifest.shards, copies)
+        self._files = ShardFiles(self._folder, self.manifest, copies)
         self._next: tuple[tuple[int, ...], Background[None]] | None = None
         self._shards_of_parts(0)  # Says at once that a shard is too large.
 
@@ -207,7 +207,7 @@ class ShardedCorpus(TrainingCorpus):
         return tuple(map(sum, zip(*(shard.token_counts for shard in self.manifest.shards), strict=True)))
 
     def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
-        """Yield the parts of an epoch; the shards of the next one are fetched meanwhile."""
+        """Yield the parts of an epoch; the shards of the next one are fetched and checked meanwhile."""
         parts = self._shards_of_parts(epoch)
         sizes = [sum(self._rows[shard] for shard in part) for part in parts]
         for number in range(first, len(parts)):
@@ -220,22 +220,25 @@ class ShardedCorpus(TrainingCorpus):
         """Yield the lengths of one shard after the other."""
         for shard in self.manifest.shards:
             if shard.rows:
-                with self._folder.open(lengths_name(shard.number)) as file:
-                    yield tuple(np.load(file))
+                yield tuple(self._files.lengths(shard.number))
 
     def _shards_of_parts(self, epoch: int) -> list[list[int]]:
         return cut_epoch(self._rows, self._part_pairs, self._seed, epoch)
 
     def _opened(self, shards: Sequence[int], following: Sequence[int]) -> "_ShardedPart":
-        """Opens a part, which may have been fetched already, and has the following one fetched."""
+        """Opens a part, which may have been fetched already, and has the following one fetched and checked."""
         if self._next is not None and self._next[0] == tuple(shards):
             self._next[1].result()
         else:
             self._files.fetch(shards, keep=shards)
         opened = [self._files.open(shard) for shard in shards]
-        if not self._files.are_local:
-            keep = {*shards, *following}
-            self._next = tuple(following), Background(lambda: self._files.fetch(following, keep), "shards")
+
+        def look_ahead() -> None:
+            self._files.fetch(following, keep={*shards, *following})
+            for shard in following:
+                self._files.open(shard)
+
+        self._next = tuple(following), Background(look_ahead, "shards")
         lengths = [lengths for _, lengths in opened]
         columns = lengths[0] if len(lengths) == 1 else np.concatenate(lengths, axis=1)
         part = _ShardedPart([tokens for tokens, _ in opened], self._starts[shards])
@@ -270,10 +273,13 @@ class ShardFiles:
     Several processes may share the copies.
     """
 
-    def __init__(self, folder: TaskFolder, shards: Sequence[Shard], copies: Path) -> None:
-        self._folder, self._shards, self._copies = folder, shards, copies
+    def __init__(self, folder: TaskFolder, manifest: Manifest, copies: Path) -> None:
+        self._folder, self._copies = folder, copies
+        self._columns, self._shards = manifest.columns, manifest.shards
         self.are_local = folder.local(MANIFEST) is not None
         self._go_with_the_process = False
+        # When the files of a shard were written that have been read from end to end in this process.
+        self._checked: dict[int, tuple[int, int]] = {}
         self._copying, self._over = threading.Lock(), threading.Event()
 
     def fetch(self, shards: Collection[int], keep: Collection[int]) -> None:
@@ -311,29 +317,59 @@ class ShardFiles:
         shutil.rmtree(self._copies, ignore_errors=True)
 
     def open(self, shard: int) -> tuple[TokenFile, NDArray[np.unsignedinteger]]:
-        """Opens the ids and the lengths of a shard, both memory-mapped.
+        """Opens the ids and the lengths of a shard, both memory-mapped; all of them are read the first time.
 
         Raises:
             CorpusError: They are not what the manifest says.
         """
         known = self._shards[shard]
         tokens, lengths = (self._path(name) for name, _ in self._names(shard))
-        try:
+        with self._damage_named(shard):
             for (name, size), path in zip(self._names(shard), (tokens, lengths), strict=True):
                 found = path.stat().st_size
                 if found != size:
                     raise CorpusError(f"{self._folder.url}/{name} has {found:,} bytes instead of {size:,}")
             file, counts = TokenFile(tokens), np.load(lengths, mmap_mode="r")
-            if file.id != known.id or len(file) != known.rows or counts.shape != (len(known.token_counts), known.rows):
-                raise CorpusError(f"{self._folder.url}/{tokens.name} is not the one that the manifest knows of")
-        except CorpusError as error:
-            raise CorpusError(f"{error}: do task {shard} of `prepare` again") from None
-        except (OSError, ValueError) as error:
-            raise CorpusError(
-                f"shard {shard} of {self._folder.url} cannot be read ({_reason(error)}): do task {shard} of `prepare` "
-                "again"
-            ) from error
+            written = tokens.stat().st_mtime_ns, lengths.stat().st_mtime_ns
+            if self._checked.get(shard) != written:
+                facts, expected = (file.id, file.names, len(file)), (known.id, self._columns, known.rows)
+                if facts != expected or file.hexdigest() != known.tokens:
+                    raise CorpusError(f"{self._folder.url}/{tokens.name} is not the one that the manifest knows of")
+                if not np.array_equal(np.stack([*file.lengths().values()]), counts):
+                    raise CorpusError(f"{self._folder.url}/{lengths.name} is not the one that the manifest knows of")
+                self._checked[shard] = written
         return file, counts
+
+    def lengths(self, shard: int) -> NDArray[np.unsignedinteger]:
+        """Reads the lengths of a shard, a row a column, wherever it lies.
+
+        Raises:
+            CorpusError: They are not as many as the manifest says.
+        """
+        name = lengths_name(self._shards[shard].number)
+        with self._damage_named(shard):
+            with self._folder.open(name) as file:
+                counts: NDArray[np.unsignedinteger] = np.load(file)
+            if tuple(counts.sum(axis=1, dtype=np.int64)) != self._shards[shard].token_counts:
+                raise CorpusError(f"{self._folder.url}/{name} is not the one that the manifest knows of")
+        return counts
+
+    @contextmanager
+    def _damage_named(self, shard: int) -> Iterator[None]:
+        """Says of what is wrong with a shard how it is made again; a copy of it is made again anyway."""
+        number = self._shards[shard].number
+        again = f"delete {tokens_name(number)}, and do task {number} of `prepare` again"
+        try:
+            yield
+        except Exception as error:  # Damage to what Arrow and NumPy say of the contents comes as any of them.
+            if not self.are_local:
+                for name, _ in self._names(shard):
+                    self._path(name).unlink(missing_ok=True)
+            if isinstance(error, CorpusError):
+                raise CorpusError(f"{error}: {again}") from None
+            raise CorpusError(
+                f"shard {number} of {self._folder.url} cannot be read ({_reason(error)}): {again}"
+            ) from error
 
     def _names(self, shard: int) -> list[tuple[str, int]]:
         known = self._shards[shard]

@@ -156,12 +156,14 @@ def _corpus_from_value(corpus: Any) -> CorpusSpec:
 
 
 def _parse_one(words: list[str]) -> CorpusSpec:
-    parts, settings = [], {}
+    parts, settings = list[str](), dict[str, str]()
     for word in words:
         name, equals, value = word.partition("=")
         name = name.replace("-", "_")
         if equals and closest(name, SETTINGS, cutoff=0.6) and not os.path.exists(word):
-            settings[_check_setting(name)] = value
+            if _check_setting(name) in settings:
+                raise CorpusError(f"{name} is given twice, as {settings[name]!r} and {value!r}: leave one of them out")
+            settings[name] = value
         else:
             parts.append(word)
     if not parts:

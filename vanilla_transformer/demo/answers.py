@@ -1,5 +1,6 @@
 """What each kind of model says of text: as data for programs, and as HTML in which every text is only text."""
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inspection.aligning_translator import with_attention
 from vanilla_transformer.inspection.alignment import Aligner, AlignmentError, AlignmentHeads
+from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation import Hypothesis, LineTranslator
 
 Answer = dict[str, Any]
@@ -66,7 +68,10 @@ class Kind(ABC):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model: Any = model
-        self.tokenizer: Any = tokenizer
+        self.tokenizer: Any = plain_text(tokenizer)
+        # As long as a page shows a model, nobody changes its weights.
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(getattr(model, "frozen", contextlib.nullcontext)())
 
     @abstractmethod
     def answers(self, lines: list[str], settings: Settings) -> list[Answer]:

@@ -73,9 +73,9 @@ def write_space(folder: Path, directory: Path, model: str) -> None:
     (folder / "README.md").write_text(README.format(head=text, model=model), encoding="utf-8")
     (folder / "app.py").write_text(APP.format(model=model), encoding="utf-8")
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements(directory)))
-    # No package index need know it, and the page is that of the version that it was made by.
+    # No package index need know it, and the page is that of the version that it was made by; it uses no extra.
     package = Path(vanilla_transformer.__file__).parent
-    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", "extras", "recipes"))
 
 
 def requirements(directory: Path) -> list[str]:

@@ -21,6 +21,10 @@ import torch.distributed
 from vanilla_transformer.distributed.torchrun import LostProcessError, end_torchrun, outlast_torchrun
 
 Result = TypeVar("Result")
+# Where the first process of a run has its others meet, which it has started itself.
+MEETING = "VANILLA_TRANSFORMER_MEETING"
+# That one sees at once when another ends. Whoever stops all, by Ctrl-Z, may go on with them the next day.
+LONGEST_STOP = timedelta(days=1)
 # A process that has not come by then does not come any more.
 LONGEST_JOINING = timedelta(minutes=10)
 # Seconds: between two looks, between two signs of life, and until others have heard that one has failed.
@@ -119,16 +123,16 @@ class Peers:
     def _get(self, key: str, sender: int) -> Any:
         """What another process has set, once it has."""
         assert self._store is not None
-        pulse, since = -1, time.monotonic()
+        pulse, waited = -1, 0.0
         while not self._store.check([key]):
             if self._store.check([_FAILED]):
                 self._store.add("heard", 1)
                 end_torchrun()
                 raise SystemExit(1)
             before, pulse = pulse, self._store.add(f"pulse {sender}", 0)
-            now = time.monotonic()
-            since = now if pulse != before else since
-            if now - since > self._seconds:
+            # Not by the clock: while all are stopped, by Ctrl-Z, nobody can give a sign.
+            waited = 0.0 if pulse != before else waited + _LOOK
+            if waited > self._seconds:
                 raise LostProcessError(
                     f"Process {sender} has given no sign of life for {self._seconds:.0f} seconds: "
                     "see what became of it, and give the same command again."
@@ -139,8 +143,9 @@ class Peers:
     def form_group(self) -> None:
         """Makes the processes a group of torch.distributed, in which none waits longer than a peer may be silent."""
         if self._store is not None:
+            limit = LONGEST_STOP if have_one_command() else timedelta(seconds=self._seconds)
             torch.distributed.init_process_group(
-                store=self._store, rank=self.rank, world_size=self.size, timeout=timedelta(seconds=self._seconds)
+                store=self._store, rank=self.rank, world_size=self.size, timeout=limit
             )
             # The end of gloo's group waits for its threads without letting go of Python's lock, and for that lock one
             # of them may wait: so it never comes to its end.
@@ -163,6 +168,8 @@ class Peers:
         outlast_torchrun()
         with suppress(torch.distributed.DistError):
             self._store.set(_FAILED, "")
+            if self.is_main and have_one_command():
+                return  # It ends the others.
             end = time.monotonic() + _HEARING
             while self._store.add("heard", 0) < self.size - 1 and time.monotonic() < end:
                 time.sleep(_LOOK)
@@ -184,7 +191,7 @@ def meet(seconds: float) -> Iterator[Peers]:
         return
     over = threading.Event()
     try:
-        store, rank, size = next(torch.distributed.rendezvous("env://", timeout=LONGEST_JOINING))
+        store, rank, size = next(torch.distributed.rendezvous(_meeting_place(), timeout=LONGEST_JOINING))
         peers, signs = _introduced(store, rank, size, seconds, over)
     except torch.distributed.DistError as error:
         raise LaunchError(
@@ -207,6 +214,17 @@ def meet(seconds: float) -> Iterator[Peers]:
         raise
     finally:
         over.set()
+
+
+def have_one_command() -> bool:
+    """Whether the processes of the run are the one that the user has started and its companions, with its recipe."""
+    return MEETING in os.environ
+
+
+def _meeting_place() -> str:
+    if have_one_command():
+        return f"{os.environ[MEETING]}?rank={os.environ['RANK']}&world_size={os.environ['WORLD_SIZE']}"
+    return "env://"
 
 
 def _introduced(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import (
+    DistributedDataParallelKwargs,
     DistributedType,
     FullyShardedDataParallelPlugin,
     ProjectConfiguration,
@@ -36,6 +37,8 @@ def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
         step_scheduler_with_optimizer=False,
         fsdp_plugin=sharding,
+        # Gradients lie where they are exchanged from, and once only.
+        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
     if on_cpu and sharding is not None:
         # accelerate turns to FSDP on accelerators alone. torch divides weights on CPUs as well.

@@ -13,6 +13,7 @@ from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from vanilla_transformer import __version__
 from vanilla_transformer.evaluation.bracketing import bracketing_f1
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
+from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.suggestions import closest
 
 
@@ -157,6 +158,9 @@ def score(
     """Scores predictions against their references, at least one each, with every metric in `names`."""
     names = list(names)
     check_names(names, metrics)
+    refuse_one_text("predictions", predictions)
+    for accepted in references:
+        refuse_one_text("the references of each prediction", accepted)
     if len(predictions) != len(references):
         raise MetricError(f"{len(predictions):,} predictions cannot be scored against {len(references):,} references.")
     if not predictions or not all(references):

@@ -15,7 +15,7 @@ from vanilla_transformer.export.weights import training_settings_lost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
-from vanilla_transformer.translation.loading import load_weights_and_config
+from vanilla_transformer.translation.loading import load_weights_and_config, refuse_linked_files
 
 OURS = VanillaTransformerConfig.model_type
 READERS: dict[str, Callable[[Any], VanillaTransformerForConditionalGeneration]] = {
@@ -49,6 +49,7 @@ def convert(source: str | Path) -> Converted:
         ModelNotFoundError: There is no model of that name.
         ConversionError: The model is of another type, or has what the other type cannot express.
     """
+    refuse_linked_files(source)
     model_type = _model_type(source)
     if model_type != OURS and model_type not in READERS:
         raise ConversionError(

@@ -13,7 +13,7 @@ from vanilla_transformer.export.weights import (
     layer_weights,
     load,
     refuse_other_widths,
-    refuse_right_to_left,
+    refuse_unexportable,
     reordered,
     their_name,
 )
@@ -56,6 +56,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     Raises:
         ConversionError: Our model has what Marian cannot express.
     """
+    refuse_unexportable(model)
     config = model.config
     marian = MarianMTModel(_marian_config(config))
     weights: Weights = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -80,7 +81,6 @@ def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
     if config.positional_encoding != "sinusoidal":
         raise ConversionError("Marian's positions are sinusoidal: a model with learned positions cannot become one.")
     refuse_other_widths(config, "Marian")
-    refuse_right_to_left(config)
     return MarianConfig(
         vocab_size=config.vocab_size,
         decoder_vocab_size=config.vocab_size,

@@ -11,9 +11,10 @@ from torch import nn
 
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.export.vocabulary import save_tokenizer, vocabularies
-from vanilla_transformer.export.weights import refuse_other_widths, refuse_right_to_left
+from vanilla_transformer.export.weights import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import savable
+from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = tuple(sorted(model_spec.ACCEPTED_MODEL_TYPES))
 
@@ -122,9 +123,10 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     """
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
-    refuse_right_to_left(model.config)
+    refuse_unexportable(model)
     with torch.no_grad():
         spec = _specification(model)
+    tokenizer = plain_text(tokenizer)
     source, target = vocabularies(tokenizer, model.config.vocab_size)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)

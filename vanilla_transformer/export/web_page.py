@@ -12,9 +12,12 @@ from string import Template
 from typing import Any
 
 from vanilla_transformer.export.errors import ConversionError
+from vanilla_transformer.links import refuse_links_out
 
-TRANSFORMERS_JS = "4.3.1"
-_RUNTIME = "1.31.0-dev.20260914-8d85527a0"  # That which this version of transformers.js is built with.
+TOKENIZERS_JS = "0.2.0"
+RUNTIME = "1.30.0"
+# Where a Space may keep its large files.
+SPACE_HOSTS = ("https://*.hf.co", "https://*.huggingface.co")
 _CDN = "https://cdn.jsdelivr.net"
 _FILES = Path(__file__).parent / "web"
 _DTYPES = {"q8": "8 bits", "fp32": "32 bits"}
@@ -31,15 +34,15 @@ Any host of static files serves this folder; on your own machine `python -m http
 http://localhost:8000. The page translates in the browser of whoever opens it, and what they write stays there.
 {programs}
 
-`onnx` holds the model in 8 bits (`_quantized`) and in float32, as transformers.js reads it. Without a browser, line by
-line by greedy search, in 8 bits or with `--dtype fp32`:
+`translate.onnx` holds the model with its whole search, and `translate_int8.onnx` the same in 8 bits. Without a
+browser, line by line, in 8 bits or with `--dtype fp32`:
 
 ```bash
-npm install @huggingface/transformers@{version}
+npm install onnxruntime-web@{runtime} @huggingface/tokenizers@{tokenizers}
 node translate.mjs < in.txt > out.txt
 ```
 """
-_PROGRAMS_ARE = "transformers.js (Apache-2.0) and ONNX Runtime Web (MIT) are"
+_PROGRAMS_ARE = "ONNX Runtime Web (MIT) and tokenizers.js (Apache-2.0) are"
 _VENDORED = f"{_PROGRAMS_ARE} in `vendor`, and no other host is asked."
 _LOADED = f"{_PROGRAMS_ARE} loaded from {_CDN}, by version and checksum."
 
@@ -84,26 +87,26 @@ class Program:
 
 
 PROGRAMS = {
-    "transformers": Program(
-        "@huggingface/transformers",
-        TRANSFORMERS_JS,
-        "dist/transformers.min.js",
-        "sha384-AFNtlNOt2vbygtlRCUX2TDgkE+EyonjbCLxAfqezYwJJDVlozUhg+yKs4cPwyjHR",
-        586_230,
+    "tokenizers": Program(
+        "@huggingface/tokenizers",
+        TOKENIZERS_JS,
+        "dist/tokenizers.min.mjs",
+        "sha384-Tl2lMbeE3RCGFLOUGQ7LhvaagysxiOw/9dulz2sD6jxNa1MckRJQBbYdVHhOoqEs",
+        36_601,
     ),
     "runtime": Program(
         "onnxruntime-web",
-        _RUNTIME,
-        "dist/ort-wasm-simd-threaded.mjs",
-        "sha384-rwgdUeIyqfd2lxMuhdqXYPnZiluDqSM5liz/q+ulIt4vYtB52NCoTVWBkm1KFOeN",
-        24_381,
+        RUNTIME,
+        "dist/ort.wasm.bundle.min.mjs",
+        "sha384-PLWz+nHEVHpjwBsO0YVdvQj6n5814Iv8E3b8FG0Rp/uIAtjFMCKOpP66iPzedrIG",
+        73_054,
     ),
     "wasm": Program(
         "onnxruntime-web",
-        _RUNTIME,
+        RUNTIME,
         "dist/ort-wasm-simd-threaded.wasm",
-        "sha384-LrOPe1yNsLVzhsriuQfxO06RWx/XakR0S8uiOMx7HVJP6N/IEaR1EAgJMFeTanif",
-        14_264_838,
+        "sha384-vjBJ1z7qrhkTyYsNqKeF6c7N+nOJSU94czEo+tvZcu8G75JparGq9kB+kTnEUNVM",
+        14_239_897,
     ),
 }
 
@@ -112,7 +115,7 @@ def write_page(
     output: Path,
     name: str,
     sizes: Mapping[str, int],
-    limits: Mapping[str, int | None],
+    longest: int,
     programs: Mapping[str, Path],
     hosts: Sequence[str] = (),
 ) -> None:
@@ -121,7 +124,7 @@ def write_page(
     Args:
         name: What stands over it.
         sizes: Bytes of the weights, of 8 bits (q8) and of 32 (fp32).
-        limits: Of a source (`longest`) and of a translation: `beyond` its source, and the `most`.
+        longest: Tokens of a source of which no more are translated.
         programs: Files to copy; without them they are loaded from a content delivery network.
         hosts: What the page may be led on to besides.
     """
@@ -142,7 +145,7 @@ def write_page(
             f'<option value="{dtype}">{bits}, {_megabytes(sizes[dtype])}</option>' for dtype, bits in _DTYPES.items()
         ),
         "fetched": _megabytes(sum(program.size for program in PROGRAMS.values())),
-        "transformers": TRANSFORMERS_JS,
+        "runtime": RUNTIME,
     }
     shutil.copytree(_FILES, output, dirs_exist_ok=True)
     page = Template((_FILES / "index.html").read_text(encoding="utf-8"))
@@ -159,20 +162,22 @@ def write_page(
                 for key, program in PROGRAMS.items()
             },
             "weights": dict(sizes),
-            "limits": dict(limits),
+            "longest": longest,
         },
     )
     if programs:
         (output / "vendor").mkdir()
         for file in programs.values():
             shutil.copyfile(file, output / "vendor" / file.name)
-        licence = programs["transformers"].parents[1] / "LICENSE"
-        shutil.copyfile(licence, output / "vendor" / "LICENSE-transformers.js")
+        licence = programs["tokenizers"].parents[1] / "LICENSE"
+        refuse_links_out(licence.parent, [licence])
+        shutil.copyfile(licence, output / "vendor" / "LICENSE-tokenizers.js")
     readme = _README.format(
         title=json.dumps(name, ensure_ascii=False),
         name=name,
         programs=_VENDORED if programs else _LOADED,
-        version=TRANSFORMERS_JS,
+        runtime=RUNTIME,
+        tokenizers=TOKENIZERS_JS,
     )
     (output / "README.md").write_text(readme, encoding="utf-8")
 

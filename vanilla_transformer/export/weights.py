@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.export.errors import ConversionError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.direction import is_right_to_left
@@ -148,6 +149,13 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
             f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
             f"{config.d_k} and d_v {config.d_v}, and d_model {config.d_model}."
         )
+
+
+def refuse_unexportable(model: Any) -> None:
+    """Raises ConversionError where a model has what an export would drop, or writes its targets from their end."""
+    refuse_right_to_left(model.config)
+    if reason := unknown(model, may_train=True):
+        raise ConversionError(f"The model cannot be exported, as no export knows {reason}.")
 
 
 def refuse_right_to_left(config: PreTrainedConfig) -> None:

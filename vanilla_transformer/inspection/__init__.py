@@ -2,7 +2,7 @@
 
 from vanilla_transformer.inspection.alignment import Alignment, AlignmentError, AlignmentHeads, alignments
 from vanilla_transformer.inspection.alignment_heads import Choice, choose_alignment_heads, save_alignment_heads, spread
-from vanilla_transformer.inspection.architecture import plot_model
+from vanilla_transformer.inspection.architecture import plot_architecture, plot_model
 from vanilla_transformer.inspection.page import attention_page
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.inspection.plots import (
@@ -28,6 +28,7 @@ __all__ = [
     "attention",
     "attention_page",
     "choose_alignment_heads",
+    "plot_architecture",
     "plot_attention",
     "plot_heads",
     "plot_learning_rate",

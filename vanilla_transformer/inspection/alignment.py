@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inspection.recording import InspectionError, eager_attention, encode, first_token
+from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.direction import is_right_to_left
 
@@ -198,7 +199,10 @@ def sides(
     Raises:
         AlignmentError: There are not as many targets as sources.
         InspectionError: A text is empty, or the tokenizer cannot make a target.
+        SettingError: One text is given in the place of several.
     """
+    refuse_one_text("sources", sources)
+    refuse_one_text("targets", targets)
     if len(sources) != len(targets):
         raise AlignmentError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
     return [

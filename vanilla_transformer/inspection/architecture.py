@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from vanilla_transformer.analysis.cost import count_parameters
-from vanilla_transformer.inspection.plots import plot_position_similarity, plot_positions
+from vanilla_transformer.inspection.plots import new_axes, plot_position_similarity, plot_positions
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
 if TYPE_CHECKING:
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 # The colours of figure 1.
 _ATTENTION, _FEED_FORWARD, _NORM, _EMBEDDING, _OUTPUT = "#fbe0bb", "#c5e7f5", "#f1f3c0", "#f9dfe0", "#dcdff0"
-_WIDTH, _GAP = 3.0, 1.4
+_SOFTMAX = "#cfe8d5"
+_WIDTH, _GAP, _ARROW = 3.0, 1.6, 0.22
 
 
 def plot_model(config: VanillaTransformerBaseConfig, title: str = "") -> "Figure":
@@ -51,59 +52,54 @@ def plot_parameters(config: VanillaTransformerBaseConfig, axes: "Axes") -> "Axes
     return axes
 
 
-def plot_architecture(config: VanillaTransformerBaseConfig, axes: "Axes") -> "Axes":
-    """Section 3, figure 1: the stacks from bottom to top, with layers, heads and widths."""
+def plot_architecture(config: VanillaTransformerBaseConfig, axes: "Axes | None" = None) -> "Axes":
+    """Section 3, figure 1: the stacks from bottom to top, with residual connections, layers, heads and widths."""
+    axes = axes or new_axes(7, 7)
     stacks = [name for name in ("encoder", "decoder") if hasattr(config, f"{name}_layers")]
-    tops = []
-    for column, stack in enumerate(stacks):
-        tops.append(_draw_stack(axes, config, stack, column * (_WIDTH + _GAP), joined=len(stacks) == 2))
-    if len(stacks) == 2:
+    joined = len(stacks) == 2
+    columns = [_Column(axes, column * (_WIDTH + _GAP)) for column in range(len(stacks))]
+    for stack, column in zip(stacks, columns, strict=True):
+        _draw_stack(column, config, stack, joined=joined)
+    if joined:
         # From the top of the encoder into the decoder's second sub-layer, as its keys and values.
-        across = _WIDTH + _GAP / 2
-        target = tops[1]["cross"]
-        axes.plot(
-            [_WIDTH / 2, _WIDTH / 2, across, across],
-            [tops[0]["top"], tops[0]["top"] + 0.35, tops[0]["top"] + 0.35, target],
-            color="black",
-            linewidth=1,
+        across, top, into = _WIDTH + 0.45, columns[0].height + 0.3, columns[1].keys_and_values
+        _path(
+            axes,
+            (_WIDTH / 2, columns[0].height),
+            (_WIDTH / 2, top),
+            (across, top),
+            (across, into),
+            (_WIDTH + _GAP, into),
         )
-        _arrow(axes, across, target, _WIDTH + _GAP, target)
-    axes.set_xlim(-0.8, len(stacks) * (_WIDTH + _GAP) - _GAP + 0.8)
-    axes.set_ylim(-0.2, max(top["end"] for top in tops) + 0.3)
+        axes.text(_WIDTH + 0.5, into + 0.06, "K, V", fontsize=7, va="bottom")
+    axes.set_xlim(-1.1, len(stacks) * (_WIDTH + _GAP) - _GAP + 1.1)
+    axes.set_ylim(-0.75, max(column.height for column in columns) + 0.45)
     axes.set_axis_off()
     return axes
 
 
-def _draw_stack(
-    axes: "Axes", config: VanillaTransformerBaseConfig, stack: str, left: float, *, joined: bool
-) -> dict[str, float]:
-    """Draws one column, and says how high its top, its second sub-layer and its end are."""
-    layers = getattr(config, f"{stack}_layers")
+def _draw_stack(column: "_Column", config: VanillaTransformerBaseConfig, stack: str, *, joined: bool) -> None:
     heads = f"{config.num_heads} heads, d_k = {config.d_k}, d_v = {config.d_v}"
-    writes = stack == "decoder" or not joined
-    places: dict[str, float] = {}
-    height = _box(axes, left, 0, 0.6, _EMBEDDING, f"Embedding\n{config.vocab_size:,} × {config.d_model}")
-    height = _box(axes, left, height, 0.45, "white", f"+ {config.positional_encoding} positions", rounded=True)
-    bottom = height - 0.1
-    attention = "Masked Multi-Head Attention" if stack == "decoder" else "Multi-Head Attention"
-    height = _box(axes, left, height + 0.1, 0.6, _ATTENTION, f"{attention}\n{heads}")
-    height = _box(axes, left, height, 0.35, _NORM, "Add & Norm")
+    reads = {"encoder": "inputs", "decoder": "outputs (shifted right)"} if joined else dict.fromkeys([stack], "text")
+    column.label(reads[stack])
+    column.box(0.6, _EMBEDDING, f"Embedding, times √{config.d_model}\n{config.vocab_size:,} × {config.d_model}")
+    column.box(0.45, "white", f"+ {config.positional_encoding} positions", rounded=True, arrow=0.45)
+    bottom = column.height - 0.38
+    masked = "Masked " if stack == "decoder" else ""
+    column.residual(_ATTENTION, f"{masked}Multi-Head Attention\n{heads}")
     if stack == "decoder" and joined:
-        places["cross"] = height + 0.3
-        height = _box(axes, left, height, 0.6, _ATTENTION, f"Multi-Head Cross-Attention\n{heads}")
-        height = _box(axes, left, height, 0.35, _NORM, "Add & Norm")
+        column.keys_and_values = column.height + 0.3
+        column.residual(_ATTENTION, f"Multi-Head Cross-Attention\n{heads}")
     wide = f"Feed Forward, {config.activation_function}\n{config.d_model} → {config.d_ff:,} → {config.d_model}"
-    height = _box(axes, left, height, 0.6, _FEED_FORWARD, wide)
-    height = _box(axes, left, height, 0.35, _NORM, "Add & Norm", arrow=False)
-    _frame(axes, left - 0.15, bottom, height - bottom)
-    side, alignment = (left + _WIDTH + 0.25, "left") if left else (left - 0.25, "right")
-    axes.text(side, (bottom + height) / 2, f"{layers}×", ha=alignment, va="center", fontsize=12)
-    axes.text(left + _WIDTH / 2, -0.1, stack, ha="center", va="top", fontsize=9)
-    places["top"] = places["end"] = height
-    if writes:
-        _arrow(axes, left + _WIDTH / 2, height - 0.15, left + _WIDTH / 2, height + 0.25)
-        places["end"] = _box(axes, left, height + 0.25, 0.6, _OUTPUT, _output(config), arrow=False)
-    return places
+    column.residual(_FEED_FORWARD, wide, arrow=0)
+    column.frame(bottom, f"{getattr(config, f'{stack}_layers')}×", stack)
+    if stack == "decoder" or not joined:
+        column.arrow(0.32)
+        classifies = "classifier" in count_parameters(config)
+        column.box(0.6, _OUTPUT, _output(config), arrow=0 if classifies else _ARROW)
+        if not classifies:
+            column.box(0.35, _SOFTMAX, "Softmax")
+            column.label("output probabilities")
 
 
 def _output(config: VanillaTransformerBaseConfig) -> str:
@@ -113,38 +109,66 @@ def _output(config: VanillaTransformerBaseConfig) -> str:
     return f"{word}\n{config.d_model} → {config.vocab_size:,}"
 
 
-def _box(
-    axes: "Axes",
-    left: float,
-    bottom: float,
-    height: float,
-    colour: str,
-    text: str,
-    *,
-    arrow: bool = True,
-    rounded: bool = False,
-) -> float:
-    """A box with text and an arrow out of its top; the height at which the next one stands."""
-    from matplotlib.patches import FancyBboxPatch
+class _Column:
+    """One stack as it grows upwards: boxes, each with an arrow out of its top."""
 
-    style = f"round,pad=0,rounding_size={0.2 if rounded else 0.08}"
-    axes.add_patch(FancyBboxPatch((left, bottom), _WIDTH, height, style, facecolor=colour, edgecolor="black"))
-    axes.text(left + _WIDTH / 2, bottom + height / 2, text, ha="center", va="center", fontsize=8)
-    if arrow:
-        _arrow(axes, left + _WIDTH / 2, bottom + height, left + _WIDTH / 2, bottom + height + 0.2)
-    return bottom + height + 0.2
+    def __init__(self, axes: "Axes", left: float) -> None:
+        self.axes, self.left, self.middle = axes, left, left + _WIDTH / 2
+        self.height = 0.0
+        self.keys_and_values = 0.0
+
+    def label(self, text: str) -> None:
+        """Text that goes into the first box, or comes out of the last one."""
+        if self.height:
+            self.axes.text(self.middle, self.height + 0.05, text, ha="center", va="bottom", fontsize=8)
+        else:
+            self.axes.text(self.middle, -0.38, text, ha="center", va="top", fontsize=8)
+            _path(self.axes, (self.middle, -0.35), (self.middle, 0))
+
+    def arrow(self, length: float) -> None:
+        _path(self.axes, (self.middle, self.height), (self.middle, self.height + length))
+        self.height += length
+
+    def box(self, height: float, colour: str, text: str, *, arrow: float = _ARROW, rounded: bool = False) -> None:
+        from matplotlib.patches import FancyBboxPatch
+
+        style = f"round,pad=0,rounding_size={0.2 if rounded else 0.08}"
+        place = self.left, self.height
+        self.axes.add_patch(FancyBboxPatch(place, _WIDTH, height, style, facecolor=colour, edgecolor="black"))
+        self.axes.text(self.middle, self.height + height / 2, text, ha="center", va="center", fontsize=8)
+        self.height += height
+        if arrow:
+            self.arrow(arrow)
+
+    def residual(self, colour: str, text: str, *, arrow: float = _ARROW) -> None:
+        """A sub-layer, and the connection around it into Add & Norm."""
+        # The decoder's are on the right, where no keys and values come in.
+        side, away = (self.left, -0.3) if self.left == 0 else (self.left + _WIDTH, 0.3)
+        before = self.height - 0.17
+        self.box(0.6, colour, text)
+        into = self.height + 0.175
+        _path(self.axes, (self.middle, before), (side + away, before), (side + away, into), (side, into))
+        self.box(0.35, _NORM, "Add & Norm", arrow=arrow)
+
+    def frame(self, bottom: float, layers: str, stack: str) -> None:
+        """The border around what each layer has, with the number of layers beside it."""
+        from matplotlib.patches import FancyBboxPatch
+
+        style, size = "round,pad=0,rounding_size=0.2", (_WIDTH + 0.8, self.height - bottom + 0.1)
+        shape = FancyBboxPatch(
+            (self.left - 0.4, bottom), *size, style, facecolor="#f3f3f4", edgecolor="#777777", zorder=0
+        )
+        self.axes.add_patch(shape)
+        side, alignment = (self.left - 0.5, "right") if self.left == 0 else (self.left + _WIDTH + 0.5, "left")
+        height = bottom + size[1] / 2
+        self.axes.text(side, height, layers, ha=alignment, va="center", fontsize=12)
+        self.axes.text(side, height - 0.3, stack, ha=alignment, va="center", fontsize=8)
 
 
-def _frame(axes: "Axes", left: float, bottom: float, height: float) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    style = "round,pad=0,rounding_size=0.2"
-    size = _WIDTH + 0.3, height
-    axes.add_patch(FancyBboxPatch((left, bottom), *size, style, facecolor="#f3f3f4", edgecolor="#777777", zorder=0))
-
-
-def _arrow(axes: "Axes", x: float, y: float, to_x: float, to_y: float) -> None:
-    axes.annotate("", (to_x, to_y), (x, y), arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0})
+def _path(axes: "Axes", *points: tuple[float, float]) -> None:
+    """A line through points that ends as an arrow."""
+    axes.plot(*zip(*points, strict=True), color="black", linewidth=1)
+    axes.annotate("", points[-1], points[-2], arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0})
 
 
 def _in_words(part: str) -> str:

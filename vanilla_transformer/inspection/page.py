@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.inspection.recording import Attention, InspectionError, Kind
 
 # Numbers of a page, 2 bytes each: more, and a browser takes seconds to show it.
@@ -35,21 +36,26 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
 
 def _sentence(attention: Attention) -> dict[str, Any]:
     return {
+        "text": " ".join((attention.source or attention.read).words),
         "sides": {
-            name: {"pieces": pieces.texts, "words": pieces.words, "wordOf": pieces.word_of}
-            for name, pieces in (
-                ("source", attention.source),
-                ("read", attention.read),
-                ("written", attention.written),
-            )
+            "source": _side(attention.source),
+            "read": _side(attention.read),
+            "written": _side(attention.written),
         },
         "weights": {kind: _packed(weights) for kind, weights in attention.weights.items()},
-        "between": {kind: _sides(kind) for kind in attention.weights},
+        "between": {kind: _between(kind) for kind in attention.weights},
+        "names": {kind: attention.sides(kind) for kind in attention.weights},
     }
 
 
-def _sides(kind: Kind) -> list[str]:
-    """The names of the sides that attend and are attended to."""
+def _side(pieces: Pieces) -> dict[str, Any]:
+    words = pieces.as_words()
+    word_of = pieces.word_of if words is not pieces else tuple(range(len(pieces)))
+    return {"pieces": pieces.texts, "words": words.texts, "wordOf": word_of}
+
+
+def _between(kind: Kind) -> list[str]:
+    """The sides that attend and are attended to."""
     return {"encoder": ["source", "source"], "decoder": ["read", "read"], "cross": ["written", "source"]}[kind]
 
 

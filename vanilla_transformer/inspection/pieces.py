@@ -19,11 +19,13 @@ class Pieces:
         texts: What each token adds to the text; a special token by its name.
         words: The text of each word; a special token is one of its own.
         word_of: The number of the word that each token belongs to, rising from 0.
+        special: How many of the tokens are special ones.
     """
 
     texts: tuple[str, ...]
     words: tuple[str, ...]
     word_of: tuple[int, ...]
+    special: int = 0
 
     @classmethod
     def from_ids(cls, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> "Pieces":
@@ -47,15 +49,24 @@ class Pieces:
             words[first:] = text.split() or [_NOTHING_TO_SEE]
             word_of.append(len(words) - 1)
             before = text
-        return cls(tuple(texts), tuple(words), tuple(word_of))
+        return cls(tuple(texts), tuple(words), tuple(word_of), sum(token in special for token in ids))
 
     def __len__(self) -> int:
         return len(self.texts)
 
+    @property
+    def is_one_word(self) -> bool:
+        """A single word, such as one to be spelled, or a language without spaces: its pieces are what to look at."""
+        return len(self.words) - self.special <= 1
+
     def membership(self) -> torch.Tensor:
-        """1 where a word has a token, (words, tokens)."""
+        """1 where a word has a token, (words, tokens); of a single word each token counts as one."""
+        if self.is_one_word:
+            return torch.eye(len(self.texts))
         return (torch.arange(len(self.words))[:, None] == torch.tensor(self.word_of)).float()
 
     def as_words(self) -> "Pieces":
-        """The words, each as one piece."""
-        return Pieces(self.words, self.words, tuple(range(len(self.words))))
+        """The words, each as one piece; a single word keeps its pieces."""
+        if self.is_one_word:
+            return self
+        return Pieces(self.words, self.words, tuple(range(len(self.words))), self.special)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.plain_text import plain_text
 
 # The three places of section 3.2.3.
 Kind = Literal["encoder", "decoder", "cross"]
@@ -60,8 +61,21 @@ class Attention:
         """What is attended to."""
         return {"encoder": self.source, "decoder": self.read, "cross": self.source}[kind]
 
+    def sides(self, kind: Kind) -> tuple[str, str]:
+        """The names of what attends and of what is attended to: `target as written`, `source`."""
+        if not self.written.texts and not (self.source.texts and self.read.texts):
+            return "text", "text"
+        return {
+            "encoder": ("source", "source"),
+            "decoder": ("target as read", "target as read"),
+            "cross": ("target as written", "source"),
+        }[kind]
+
     def words(self) -> "Attention":
-        """The same between words: the mean over the pieces of a word that attends, the sum over one attended to."""
+        """The same between words: the mean over the pieces of a word that attends, the sum over one attended to.
+
+        A side that is a single word keeps its pieces.
+        """
         merged = {}
         for kind, weights_NHQL in self.weights.items():
             queries, keys = self.queries(kind).membership(), self.keys(kind).membership()
@@ -199,7 +213,7 @@ def encode(
     """
     if not text.strip():
         raise InspectionError(f"The {name} is empty.")
-    is_target = name == "target"
+    tokenizer, is_target = plain_text(tokenizer), name == "target"
     encoded = tokenizer(text_target=text, return_tensors="pt") if is_target else tokenizer(text, return_tensors="pt")
     ids = encoded["input_ids"][0].tolist()
     limit = getattr(model.config, "max_position_embeddings", None)

@@ -54,7 +54,7 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
     bidirectional: bool = True
     dropout: float | int = 0.2
     label_smoothing: float | int = 0.0
-    initializer_range: float | None = None
+    initializer_range: float | int | None = None
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
     use_cache: bool = True
@@ -75,8 +75,8 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}.")
         for name in ("dropout", "label_smoothing"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}.")
+            if not _is_number(value) or not 0 <= value <= 1:
+                raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}.")
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}.")
@@ -89,13 +89,17 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
             raise ValueError(f"attention_window is Luong's: it cannot be combined with attention={self.attention!r}.")
         if self.initializer_range is None:
             self.initializer_range = (10 / self.d_model) ** 0.5
-        if not isinstance(self.initializer_range, float) or not 0 < self.initializer_range < math.inf:
-            raise ValueError(f"initializer_range must be a number above 0, not {self.initializer_range!r}.")
+        if not _is_number(self.initializer_range) or not 0 <= self.initializer_range < math.inf:
+            raise ValueError(f"initializer_range must be a finite number from 0 up, not {self.initializer_range!r}.")
         super().__post_init__(**kwargs)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 __all__ = ["RecurrentEncoderDecoderConfig"]

@@ -1,6 +1,7 @@
 """The paper's hyper-parameters, and its published settings by name."""
 
 import difflib
+import math
 from typing import Any, Self
 
 from transformers import PreTrainedConfig
@@ -45,7 +46,7 @@ _LARGEST = {
     "max_position_embeddings": 2**24,
 }
 _STACKS = ("encoder", "decoder")
-_SHARES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "layer_norm_eps")
+_SHARES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _SWITCHES = ("attention_bias", "output_bias", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 
@@ -60,6 +61,10 @@ STACK_TP_PLAN = {
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class VanillaTransformerBaseConfig(PreTrainedConfig):
@@ -101,7 +106,7 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
     label_smoothing: float | int = 0.1
     positional_encoding: str = "sinusoidal"
     max_position_embeddings: int = 1024
-    layer_norm_eps: float = 1e-6
+    layer_norm_eps: float | int = 1e-6
     attention_bias: bool = False
     output_bias: bool = False
     activation_function: str = "relu"
@@ -137,8 +142,10 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
     def _check_choices(self) -> None:
         for name in _SHARES:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}.")
+            if not _is_number(value) or not 0 <= value <= 1:
+                raise ValueError(f"{name} must be a number from 0 to 1, not {value!r}.")
+        if not _is_number(self.layer_norm_eps) or not 0 <= self.layer_norm_eps < math.inf:
+            raise ValueError(f"layer_norm_eps must be a finite number from 0 up, not {self.layer_norm_eps!r}.")
         for name in _SWITCHES:
             if not isinstance(getattr(self, name, False), bool):
                 raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}.")

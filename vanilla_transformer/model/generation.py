@@ -1,29 +1,110 @@
-"""Section 6.1: beam search with Google's length penalty and a limit for each sentence."""
+"""Section 6.1: beam search with Google's length penalty and a limit for each sentence.
+
+The search is the library's. Where the package is installed, its engine does the same faster, and declines what it does
+not know.
+"""
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedConfig, StoppingCriteriaList
-from transformers.utils import ModelOutput
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedConfig,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.utils import ModelOutput, logging
 
-from .call_plans import MOST_PLANS, PlannedCall, Prepared, known_plan, plain_call, record, recorded
 from .direction import as_read, check_request, is_right_to_left
-from .fast_generation import fast_encoder_output, unsupported_model
-from .fast_search import OWN_SETTINGS, Asked, FastSearchMixin, GoogleLengthPenalty, with_own_settings
-from .planned_search import planned_search, sentence_search
-from .search import SourceLengthLimit
 
-# What stands for the settings of this package where they are not given.
-_OWN_SETTINGS = {**OWN_SETTINGS, "max_length_beyond_source": None}
+try:  # What is imported in a `try` is not copied with a saved model.
+    from vanilla_transformer import engine
+except ImportError:
+    engine = None  # type: ignore[assignment]
+
+logger = logging.get_logger(__name__)
+
+# Settings that are this package's own, with what stands for them where they are not given.
+_ENGINE_SETTINGS = {"length_penalty_type": "huggingface", "quantization": None}
+_OWN_SETTINGS = {**_ENGINE_SETTINGS, "max_length_beyond_source": None}
 _PAPER_EXPONENT = 0.6
 # A beam's settings: the paper's, and as the library has them where there is no beam.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
 # The length that the library writes into a generation config in which there is none.
 _LIBRARY_MAX_LENGTH = 20
+# Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
+_UNFILLED = -1
+# All that a call may say and still need no preparation by the library.
+_PLAIN = frozenset(
+    [
+        "input_ids",
+        "attention_mask",
+        "num_beams",
+        "num_return_sequences",
+        "length_penalty",
+        "early_stopping",
+        "length_penalty_type",
+        "max_length_beyond_source",
+        "max_new_tokens",
+        "quantization",
+        "return_dict_in_generate",
+        "use_cache",
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+        "decoder_start_token_id",
+        "transformers_version",
+        "_from_model_config",
+    ]
+)
+
+
+class GoogleLengthPenalty(float):
+    """α of the penalty ((5 + |Y|) / 6)^α that a hypothesis's log-probability is divided by (Wu et al. 2016, Eq. 14).
+
+    A search divides by `length ** length_penalty`: this number gives that power Google's meaning, so that selecting,
+    finishing and stopping all follow it.
+    """
+
+    offset, divisor = 5.0, 6.0
+
+    def __rpow__(self, length: float, modulo: None = None) -> float:
+        return ((self.offset + length) / self.divisor) ** float(self)
+
+
+class SourceLengthLimit(StoppingCriteria):
+    """Ends each hypothesis at its own sentence's limit of new tokens.
+
+    Args:
+        limits: New tokens allowed, (sentences,).
+        prompt_length: Tokens that the decoder starts with.
+    """
+
+    def __init__(self, limits: torch.Tensor, prompt_length: int) -> None:
+        self.limits = limits
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Marks the rows that are as long as their sentence allows; rows of one sentence stand together."""
+        return input_ids.shape[1] - self.prompt_length >= self._of_rows(input_ids)
+
+    def beyond(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Marks the tokens beyond the limit of their row, in the shape of the sequences."""
+        places = torch.arange(sequences.shape[1], device=sequences.device) - self.prompt_length
+        return places >= self._of_rows(sequences)[:, None].clamp(min=1)
+
+    def _of_rows(self, input_ids: torch.Tensor) -> torch.Tensor:
+        limits = self.limits.to(input_ids.device)
+        return limits.repeat_interleave(input_ids.shape[0] // limits.shape[0])
 
 
 def paper_generation_config(
@@ -38,7 +119,7 @@ def paper_generation_config(
     The paper chose beam and α on the development set, and so may a recipe; one beam is greedy search, with no α.
     Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
     length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
-    "int8" to decode with 8-bit weights on a CPU).
+    "int8" to decode with 8-bit weights on a CPU, which needs the package).
     """
     of_beams = {"length_penalty": length_penalty, "early_stopping": "never"} if num_beams > 1 else {}
     return GenerationConfig(
@@ -54,8 +135,34 @@ def paper_generation_config(
     )
 
 
-class _Asked(Asked):
-    """What a call asks for, in the terms of section 6.1."""
+class _Asked:
+    """A call's request: its arguments, then its `generation_config`, then the model's own.
+
+    As in the library's `generate`, None in an argument is a value, and None in a configuration is nothing said.
+    """
+
+    def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, own: GenerationConfig) -> None:
+        for name, value in _OWN_SETTINGS.items():
+            if not hasattr(own, name):
+                setattr(own, name, value)  # The library refuses in a call what its configuration does not know.
+        self.kwargs, self.given, self.own = kwargs, given, own
+
+    def said(self, name: str) -> Any:
+        """What the call itself says of a setting."""
+        return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
+
+    def effective(self, name: str) -> Any:
+        """What holds for a setting, but for the library's defaults."""
+        value = self.said(name)
+        return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
+
+    def is_plain(self) -> bool:
+        """Whether nothing is asked for but a search and its limits."""
+        given: dict[str, Any] = vars(self.given) if self.given is not None else {}
+        asked = (self.kwargs, given, vars(self.own))
+        # What begins with an underscore is the library's memory of where a configuration comes from.
+        others = (name for part in asked for name, value in part.items() if value is not None and value is not False)
+        return all(name in _PLAIN or name[0] == "_" for name in others)
 
     def search(self) -> dict[str, Any]:
         """What the call means for the beam and its penalty without saying it.
@@ -63,16 +170,28 @@ class _Asked(Asked):
         Without a beam no setting of one, of which the library would warn; and where Google's penalty has no exponent,
         as in a model of greedy search that is asked for a beam, the paper's.
         """
-        penalty_type = self.penalty_type()
         meant: dict[str, Any] = {}
         beams = self.said("num_beams")
         if beams is None:
             beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
         if beams == 1:
+            self.penalty({})
             return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
-        if penalty_type == "google":
+        if self.effective("length_penalty_type") == "google":
             meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
-        return meant
+        return meant | self.penalty(meant)
+
+    def penalty(self, meant: dict[str, Any]) -> dict[str, Any]:
+        """The exponent of Google's penalty as a number that says so; nothing of the library's own.
+
+        Raises:
+            ValueError: There is no penalty of that name.
+        """
+        kind, exponent = self.effective("length_penalty_type"), meant.get("length_penalty")
+        if kind not in ("google", "huggingface"):
+            raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
+        exponent = self.effective("length_penalty") if exponent is None else exponent
+        return {} if kind == "huggingface" or exponent is None else {"length_penalty": GoogleLengthPenalty(exponent)}
 
     def beyond_source(self) -> int | None:
         """The tokens allowed beyond the source's length, or None where another limit was asked for.
@@ -108,14 +227,135 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
     return kept
 
 
-def _unchanged(output: Any) -> Any:
-    return output
+class _EngineMixin(GenerationMixin):
+    """The library's searches, done by the engine wherever it knows the model and all that is asked for."""
+
+    config: Any
+    device: torch.device
+
+    @contextmanager
+    def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[Any]:
+        """A `with` in which the weights are held fixed, so that `generate` decodes at full speed.
+
+        Inside, weights are packed, quantized or compiled once, when they are first needed, and used by each call from
+        any thread. The weights, modules and configuration of the model must not change meanwhile: changes are not
+        seen. Settings of `generate` may change. Where the engine does not know the model, each call is as outside.
+
+        Args:
+            quantization: "int8" for 8-bit weights in every call, on a CPU; None for what each call asks for.
+
+        Raises:
+            ValueError: There is no such quantization here, or the package is not installed.
+        """
+        if quantization is not None:
+            _need_engine(quantization)
+        with nullcontext() if engine is None else engine.frozen(self, quantization) as held:
+            yield held
+
+    def _with_settings(
+        self, settings: dict[str, Any], generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+    ) -> tuple[GenerationConfig | None, dict[str, Any]]:
+        """The call's configuration and arguments with some settings instead of its own."""
+        quantization = _Asked(kwargs, generation_config, self.generation_config).effective("quantization")
+        if quantization is not None:
+            _need_engine(quantization)
+        if generation_config is None:
+            return None, {**kwargs, **settings}
+        kwargs = {name: value for name, value in kwargs.items() if name not in settings}
+        generation_config = copy.deepcopy(generation_config)
+        # What is this package's own is known to the object by then: the library refuses what it does not know.
+        generation_config.update(**settings, allow_custom_entries=True)
+        return generation_config, kwargs
+
+    def _beam_search(  # type: ignore[override]
+        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
+    ) -> Any:
+        generation_config = _with_room(generation_config, stopping_criteria)
+        found = self._by_engine(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        if found is not None:
+            return found
+        # The library fills finished rows with `pad_token_id or eos_token_id`, and our padding is 0.
+        padding = getattr(generation_config, "_pad_token_tensor", None)
+        generation_config._pad_token_tensor = torch.tensor(_UNFILLED, device=input_ids.device)
+        outputs: Any = super()._beam_search(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+        padding = self.config.pad_token_id if padding is None else int(padding)
+        if padding is not None:
+            sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+            sequences.masked_fill_(sequences == _UNFILLED, padding)
+        return outputs
+
+    def _sample(  # type: ignore[override]
+        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
+    ) -> Any:
+        found = self._by_engine(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        if found is not None:
+            return found
+        outputs: Any = super()._sample(  # type: ignore[misc]
+            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
+        )
+        # Without an end the library goes on with rows that have ended, until all have.
+        padding = getattr(generation_config, "_pad_token_tensor", None)
+        padding = self.config.pad_token_id if padding is None else int(padding)
+        sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        for criterion in stopping_criteria:
+            if isinstance(criterion, SourceLengthLimit) and padding is not None:
+                sequences.masked_fill_(criterion.beyond(sequences), padding)
+        return outputs
+
+    def _by_engine(self, *asked: Any) -> Any:
+        """What the engine finds; None where the library has to search."""
+        return None if engine is None else engine.decode(engine.Request(self, *asked))
 
 
-class PaperGenerationMixin(FastSearchMixin):
+def _need_engine(quantization: str) -> None:
+    """Refuses weights of 8 bits where nobody has them."""
+    missing = [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
+    if engine is None or missing:
+        raise ValueError(
+            f"quantization={quantization!r} needs the engine of an installed vanilla_transformer, and a transformers "
+            f"that it knows{': this one has no ' + ' and no '.join(missing) if missing else ''}."
+        )
+
+
+def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> GenerationConfig:
+    """A copy of settings in whose `max_length`, the library's room for tokens, a caller's own limit fits.
+
+    A cache of a fixed size has no more room: there the search has to end before by itself.
+    """
+    settings = copy.copy(settings)
+    lengths = [part.max_length for part in stopping_criteria if isinstance(part, MaxLengthCriteria)]
+    if settings.cache_implementation in (None, "dynamic"):
+        settings.max_length = max(min(lengths, default=0), settings.max_length)
+    return settings
+
+
+class CausalGenerationMixin(_EngineMixin):
+    """`generate` of a decoder without a source, with two settings more than the library's."""
+
+    @torch.no_grad()
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        """The library's `generate`; see its documentation for all arguments.
+
+        Prompts of several lengths are padded on the left. Two settings are this package's own: `quantization` (None,
+        or "int8" to decode with 8-bit weights on a CPU), and `length_penalty_type` ("huggingface", or "google" for
+        the penalty of section 6.1).
+        """
+        asked = _Asked(kwargs, generation_config, self.generation_config)
+        settings = {name: asked.effective(name) for name in _ENGINE_SETTINGS} | asked.penalty({})
+        generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
+        return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
+
+
+class PaperGenerationMixin(_EngineMixin):
     """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
-
-    _hooks: ClassVar[tuple[str, ...]] = (*FastSearchMixin._hooks, "_maybe_prepare_encoder_kwargs_for_generation")
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -130,62 +370,59 @@ class PaperGenerationMixin(FastSearchMixin):
         """The library's `generate`; see its documentation for all arguments.
 
         With no argument but the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at most
-        its own source length (`</s>` counts on both sides) + 50 new tokens. What a call asks for takes the place of
-        that: `max_new_tokens` or `max_length` the place of the limit, `num_beams` that of the beam. What neither the
-        call nor its `generation_config` sets comes from `self.generation_config`, the settings of this package
-        included, so that `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request.
-        `do_sample=True` without `num_beams` samples without a beam. A model that writes from right to left gives
-        `sequences` as they are read; what else its output holds of single steps is in the order of writing.
+        its own source length (`</s>` counts on both sides) + 50 new tokens. What a call asks for overrides that:
+        `max_new_tokens` or `max_length` the limit, `num_beams` the beam. What neither the call nor its
+        `generation_config` sets comes from `self.generation_config`, the settings of this package included, so that
+        `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request. `do_sample=True`
+        without `num_beams` samples without a beam. A model that writes from right to left gives `sequences` as they
+        are read; what else its output holds of single steps is in the order of writing.
         """
-        own, longest = with_own_settings(self.generation_config, _OWN_SETTINGS), None
-        limits: torch.Tensor | None = None
-        finished: Any = _unchanged
+        finished: Any = None
         if is_right_to_left(self.config):
             check_request(kwargs, generation_config, self.generation_config)
             finished = partial(as_read, config=self.config)
-        plain = not (args or logits_processor or stopping_criteria)
-        call = plain_call(self, inputs, generation_config, kwargs) if plain else None
-        plan = None if call is None else known_plan(self, call.key)
-        if call is not None and plan is not None:
-            known = None if call.sentence is None else plan.limits.get(len(call.sentence))
-            limits, longest = known or self._limits(inputs, kwargs, plan.beyond_source, prompt_length=1)
-            if longest in plan.by_length:
-                if call.sentence is not None and len(plan.limits) < MOST_PLANS:
-                    plan.limits[len(call.sentence)] = limits, longest
-                return finished(planned_search(self, PlannedCall(call, plan, limits, longest)))
-        asked = _Asked(kwargs, generation_config, own)
-        settings = asked.search()
-        beyond = asked.beyond_source()
+        asked = _Asked(kwargs, generation_config, self.generation_config)
+        settings, beyond = asked.search(), asked.beyond_source()
+        if not (args or logits_processor or stopping_criteria):
+            found = self._answer(inputs, asked, settings, beyond)
+            if found is not None:
+                return found if finished is None else finished(found)
         if beyond is not None:
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
-            limits, longest = self._limits(inputs, kwargs, beyond, prompt_length)
+            limits = self._limits(self._source_lengths(inputs, kwargs) + beyond, prompt_length)
             stopping_criteria = StoppingCriteriaList(
                 [*(stopping_criteria or ()), SourceLengthLimit(limits, prompt_length)]
             )
+            longest = int(limits.max())
             if asked.effective("max_new_tokens") is None:
                 settings["max_length"] = longest + prompt_length
             else:
                 settings["max_new_tokens"] = longest
-        settings.update(self._without_hooks(asked, settings))
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
-        with recorded(self, call, beyond, limits, longest):
-            return finished(
-                super().generate(  # type: ignore[misc]
-                    inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
-                )
-            )
+        found = super().generate(  # type: ignore[misc]
+            inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
+        )
+        return found if finished is None else finished(found)
 
-    def _limits(
-        self, inputs: torch.Tensor | None, kwargs: dict[str, Any], beyond: int | None, prompt_length: int
-    ) -> tuple[Any, Any]:
-        """New tokens allowed for each sentence, and the most of them; None where the sources do not limit them."""
-        if beyond is None:
-            return None, None
-        limits = self._source_lengths(inputs, kwargs) + beyond
+    def _answer(self, inputs: Any, asked: _Asked, settings: dict[str, Any], beyond: int | None) -> Any:
+        """What the engine finds for a plain call inside `frozen`, which the library need not prepare."""
+        if engine is None or engine.opened(self) is None or not asked.is_plain():
+            return None
+        ids = asked.kwargs.get("input_ids") if inputs is None else inputs
+        mask, most = asked.kwargs.get("attention_mask"), asked.effective("max_new_tokens")
+        if ids is None or mask is None or (beyond is None and most is None):
+            return None
+        lengths = mask.sum(-1) + beyond if beyond is not None else mask.new_full((len(mask),), most)
+        return engine.answer(
+            self, ids, mask, self._limits(lengths, 1), lambda name: settings.get(name, asked.effective(name))
+        )
+
+    def _limits(self, lengths: torch.Tensor, prompt_length: int) -> torch.Tensor:
+        """New tokens of each sentence that are allowed and have a position."""
         if getattr(self.config, "positional_encoding", None) == "learned":
             # The last new token is never read, so it needs no position.
-            limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
-        return limits, int(limits.max())
+            return lengths.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
+        return lengths
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         attention_mask = kwargs.get("attention_mask")
@@ -203,7 +440,7 @@ class PaperGenerationMixin(FastSearchMixin):
             states = encoder_outputs[0]
         return torch.full((states.shape[0],), states.shape[1])
 
-    def _prompt_length(self, asked: "_Asked", decoder_input_ids: torch.Tensor | None) -> int:
+    def _prompt_length(self, asked: _Asked, decoder_input_ids: torch.Tensor | None) -> int:
         """Tokens in the decoder before the first new one; the library puts a missing start token there itself."""
         if decoder_input_ids is None:
             return 1
@@ -239,40 +476,23 @@ class PaperGenerationMixin(FastSearchMixin):
             self.generation_config = chosen
 
     def _maybe_prepare_encoder_kwargs_for_generation(
-        self,
-        inputs_tensor: torch.Tensor,
-        model_kwargs: dict[str, Any],
-        model_input_name: str | None,
-        generation_config: GenerationConfig,
+        self, inputs_tensor: Any, model_kwargs: dict[str, Any], model_input_name: Any, generation_config: Any
     ) -> dict[str, Any]:
-        """Runs the encoder once, on the fast path where that is possible."""
-        if model_kwargs.get("encoder_outputs") is None:
-            name = model_input_name or "input_ids"
-            output = fast_encoder_output(self, inputs_tensor, name, generation_config, model_kwargs)
+        """Runs the encoder once, by the engine inside `frozen`."""
+        if model_kwargs.get("encoder_outputs") is None and engine is not None:
+            name, quantization = model_input_name or "input_ids", getattr(generation_config, "quantization", None)
+            output = engine.encode(self, inputs_tensor, name, quantization, model_kwargs)
             if output is not None:
                 model_kwargs["encoder_outputs"] = output
         arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
         return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
 
-    def _record(
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: Any,
-        stopping_criteria: StoppingCriteriaList,
-        settings: GenerationConfig,
-    ) -> Any:
-        """Keeps what the library has prepared for the next call like this, if that does not depend on the inputs.
 
-        Where the next one would be found in one session this one is, so that both find the same to the last bit.
-        """
-        start = input_ids[0, 0]
-        if hasattr(self, "start_decoding") or (settings.num_beams == 1 and settings.num_return_sequences > 1):
-            return None  # Such a model is not packed; of several samples the sources are repeated.
-        if input_ids.shape[1] == 1 and bool((input_ids == start).all()) and unsupported_model(self, "encoder") is None:
-            criteria = StoppingCriteriaList(c for c in stopping_criteria if not isinstance(c, SourceLengthLimit))
-            planned = record(self, Prepared(int(start), logits_processor, criteria, settings))
-            return None if planned is None else sentence_search(self, planned)
-        return None
-
-
-__all__ = ["GoogleLengthPenalty", "PaperGenerationMixin", "SourceLengthLimit", "paper_generation_config", "savable"]
+__all__ = [
+    "CausalGenerationMixin",
+    "GoogleLengthPenalty",
+    "PaperGenerationMixin",
+    "SourceLengthLimit",
+    "paper_generation_config",
+    "savable",
+]

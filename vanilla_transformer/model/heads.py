@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .loss import label_smoothed_loss, number_of_items, summed_cross_entropy
+from .loss import label_smoothed_loss, number_of_items
+
+try:  # What is imported in a `try` is not copied with a saved model: there the loss holds all logits.
+    from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
+except ImportError:
+    summed_cross_entropy = None  # type: ignore[assignment]
 
 # Types that share each label's place with it, (batch, target length, types), and the share of each.
 SoftTargets = tuple[torch.Tensor, torch.Tensor]
@@ -91,7 +96,8 @@ class LanguageModelHead:
     def _has_plain_loss(self) -> bool:
         """Whether loss and projection are those of the paper, and none that others have set or adapted."""
         return (
-            isinstance(self.loss_function, partial)
+            summed_cross_entropy is not None
+            and isinstance(self.loss_function, partial)
             and self.loss_function.func is self._plain_loss
             and isinstance(self.lm_head, nn.Linear)
             and not self._has_adapted_embedding()

@@ -5,6 +5,7 @@ Shapes in names: B batch · S source · T target · D d_model · N layers · G g
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +19,15 @@ from transformers.utils import can_return_tuple
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from .generation import PaperGenerationMixin, paper_generation_config
 from .heads import LanguageModelHead, soft_targets_of
-from .loss import IGNORED_LABEL, check_labels
+from .loss import IGNORED_LABEL, check_labels, check_mask
 from .pipeline_vanilla_transformer import custom_pipelines
 from .recurrent_equations import additive_score, gru_step, local_window, lstm_step, maxout, multiplicative_score
 from .saving import SavedWithItsCode
 
 State = tuple[torch.Tensor, ...]
+
+# Torch's names of a layer's weights.
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 @dataclass
@@ -148,9 +152,24 @@ class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
                 init.uniform_(parameter, -bound, bound)
 
 
-def _recurrence(config: RecurrentEncoderDecoderConfig, input_width: int, directions: int = 1) -> nn.LSTM | nn.GRU:
-    """Torch's own layers, which are cuDNN's on a GPU."""
-    layers: type[nn.LSTM | nn.GRU] = nn.LSTM if config.cell == "lstm" else nn.GRU
+class _StepByStep:
+    """Torch's own layers, which are cuDNN's on a GPU, and what else reads their weights.
+
+    It has to be called by them: they may be elsewhere before (`cpu_offload`).
+    """
+
+    def forward(self, *args: Any, steps: Callable[[], Any] | None = None) -> Any:
+        return super().forward(*args) if steps is None else steps()  # type: ignore[misc]
+
+
+class _LSTM(_StepByStep, nn.LSTM): ...
+
+
+class _GRU(_StepByStep, nn.GRU): ...
+
+
+def _recurrence(config: RecurrentEncoderDecoderConfig, input_width: int, directions: int = 1) -> _LSTM | _GRU:
+    layers: type[_LSTM | _GRU] = _LSTM if config.cell == "lstm" else _GRU
     return layers(
         input_width,
         config.d_model // directions,
@@ -188,8 +207,11 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds.")
         embedded_BSD = self.dropout(self.embedding(input_ids) if inputs_embeds is None else inputs_embeds)
+        check_mask(attention_mask, embedded_BSD.shape[1])
         if attention_mask is None:
             states_BSD, last = self.rnn(embedded_BSD)
+        elif torch.compiler.is_exporting():
+            states_BSD, last = self._unrolled(embedded_BSD, attention_mask.bool())
         else:
             states_BSD, last = self._without_padding(embedded_BSD, attention_mask.bool())
         hidden, cell = last if isinstance(last, tuple) else (last, None)
@@ -213,6 +235,30 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         in_front_BSD, _ = pad_packed_sequence(states, batch_first=True, total_length=mask_BS.shape[1])
         back_BSD = order_BS.argsort(dim=-1)[..., None].expand_as(in_front_BSD)
         return in_front_BSD.gather(1, back_BSD), last
+
+    def _unrolled(self, states_BSD: torch.Tensor, mask_BS: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """As `_without_padding`, for `torch.export`, which knows no packed sequences and unrolls loops."""
+        advance: Callable[..., State] = lstm_step if self.config.cell == "lstm" else gru_step
+        ends: list[State] = []
+        places, seen_BS1 = range(states_BSD.shape[1]), mask_BS[..., None]
+        for layer in range(self.config.num_layers):
+            sides = []
+            for back in ("", "_reverse")[: 1 + self.rnn.bidirectional]:
+                w_x, w_h, b_x, b_h = (getattr(self.rnn, f"{name}_l{layer}{back}") for name in _WEIGHTS)
+                gates_BSG = nn.functional.linear(states_BSD, w_x, b_x)
+                state: State = (states_BSD.new_zeros(len(states_BSD), self.rnn.hidden_size),) * (
+                    2 - (self.config.cell == "gru")
+                )
+                read = {}
+                for place in reversed(places) if back else places:
+                    new = advance(gates_BSG[:, place], state, w_h, b_h)
+                    state = tuple(torch.where(seen_BS1[:, place], a, b) for a, b in zip(new, state, strict=True))
+                    read[place] = state[0]
+                sides.append(torch.stack([read[place] for place in places], 1) * seen_BS1)
+                ends.append(state)
+            states_BSD = torch.cat(sides, -1)
+        parts = tuple(torch.stack(part) for part in zip(*ends, strict=True))
+        return states_BSD, parts if len(parts) > 1 else parts[0]
 
     def _side_by_side(self, last: torch.Tensor) -> torch.Tensor:
         """(layers · directions, batch, width) to (batch, layers, d_model)."""
@@ -275,9 +321,11 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         mask_BS = source_mask(values_BSD, encoder_attention_mask)
         reads_BT = None
         if attention_mask is not None:
+            check_mask(attention_mask, state.length + embedded_BTD.shape[1])
             reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
             # Behind the last word nothing is read any more: only padding before it has to be stepped over.
-            reads_BT = None if bool(reads_BT[:, 0].all()) else reads_BT
+            if not torch.compiler.is_exporting() and bool(reads_BT[:, 0].all()):
+                reads_BT = None
         return self.advance(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
 
     def advance(
@@ -290,7 +338,8 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """As `forward`, from embeddings; rows of the target may be several of each source, which stand together."""
         if self.feeds or reads_BT is not None:
-            return self._step_by_step(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
+            steps = partial(self._step_by_step, embedded_BTD, state, values_BSD, mask_BS, reads_BT)
+            return self.rnn(steps=steps)
         return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS)
 
     def start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
@@ -403,49 +452,10 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
 
 def source_mask(values_BSD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """True on source tokens, (batch, source length)."""
+    check_mask(attention_mask, values_BSD.shape[1])
     if attention_mask is None:
         return values_BSD.new_ones(values_BSD.shape[:2], dtype=torch.bool)
     return attention_mask.bool()
-
-
-class RecurrentDecoding:
-    """The decoding of some sentences as this package's search knows it: hypotheses share their sentence's source."""
-
-    def __init__(self, model: Any, encoded: RecurrentEncoderOutput, mask_NS: torch.Tensor) -> None:
-        self.model, self.decoder = model, model.model.decoder
-        assert encoded.last_hidden_state is not None
-        self.values_NSD, self.mask_NS = encoded.last_hidden_state, mask_NS
-        self.state: RecurrentState = self.decoder.start(encoded)
-
-    def read(self, tokens_NP: torch.Tensor) -> None:
-        """Reads the tokens of each sentence's prompt but the last."""
-        embedded_NPD = self.decoder.embedding(tokens_NP)
-        _, _, self.state = self.decoder.advance(embedded_NPD, self.state, self.values_NSD, self.mask_NS)
-
-    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
-        if tokens_NW.numel() > len(self.state.fed):
-            self.reorder(torch.zeros_like(tokens_NW))
-        embedded_B1D = self.decoder.embedding(tokens_NW.reshape(-1, 1))
-        hidden_B1D, _, self.state = self.decoder.advance(embedded_B1D, self.state, self.values_NSD, self.mask_NS)
-        return self.model._project(hidden_B1D[:, -1]).float()
-
-    def reorder(self, parents_NW: torch.Tensor) -> None:
-        """Before the next step each hypothesis continues the one of its sentence that it names."""
-        self.state.reorder_cache((self._first_rows()[:, None] + parents_NW).flatten())
-
-    def select(self, sentences: torch.Tensor) -> None:
-        """Continues with some sentences alone."""
-        width = len(self.state.fed) // len(self.mask_NS)
-        rows = self._first_rows()[sentences, None] + torch.arange(width, device=sentences.device)
-        self.state.reorder_cache(rows.flatten())
-        if self.state.keys is not None:
-            self.state.keys = self.state.keys[sentences]
-        self.values_NSD, self.mask_NS = self.values_NSD[sentences], self.mask_NS[sentences]
-
-    def _first_rows(self) -> torch.Tensor:
-        sentences = len(self.mask_NS)
-        return torch.arange(sentences, device=self.mask_NS.device) * (len(self.state.fed) // sentences)
 
 
 class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
@@ -497,6 +507,11 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
             output_attentions: Whether to return the weights of the attention over the source as `cross_attentions`,
                 (batch, 1, target length, source length); there are none with the attention `none`.
         """
+        if kwargs.get("output_hidden_states", self.config.output_hidden_states):
+            raise ValueError(
+                "output_hidden_states is not for recurrent models, which give the states of the last layer: read "
+                "encoder_last_hidden_state, and last_hidden_state of the model without its head."
+            )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
         elif not isinstance(encoder_outputs, RecurrentEncoderOutput):
@@ -552,17 +567,6 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
 
-    def start_decoding(
-        self, encoder_outputs: RecurrentEncoderOutput, attention_mask: torch.Tensor | None, width: int
-    ) -> RecurrentDecoding:
-        """The decoding before the first token, of sources that stand `width` times each, for this package's search."""
-        parts = (encoder_outputs.last_hidden_state, encoder_outputs.hidden, encoder_outputs.cell)
-        values_NSD, hidden, cell = (None if part is None else part[::width] for part in parts)
-        encoded = RecurrentEncoderOutput(last_hidden_state=values_NSD, hidden=hidden, cell=cell)
-        mask = None if attention_mask is None else attention_mask[::width]
-        assert values_NSD is not None
-        return RecurrentDecoding(self, encoded, source_mask(values_NSD, mask))
-
     @can_return_tuple
     def forward(
         self,
@@ -615,6 +619,7 @@ class RecurrentEncoderDecoderForConditionalGeneration(
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             output_attentions=output_attentions,
+            **kwargs,
         )
         logits, loss = self._logits_and_loss(
             outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_targets

@@ -15,8 +15,8 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .causal_generation import CausalGenerationMixin
 from .configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
+from .generation import CausalGenerationMixin
 from .heads import LanguageModelHead
 from .layers import DecoderLayer, MultiHeadAttention
 from .loss import check_labels, next_token_loss

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import transformers
@@ -51,7 +52,10 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
             return super().__call__(inputs, *args, **kwargs)
         if not inputs:
             return []
-        results = super().__call__(list(inputs), *args, **kwargs)
+        # One text is there sooner than weights are packed for it.
+        held = getattr(self.model, "frozen", nullcontext) if len(inputs) > 1 else nullcontext
+        with held():
+            results = super().__call__(list(inputs), *args, **kwargs)
         if all(len(records) == 1 for records in results):
             return [records[0] for records in results]
         return results

@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import MutableMapping
+import shutil
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
@@ -14,12 +16,23 @@ register_checkpoint_conversion_mapping(
     "vanilla_transformer", [WeightRenaming("encoder.embed_tokens.weight", "shared.weight")], overwrite=True
 )
 
+# Replaces the library's template of a card on the Hub, after a push; set where this package is installed.
+push_card: Callable[..., None] | None = None
+
 
 def rename_old_weights(weights: MutableMapping[str, Any]) -> None:
     """Gives weights that were saved under earlier names those that they have now."""
     for name in list(weights):
         if _OLD_NAME.search(name):
             weights[_OLD_NAME.sub(r"\1shared.weight", name)] = weights.pop(name)
+
+
+def _push_with_card(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Pushes as the library does; where this package is installed, with a card that says what the model is."""
+    pushed = super(SavedWithItsCode, self).push_to_hub(*args, **kwargs)
+    if push_card is not None:
+        push_card(self, pushed, **kwargs)
+    return pushed
 
 
 class SavedWithItsCode:
@@ -31,6 +44,8 @@ class SavedWithItsCode:
     """
 
     config: Any
+    push_to_hub: Any = _push_with_card
+    _tied_weights_keys: Any
     hub_classes: ClassVar[dict[str, str]] = {}
     hub_pipelines: ClassVar[dict[str, dict[str, Any]]] = {}
 
@@ -43,9 +58,23 @@ class SavedWithItsCode:
             self.config.auto_map = {**self.hub_classes, **(getattr(self.config, "auto_map", None) or {})}
         if self.hub_pipelines:
             self.config.custom_pipelines = self.hub_pipelines
+        weights = kwargs["state_dict"] if kwargs.get("state_dict") is not None else self.state_dict()  # type: ignore
+        if not self._is_tied(weights):
+            # The library leaves out names that share a weight, also where it will not tie them again.
+            kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
         # In its "original format" the library would bring the names of earlier versions back.
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        # safetensors makes files that nobody else may read, whatever the umask; the configuration follows it.
+        config = os.path.join(save_directory, "config.json")
+        for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
+            shutil.copymode(config, weights)
+
+    def _is_tied(self, weights: Mapping[str, Any]) -> bool:
+        """Whether each weight that loading ties to another is that other."""
+        pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
+        is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
+        return is_same and self.config.tie_word_embeddings
 
 
 __all__ = ["SavedWithItsCode", "rename_old_weights"]

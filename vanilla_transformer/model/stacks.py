@@ -19,6 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerBaseConfig, VanillaTransformerConfig
 from .layers import DecoderLayer, Dropout, EncoderLayer, MultiHeadAttention, PositionalEncoding
+from .loss import check_mask
 from .saving import SavedWithItsCode
 
 
@@ -87,6 +88,13 @@ class Stack(VanillaTransformerPreTrainedModel):
         self._modules.pop("embed_tokens", None)
         self._shared = (embedding,)
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """An adapter may untie a model that was built tied: what is loaded then asks for the target's embedding."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.shares_embedding and isinstance(self, Decoder) and not self.config.tie_word_embeddings:
+            weight: Any = self.embed_tokens.weight
+            destination[f"{prefix}embed_tokens.weight"] = weight.detach().clone()
+
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Saves as the library does, with the embedding that the stack shares."""
         if self.shares_embedding:
@@ -118,6 +126,8 @@ class Stack(VanillaTransformerPreTrainedModel):
         embeddings_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         embeddings_BTD = embeddings_BTD * self.config.d_model**0.5
         length, device = embeddings_BTD.shape[1], embeddings_BTD.device
+        if isinstance(start, int):
+            check_mask(attention_mask, start + length)
         if position_ids is not None:
             encodings = self.positional_encoding.at(position_ids)
         elif attention_mask is None or attention_mask.dim() != 2:
@@ -218,6 +228,8 @@ class Decoder(Stack):
             attention_mask=attention_mask,
             past_key_values=own_cache,
         )
+        if encoder_hidden_states is not None:
+            check_mask(encoder_attention_mask, encoder_hidden_states.shape[1])
         source_mask = create_bidirectional_mask(
             config=self.config,
             inputs_embeds=x,

@@ -4,18 +4,22 @@
 made from: a task that is done is skipped, and one of another job is refused.
 """
 
+import glob
 import hashlib
 import json
 import os
 import secrets
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
-from vanilla_transformer.filesystems import filesystem_of
+from vanilla_transformer.atomic_files import named_when_full, sync
+from vanilla_transformer.filesystems import filesystem_of, naming
 
 JOB = "job.json"
 
@@ -43,23 +47,19 @@ class TaskFolder:
         """Puts JSON into a file, which appears whole."""
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory, name)
-            file.write_text(json.dumps(values, indent=1), encoding="utf-8")
+            with named_when_full(file, file):
+                file.write_text(json.dumps(values, indent=1), encoding="utf-8")
             self.put(file, name)
 
     def put(self, file: Path, name: str) -> None:
         """Copies a file into the folder, where it appears whole: other stores than disks have it so by themselves."""
-        self._filesystem.makedirs(self._path, exist_ok=True)
-        if not isinstance(self._filesystem, LocalFileSystem):
-            self._filesystem.put_file(str(file), self._at(name))
-            return
-        beside = self._at(f".{name}.{secrets.token_hex(4)}.tmp")
-        try:
-            self._filesystem.put_file(str(file), beside)
-            with open(beside, "rb") as written:
-                os.fsync(written.fileno())
+        with naming(self.url):
+            self._filesystem.makedirs(self._path, exist_ok=True)
+            if not isinstance(self._filesystem, LocalFileSystem):
+                self._filesystem.put_file(str(file), self._at(name))
+                return
+        with self._beside(file, name) as beside:
             os.replace(beside, self._at(name))
-        finally:
-            Path(beside).unlink(missing_ok=True)
 
     def put_first(self, file: Path, name: str) -> None:
         """Copies a file into the folder unless there is one of that name: the first to be there stays."""
@@ -68,20 +68,40 @@ class TaskFolder:
         if not isinstance(self._filesystem, LocalFileSystem):
             self.put(file, name)
             return
-        beside = f"{secrets.token_hex(4)}.tmp"
-        self.put(file, beside)
+        with self._beside(file, name) as beside:
+            try:
+                os.link(beside, self._at(name))
+            except FileExistsError:
+                pass
+            except OSError:  # A file system without links.
+                os.replace(beside, self._at(name))
+
+    @contextmanager
+    def _beside(self, file: Path, name: str) -> Iterator[Path]:
+        """A copy of a file in the folder, on this disk, to be given its name; and no other copy of it afterwards.
+
+        Others are what killed tasks have left, or come too late: what is there by the name then is the same.
+        """
+        path = Path(self._at(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        copy = path.with_name(f".{name}.{secrets.token_hex(4)}.tmp")
         try:
-            os.link(self._at(beside), self._at(name))
-        except FileExistsError:
-            pass
-        except OSError:  # A file system without links.
-            os.replace(self._at(beside), self._at(name))
+            with named_when_full(path, copy):
+                shutil.copyfile(file, copy)
+                with suppress(FileNotFoundError):
+                    sync(copy)
+            yield copy
+        except FileNotFoundError:
+            if not path.exists():
+                raise
         finally:
-            Path(self._at(beside)).unlink(missing_ok=True)
+            for one in path.parent.glob(f".{glob.escape(name)}.*.tmp"):
+                one.unlink(missing_ok=True)
 
     def get(self, name: str, file: Path) -> None:
         """Copies a file of the folder to this disk."""
-        self._filesystem.get_file(self._at(name), str(file))
+        with naming(f"{self.url}/{name}"):
+            self._filesystem.get_file(self._at(name), str(file))
 
     def local(self, name: str) -> Path | None:
         """Where a file of the folder lies on this disk, None where the folder lies elsewhere."""
@@ -90,25 +110,30 @@ class TaskFolder:
     def read_bytes(self, name: str) -> bytes | None:
         """What a file holds, None where there is none."""
         try:
-            return self._filesystem.cat_file(self._at(name))
+            with naming(f"{self.url}/{name}"):
+                return cast(bytes, self._filesystem.cat_file(self._at(name)))
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> Any:
         """A file of the folder to read bytes from."""
-        return self._filesystem.open(self._at(name), "rb")
+        with naming(f"{self.url}/{name}"):
+            return self._filesystem.open(self._at(name), "rb")
 
     def size(self, name: str) -> int | None:
         """The bytes of a file, None where there is none."""
         try:
-            return int(self._filesystem.size(self._at(name)))
+            with naming(f"{self.url}/{name}"):
+                return int(self._filesystem.size(self._at(name)))
         except FileNotFoundError:
             return None
 
     def names(self) -> set[str]:
         """The files that are there."""
         try:
-            return {entry.rsplit("/", 1)[-1] for entry in self._filesystem.ls(self._path, detail=False, refresh=True)}
+            with naming(self.url):
+                entries = self._filesystem.ls(self._path, detail=False, refresh=True)
+            return {entry.rsplit("/", 1)[-1] for entry in entries}
         except FileNotFoundError:
             return set()
 

@@ -10,7 +10,7 @@ import torch
 
 from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.model.cpu import has_bfloat16_products
+from vanilla_transformer.engine.cpu import has_bfloat16_products
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 
@@ -44,11 +44,12 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data: rows, such as pairs, tokens of each column, and the vocabulary's."""
+    """The size of the training data: rows, such as pairs, tokens of each column, the vocabulary's, tokens of `dev`."""
 
     pairs: int
     tokens: tuple[int, ...]
     vocab_size: int
+    dev_tokens: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ LEAST_BATCHES = 4
 MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
 # Shorter ones raise the rate to where small post-norm models stop learning; the paper's is the longest.
 LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
+# Of a run that has no time for that, the rate rises over this share of the steps, to no more than after LEAST_WARMUP.
+SHORT_WARMUP = 1 / 3
 # The field's for recurrent models (Luong et al. 2015 clip to 5), whose rate is their own and not Eq. 3's.
 RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 # Weights that have learned go on at the rate that Eq. 3 ends with in section 5.2, and need fewer epochs.
@@ -113,6 +116,8 @@ FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400
 # Matrices that begin at zero want larger steps; ten times those of all weights is the usual rule.
 LORA_FACTOR = 10
 EVALUATIONS = CHECKPOINTS = 50
+# The loss on `dev` takes at most this share of the time, a token a third of what it takes to learn from.
+EVALUATION_SHARE = 0.1
 
 
 def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[int, list[str]]:
@@ -135,7 +140,8 @@ def resolve(
         RecipeError: It names no output.
     """
     metrics = task.metrics if recipe.metrics is None else recipe.metrics
-    recipe = dataclasses.replace(recipe, vocab_size=corpus.vocab_size, metrics=metrics)
+    # There are as many processes as were started, whatever the recipe of an earlier run says.
+    recipe = dataclasses.replace(recipe, vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
     sentences: list[str] = []
 
     def fill(chosen: dict[str, Any], sentence: str) -> None:
@@ -149,13 +155,19 @@ def resolve(
     fill(*_choose_precision(recipe, device))
     batch_tokens = recipe.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
-    steps, warmup_steps, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
-    fill({"max_steps": steps, "warmup_steps": warmup_steps}, sentence)
+    given_warmup = recipe.warmup_steps
+    steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
+    fill({"max_steps": steps, "warmup_steps": warmup_steps, "learning_rate_scale": scale}, sentence)
+    if given_warmup is not None and given_warmup >= steps and sentences:
+        sentences.append(
+            f"Attention: a warm-up of {given_warmup:,} steps leaves none of the {steps:,} at the full learning rate: "
+            "give fewer --warmup-steps, or leave them to be chosen."
+        )
     if recipe.architecture == "recurrent":
         fill(*_choose_recurrent_optimisation(recipe))
     if recipe.from_model is not None:
         fill(*_choose_fine_tuning(recipe))
-    fill(*_choose_intervals(recipe, steps))
+    fill(*_choose_intervals(recipe, corpus, steps, batch_tokens))
     return ResolvedRecipe.from_recipe(recipe), sentences
 
 
@@ -234,7 +246,7 @@ def _choose_batches(
 
 def _choose_length(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
-) -> tuple[int, int, str]:
+) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
     if recipe.from_model is not None:
         epochs = min(epochs, FINE_TUNING_EPOCHS)
@@ -252,28 +264,42 @@ def _choose_length(
         steps = _rounded(steps)
     else:
         steps, reason = recipe.max_steps, "as asked"
-    warmup = min(max(steps // 10, task.least_warmup), MOST_WARMUP)
+    warmup, scale = _paper_warmup(steps, task)
     if recipe.architecture == "recurrent":
-        warmup = min(max(steps // 10, 1), RECURRENT_WARMUP)
+        warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
     if recipe.from_model is not None:
-        warmup = min(max(steps // 10, 1), FINE_TUNING_WARMUP)
+        warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
+    if recipe.warmup_steps is not None:
+        scale = 1.0  # What is given is the paper's.
+    scale = scale if recipe.learning_rate_scale is None else recipe.learning_rate_scale
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
         f"Length: {steps:,} steps, about {steps / steps_per_epoch:.2g} epochs{time} ({reason}); "
-        f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps."
+        f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps"
+        f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
-    return steps, warmup, sentence
+    return steps, warmup, scale, sentence
+
+
+def _paper_warmup(steps: int, task: Architecture) -> tuple[int, float]:
+    """The warm-up of a run of so many steps, and the factor on Eq. 3 that keeps the peak where it may be."""
+    least = min(task.least_warmup, max(1, int(steps * SHORT_WARMUP)))
+    warmup = min(max(steps // 10, least), MOST_WARMUP)
+    # The peak of Eq. 3 grows with the root of 1 / warm-up.
+    return warmup, min(1.0, float(f"{math.sqrt(warmup / task.least_warmup):.2g}"))
 
 
 def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    rate, norm = recipe.learning_rate or RECURRENT_LEARNING_RATE, recipe.max_grad_norm or RECURRENT_GRAD_NORM
-    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, gradients clipped to {norm:g}."
+    rate = recipe.learning_rate or RECURRENT_LEARNING_RATE
+    norm = RECURRENT_GRAD_NORM if recipe.max_grad_norm is None else recipe.max_grad_norm
+    clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
+    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, {clipped}."
     return {"learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
     assert recipe.d_model is not None
-    rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.d_model, MOST_WARMUP, recipe.learning_rate_scale)
+    rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.d_model, MOST_WARMUP, recipe.learning_rate_scale or 1)
     rate *= 1 if recipe.lora_rank is None else LORA_FACTOR
     rate = recipe.learning_rate or float(f"{rate:.2g}")
     why = "weights that have learned go on" if recipe.lora_rank is None else "matrices beside them learn"
@@ -281,13 +307,25 @@ def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
     return {"learning_rate": rate}, sentence
 
 
-def _choose_intervals(recipe: Recipe, steps: int) -> tuple[dict[str, Any], str]:
-    chosen = {"eval_steps": max(1, steps // EVALUATIONS), "save_steps": max(1, steps // CHECKPOINTS)}
+def _choose_intervals(
+    recipe: Recipe, corpus: CorpusFacts, steps: int, batch_tokens: int
+) -> tuple[dict[str, Any], str]:
+    evaluation = max(corpus.dev_tokens) / (3 * SHARE_OF_REAL_TOKENS * batch_tokens)  # In steps.
+    rarely = math.ceil(evaluation / EVALUATION_SHARE)
+    chosen = {
+        "eval_steps": min(steps, max(1, steps // EVALUATIONS, rarely)),
+        "save_steps": max(1, steps // CHECKPOINTS),
+    }
+    saves, evaluations = recipe.save_steps or chosen["save_steps"], recipe.eval_steps or chosen["eval_steps"]
     sentence = (
-        f"Checkpoint every {recipe.save_steps or chosen['save_steps']:,} steps, the last "
-        f"{recipe.average_checkpoints} are averaged; loss on dev every {recipe.eval_steps or chosen['eval_steps']:,}."
+        f"Checkpoint every {_steps(saves)}, the last {recipe.average_checkpoints} are averaged; "
+        f"loss on dev every {_steps(evaluations)}."
     )
     return chosen, sentence
+
+
+def _steps(number: int) -> str:
+    return "step" if number == 1 else f"{number:,} steps"
 
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:

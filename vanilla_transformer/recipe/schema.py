@@ -5,6 +5,7 @@ import importlib.resources
 import math
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -95,6 +96,9 @@ class Recipe:
     """Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `."""
     tokenizer_sides: Literal["both", "source", "target"] = "both"
     """Sides of `train` to train the tokenizer on."""
+    tokenizer_lowercase: bool = False
+    """Lower-case what the model reads, so that Hello is read as hello, through a normalizer of the tokenizer; what a
+    translation model writes keeps its case. By default any text comes back as it was."""
     vocab_size: int | None = None
     """Size of the shared vocabulary; by default chosen from the number of pairs."""
     bpe_dropout: float | None = None
@@ -173,8 +177,9 @@ class Recipe:
     """Number of training steps (section 5.2); by default chosen from the data and the device."""
     warmup_steps: int | None = None
     """Learning rate warm-up steps (Eq. 3); by default chosen from the number of steps."""
-    learning_rate_scale: float = 1.0
-    """Factor on the learning rate of Eq. 3."""
+    learning_rate_scale: float | None = None
+    """Factor on the learning rate of Eq. 3; by default 1, and less for a run so short that its warm-up, chosen from
+    the number of steps, would raise the rate further than small models bear."""
     learning_rate: float | None = None
     """Learning rate that stays as it is after the warm-up, in the place of Eq. 3; recurrent models have 0.001, and
     what starts `--from` a model the rate that Eq. 3 falls to in the paper's 100,000 steps."""
@@ -185,7 +190,7 @@ class Recipe:
     adam_epsilon: float = 1e-9
     """Adam's epsilon (section 5.3)."""
     max_grad_norm: float | None = None
-    """Clip gradients to this norm (off by default)."""
+    """Clip gradients to this norm; 0 for never, the default but of recurrent models, which have 5."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products; auto uses bfloat16 where the device supports it. Weights stay float32."""
     seed: int = 1
@@ -199,12 +204,19 @@ class Recipe:
     """Metrics for `dev` and `test`; by default the task's. Translation: sacrebleu and chrf, or ter, tokenized_bleu,
     paper_bleu (also paper_bleu:fr), wer, per, bracketing (of trees)."""
     examples: tuple[str, ...] = ()
-    """Sentences to translate and print at the end."""
+    """Texts to ask the model about at the end: the answers are printed, and stand in its card."""
+    description: str | None = None
+    """Purpose of the model, a sentence or two for its card; by default what the task is for."""
+    license: str | None = None
+    """Licence of the model for its card, by its name on the Hub, such as apache-2.0."""
 
     save_steps: int | None = None
     """Steps between checkpoints."""
     average_checkpoints: int = 5
     """Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big)."""
+    keep_checkpoints: Literal["averaged", "doubling"] = "averaged"
+    """Which checkpoints stay: those that are averaged, or also those after 1, 2, 4, 8, ... times save_steps, of which
+    `explore` replays how the model learned."""
     log_steps: int = 50
     """Steps between log lines and records in metrics.jsonl."""
 
@@ -222,6 +234,9 @@ class Recipe:
     """Output directory, which becomes the model; an unfinished run of the same recipe in it is resumed."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow, ..."""
+    processes: int | None = None
+    """Processes that a run on a CPU has, which share its cores; by default one, and a run that goes on has as many as
+    before. torchrun and other launchers start theirs themselves."""
     process_timeout: float = 120.0
     """Seconds that a process waits for the others within a step before the run is aborted."""
 
@@ -231,9 +246,11 @@ class Recipe:
             object.__setattr__(self, one.name, check(one.name, getattr(self, one.name), one.type))
         for field, (least, below) in _RANGES.items():
             value = getattr(self, field)
-            if value is not None and not least <= value < below:
-                limit = f"at least {least}" + (f" and below {below}" if below < math.inf else "")
-                raise RecipeError(f"{field} must be {limit}, not {value}.")
+            if value is not None and (not least <= value < below or (field in _POSITIVE and not value)):
+                finite = "" if math.isfinite(value) else "finite, "
+                limit = "greater than 0" if field in _POSITIVE else f"at least {least}"
+                limit += f" and below {below}" if below < math.inf else ""
+                raise RecipeError(f"{field} must be {finite}{limit}, not {value}.")
 
     def corpora(self, field: str) -> Corpora:
         """The corpora of `train`, `dev` or `test`; columns named for all are those of the tables that name none."""
@@ -271,12 +288,15 @@ _RANGES: dict[str, tuple[float, float]] = {
     "lora_rank": (1, math.inf),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), (0, 1)),
     **dict.fromkeys(("learning_rate_scale", "learning_rate", "adam_epsilon", "max_grad_norm"), (0, math.inf)),
+    "processes": (1, 1025),
     "process_timeout": (1, 1e6),
     # Beyond that the penalty of a long sentence is infinite in float32.
     "length_penalty": (0, 10),
     "max_length_beyond_source": (0, 1_000_001),
     "seed": (0, 2**31),
 }
+# At 0 nothing would be learned, or be divided by it.
+_POSITIVE = ("learning_rate", "adam_epsilon", "lora_alpha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +314,7 @@ class ResolvedRecipe(Recipe):
     batches_per_step: int
     max_steps: int
     warmup_steps: int
+    learning_rate_scale: float
     eval_steps: int
     save_steps: int
     precision: Literal["float32", "bfloat16"]
@@ -328,16 +349,58 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
             f"There is no recipe and no file {str(name_or_path)!r}{hint} "
             f"Recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
         )
-    values = _read_yaml(file)
+    try:
+        return with_fields(Recipe(), _read_yaml(file))
+    except RecipeError as error:
+        raise RecipeError(f"{file}: {error}") from None
+
+
+def with_fields(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """The recipe with these fields in place of its own.
+
+    Raises:
+        RecipeError: There is no such field, or it cannot have that value.
+    """
     fields = [field.name for field in dataclasses.fields(Recipe)]
     for name in values:
         if name not in fields:
             hint = did_you_mean(str(name), fields) or "."
-            raise RecipeError(f"{file}: there is no field {str(name)!r} in a recipe{hint}")
-    try:
-        return Recipe(**values)
-    except RecipeError as error:
-        raise RecipeError(f"{file}: {error}") from None
+            raise RecipeError(f"{str(name)!r} is no field of a recipe{hint}")
+    return dataclasses.replace(recipe, **values)
+
+
+def named_recipe(name_or_path: str | Path, values: Mapping[str, Any]) -> Recipe:
+    """The recipe of that name to train by, with these fields in place of its own.
+
+    Its settings for data or a tokenizer that these replace are left out; the model goes to a directory of its name
+    unless they name another.
+
+    Raises:
+        RecipeError: There is none, it cannot have these fields, or it comes without data and gets none.
+    """
+    named = load_recipe(name_or_path)
+    recipe = with_fields(named, values)
+    shipped = shipped_recipes().get(str(name_or_path))
+    if shipped is not None and not recipe.train:
+        raise RecipeError(
+            f"The recipe {name_or_path} comes without data: give it with --train; the comment at the top of {shipped} "
+            "says where to get it."
+        )
+    replaced: dict[str, Any] = {}
+    corpora = (*recipe.train, *recipe.dev, *recipe.test)
+    if recipe.train != named.train and not any(map(may_have_columns, corpora)):
+        replaced |= {name: None for name in COLUMN_SETTINGS if getattr(recipe, name) == getattr(named, name)}
+    if recipe.tokenizer != named.tokenizer and recipe.vocab_size == named.vocab_size:
+        replaced["vocab_size"] = None
+    fewer = recipe.max_steps != named.max_steps and (recipe.max_steps or math.inf) <= (named.warmup_steps or 0)
+    if fewer and recipe.warmup_steps == named.warmup_steps:
+        # Of so few steps the recipe's would be all warm-up.
+        replaced["warmup_steps"] = None
+        if recipe.learning_rate_scale == named.learning_rate_scale:
+            replaced["learning_rate_scale"] = None
+    if recipe.output is None:
+        replaced["output"] = Path(name_or_path).stem
+    return dataclasses.replace(recipe, **replaced)
 
 
 def shipped_recipes() -> dict[str, Traversable]:
@@ -348,9 +411,32 @@ def shipped_recipes() -> dict[str, Traversable]:
     return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
 
 
+class _RecipeLoader(yaml.SafeLoader):
+    """Reads plain values, each once: aliases of aliases grow without end, and of two values one would be lost."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Refuses an alias."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                problem=f"an alias, *{event.anchor}, is not for recipes: write out what it stands for",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuses a key that stands twice."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(file: Traversable) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
     except OSError as error:
         raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
     # Some numbers and dates that are none make the reader stumble in its own ways.
@@ -386,6 +472,8 @@ def _checked_type(field: str, value: Any, hint: Any) -> Any:
     if value is None and types.NoneType in options:
         return None
     for option in options:
+        if option is bool and isinstance(value, bool):
+            return value
         if typing.get_origin(option) is Literal:
             if value in typing.get_args(option):
                 return value
@@ -417,7 +505,7 @@ def _checked_corpora(field: str, value: Any, _: Any) -> Corpora:
 
 
 def _describe(options: tuple[Any, ...]) -> str:
-    words = {int: "a whole number", float: "a number", str: "text"}
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     for option in options:
         if typing.get_origin(option) is Literal:
             return f"one of {', '.join(typing.get_args(option))}"

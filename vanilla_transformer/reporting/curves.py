@@ -7,6 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vanilla_transformer.atomic_files import atomic_replace
+
 
 def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path, unit: str) -> None:
     """Plots training loss, loss on `dev` and learning rate over the steps from the records of a metrics.jsonl.
@@ -21,7 +23,13 @@ def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path, unit: st
     losses.set_ylabel(f"loss, {unit}")
     rates.set_ylabel("learning rate")
     rates.set_xlabel("step")
-    figure.savefig(file, dpi=120)
+    save_figure(figure, file, dpi=120)
+
+
+def save_figure(figure: Figure, file: Path, dpi: int = 150) -> None:
+    """Writes a picture of the kind that its name ends with, whole or not at all."""
+    with atomic_replace(file) as temporary:
+        figure.savefig(temporary, dpi=dpi)
 
 
 def _plot(axes: Axes, records: Sequence[dict[str, Any]], field: str, label: str) -> None:

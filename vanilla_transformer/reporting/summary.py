@@ -13,6 +13,10 @@ from vanilla_transformer.atomic_files import atomic_write_text
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
 
+# Files of a run's directory.
+SUMMARY = "summary.json"
+CURVES = "learning_curves.png"
+
 
 @dataclass(frozen=True)
 class Summary:

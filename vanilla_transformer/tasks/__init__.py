@@ -1,5 +1,6 @@
 """What a run trains for: one file a task, each behind the same interface, found by its name."""
 
+from vanilla_transformer.tasks.evaluation import evaluate, metrics_of_model
 from vanilla_transformer.tasks.interface import Batch, Evaluated, Prediction, Predictor, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model
 
@@ -11,7 +12,9 @@ __all__ = [
     "RowRandom",
     "SpecialTokens",
     "Task",
+    "evaluate",
     "get_task",
+    "metrics_of_model",
     "register_task",
     "task_for",
     "task_of_model",

@@ -15,6 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.columns import TextForm
+from vanilla_transformer.data.lines import CorpusError, RowError
+from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
@@ -137,9 +139,24 @@ class EncoderTask(ABC):
     def reference(self, row: Mapping[str, str]) -> str:
         """What the prediction of a row should be, as its `line` without a score says it."""
 
+    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:  # noqa: B027, most have none
+        """Refuses a row whose prediction by a model with these labels cannot be scored.
+
+        Raises:
+            CorpusError: Says why.
+        """
+
+    def written(self, prediction: Prediction) -> str:
+        """The line that a file of predictions has for a row."""
+        return prediction.label
+
     def examples(self, corpus: "Dataset") -> int:
         """All rows."""
         return len(corpus)
+
+    def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
+        """All rows: each is one pass through the model."""
+        return corpus
 
     def evaluate(
         self,
@@ -157,6 +174,7 @@ class EncoderTask(ABC):
 
         Raises:
             ValueError: There are settings, which are for other models.
+            RowError: A row has a label that the model has not, or no number.
         """
         from vanilla_transformer.evaluation.metrics import MetricError, score
         from vanilla_transformer.evaluation.scoring import in_shares
@@ -165,6 +183,12 @@ class EncoderTask(ABC):
             raise MetricError("The corpus to evaluate on is empty.")
         self.check_settings(settings)
         predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
+        labels = {label: number for number, label in enumerate(predictor.labels)}
+        for number, row in enumerate(corpus):
+            try:
+                self.check_row(row, labels)
+            except CorpusError as error:
+                raise RowError(number, error) from error
         start = time.perf_counter()
         predictions = in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes, progress)
         seconds = time.perf_counter() - start
@@ -172,7 +196,7 @@ class EncoderTask(ABC):
         references = [[self.reference(row)] for row in corpus]
         truncated = sum(prediction.truncated for prediction in predictions)
         scores = score(metrics, found, references, self.known_metrics())
-        return Predictions(scores, found, seconds, truncated, self.form.unit)
+        return Predictions(scores, list(map(self.written, predictions)), seconds, truncated, self.form.unit)
 
     def evaluate_worker(
         self,
@@ -249,6 +273,7 @@ class EncoderPredictor(ABC):
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
     ) -> None:
+        check_whole("batch_tokens", batch_tokens, 1)
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         self.model, self.tokenizer = model, tokenizer
         self.batch_tokens, self.chunk_lines = batch_tokens or BATCH_TOKENS[kind], CHUNK_LINES[kind]

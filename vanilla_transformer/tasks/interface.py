@@ -175,6 +175,9 @@ class Task(Architecture, Protocol):
     def examples(self, corpus: "Dataset") -> int:
         """How many texts `evaluate` asks the model about."""
 
+    def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
+        """So many of the texts that `evaluate` would ask about, evenly spaced; all where asking costs little."""
+
     def evaluate(
         self,
         model: PreTrainedModel,

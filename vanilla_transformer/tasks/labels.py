@@ -1,6 +1,6 @@
 """The labels of a corpus: found in its text, in an order that does not depend on that of the rows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,7 @@ def with_labels(
                     if label not in labels:
                         raise CorpusError(
                             f"{stream.where(row)}: the label {label!r} of {name} was never seen in train"
-                            f"{did_you_mean(label, labels) or '.'} There are {', '.join(labels[:20])}"
-                            f"{' ...' if len(labels) > 20 else ''}"
+                            f"{_instead_of(label, labels)}"
                         )
     return replace(recipe, labels=labels)
 
@@ -61,8 +60,14 @@ def number_of(label: str, numbers: Mapping[str, int]) -> int:
         CorpusError: It is none of those that there are.
     """
     if label not in numbers:
-        raise CorpusError(f"{label!r} is none of the labels {', '.join(list(numbers)[:20])}")
+        raise CorpusError(f"the label {label!r} is none of the model's{_instead_of(label, numbers)}")
     return numbers[label]
+
+
+def _instead_of(label: str, labels: Collection[str]) -> str:
+    """The nearest label, and all that there are."""
+    there = f"There are {', '.join([*labels][:20])}{' ...' if len(labels) > 20 else ''}"
+    return f"{did_you_mean(label, labels) or '.'} {there}"
 
 
 def label_maps(recipe: Recipe) -> dict[str, dict]:

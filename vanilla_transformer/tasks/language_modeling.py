@@ -16,6 +16,7 @@ from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, TextF
 from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks.encoders import (
@@ -141,7 +142,7 @@ class TextScorer(EncoderPredictor):
         for place, cost in zip(full, self.costs(ids, self.losses(self.blocks(ids))), strict=True):
             predictions[place] = Prediction(
                 str(cost),
-                f"{-cost.nats:.4f}\t{cost.tokens}",
+                cost.line,
                 {"log_probability": -cost.nats, "tokens": cost.tokens},
             )
         progress(len(rows))
@@ -272,6 +273,10 @@ class LanguageModeling(EncoderTask):
         """The text, whose characters and bytes are counted."""
         return row["text"]
 
+    def written(self, prediction: Prediction) -> str:
+        """Its log-probability and its tokens, as `predict` writes them."""
+        return prediction.line
+
     def scorer(
         self,
         model: PreTrainedModel,
@@ -291,7 +296,7 @@ class LanguageModeling(EncoderTask):
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """What each text goes on with, by greedy search."""
-        continued = []
+        continued, tokenizer = [], plain_text(tokenizer)
         for text in texts:
             inputs = tokenizer(text, return_tensors="pt").to(model.device)
             with evaluating(model):
@@ -336,9 +341,9 @@ class PackedLanguageModeling(LanguageModeling):
         start = time.perf_counter()
         losses = self._losses(predictor, ids, processes, _in_proportion(progress, len(corpus), predictor.blocks(ids)))
         seconds = time.perf_counter() - start
-        costs = [str(cost) for cost in predictor.costs(ids, losses)]
-        scores = score(metrics, costs, [[text] for text in texts], self.known_metrics())
-        return _ScoredText(scores, costs, seconds, 0, "texts", sum(map(len, ids)) - len(ids))
+        costs = predictor.costs(ids, losses)
+        scores = score(metrics, list(map(str, costs)), [[text] for text in texts], self.known_metrics())
+        return _ScoredText(scores, [cost.line for cost in costs], seconds, 0, "texts", sum(map(len, ids)) - len(ids))
 
     def evaluate_worker(
         self,

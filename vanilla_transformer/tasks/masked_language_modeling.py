@@ -16,6 +16,7 @@ from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import Rows, token_ids
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
+from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
@@ -101,7 +102,7 @@ class MaskedScorer(EncoderPredictor):
         for place in full:
             most = config.max_position_embeddings
             cost = TextCost(nats[place], tokens[place], most, most - 2)
-            predictions[place] = Prediction(str(cost), str(cost), {})
+            predictions[place] = Prediction(str(cost), cost.line, {})
         progress(len(rows))
         return predictions
 
@@ -176,6 +177,10 @@ class MaskedLanguageModeling(EncoderTask):
         """The text."""
         return row["text"]
 
+    def written(self, prediction: Prediction) -> str:
+        """The log-probability of its masked tokens, and how many they are."""
+        return prediction.line
+
     def scorer(
         self,
         model: PreTrainedModel,
@@ -197,7 +202,7 @@ class MaskedLanguageModeling(EncoderTask):
         """Each text with its first `<mask>` filled; one without any as it is."""
         from transformers import pipeline
 
-        fill: Any = pipeline("fill-mask", model=model, tokenizer=tokenizer)
+        fill: Any = pipeline("fill-mask", model=model, tokenizer=plain_text(tokenizer))
         filled = []
         for text in texts:
             found = fill(text, top_k=1) if str(tokenizer.mask_token) in text else []

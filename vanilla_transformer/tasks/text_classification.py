@@ -210,6 +210,11 @@ class TextClassification(EncoderTask):
         """The label."""
         return row["label"].strip()
 
+    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
+        """Refuses a label that the model has not, or none."""
+        if row["text"].strip():
+            number_of(self.reference(row), labels)
+
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> "TextClassifier":
@@ -279,6 +284,11 @@ class MultiLabelClassification(TextClassification):
         """The labels."""
         return BETWEEN_LABELS.join(labels_in(row["label"]))
 
+    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
+        """Refuses a label that the model has not."""
+        for label in labels_in(row["label"]):
+            number_of(label, labels)
+
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> MultiLabelClassifier:
@@ -310,8 +320,8 @@ def number_in(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not abs(number) <= np.finfo(np.float32).max:
-        raise CorpusError(f"{text.strip()!r} is no number to learn")
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        raise CorpusError(f"{text.strip()!r} is no number that a model can learn or be scored by")
     return number
 
 
@@ -353,6 +363,11 @@ class TextRegression(TextClassification):
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """One number."""
         return {"num_labels": 1, "problem_type": "regression"}
+
+    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
+        """Refuses what is no number."""
+        if row["text"].strip():
+            number_in(row["label"])
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
         """The numbers, (rows,)."""

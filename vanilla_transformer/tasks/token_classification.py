@@ -14,6 +14,7 @@ from vanilla_transformer.data.preparation import Encoder, Rows
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )
+from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
@@ -29,6 +30,7 @@ def pieces_of_words(
     sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerFast
 ) -> list[tuple[list[int], list[int]]]:
     """The ids of each sentence, and the places in them where its words begin."""
+    tokenizer = plain_text(tokenizer)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -163,6 +165,11 @@ class TokenClassification(EncoderTask):
     def reference(self, row: Mapping[str, str]) -> str:
         """The tags, with spaces between them."""
         return row["tags"].replace(BETWEEN_WORDS, " ")
+
+    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
+        """Refuses a tag that the model has not."""
+        for tag in row["tags"].split(BETWEEN_WORDS):
+            number_of(tag, labels)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None

@@ -141,7 +141,7 @@ class Translation:
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, list[list[int]]]:
         """The ids of both sides, the end of each sentence included."""
-        return {name: token_ids(texts[name], tokenizer) for name in self.columns}
+        return {name: token_ids(texts[name], tokenizer, target=name == "target") for name in self.columns}
 
     def items(self, *lengths: Lengths) -> Lengths:
         """The tokens of each target."""
@@ -170,6 +170,12 @@ class Translation:
     def examples(self, corpus: "Dataset") -> int:
         """Each source once."""
         return len(set(corpus["source"]))
+
+    def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
+        """Some of the sources, each with all its targets."""
+        sources = list(dict.fromkeys(corpus["source"]))
+        kept = {sources[number * len(sources) // texts] for number in range(texts)}
+        return corpus.select([row for row, source in enumerate(corpus["source"]) if source in kept])
 
     def evaluate(
         self,

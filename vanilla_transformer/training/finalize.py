@@ -1,12 +1,14 @@
 """The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
@@ -17,13 +19,14 @@ from vanilla_transformer.checkpointing.store import (
     checkpoints_to_average,
     remove_partial_files,
 )
+from vanilla_transformer.cores import own_threads
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.curves import plot_learning_curves
 from vanilla_transformer.reporting.model_card import write_model_card
 from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.reporting.summary import Summary, describe_weights
+from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs
 from vanilla_transformer.training.lora import merged
@@ -32,6 +35,9 @@ from vanilla_transformer.translation.loading import without_progress_bars
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+# To write a text takes as long as to learn from some ten: a run is not scored for much longer than it has learned.
+SCORED_SHARE, LEAST_SCORED = 1 / 40, 200
 
 
 def finalize(
@@ -47,16 +53,18 @@ def finalize(
     averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
     _save_model(model, run)
     scores = {
-        name: _score(name, text, recipe, inputs, model, logger)
+        name: _score(name, text, recipe, inputs, model, progress, logger)
         for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
         if text is not None and recipe.metrics
     }
     summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
     task = task_for(recipe)
     unit = f"{task.loss} per {task.item.removesuffix('s')}"
-    plot_learning_curves(logger.read_metrics(), run.path / "learning_curves.png", unit)
-    write_model_card(run.path, recipe, summary, inputs.languages)
-    _print_examples(recipe, inputs, model)
+    plot_learning_curves(logger.read_metrics(), run.path / CURVES, unit)
+    answers = task.show(model, inputs.tokenizer, recipe.examples)
+    write_model_card(run.path, recipe, summary, inputs.languages, answers)
+    for example, answer in zip(recipe.examples, answers, strict=True):
+        print(example, answer, sep="\t")
     logger.info(summary.describe(task.item))
     shutil.rmtree(run.prepared, ignore_errors=True)
     summary.write(run.summary)
@@ -88,14 +96,8 @@ def _load_mean_of_checkpoints(
 
 def _save_model(model: PreTrainedModel, run: RunDirectory) -> None:
     """Puts whole files into the output directory."""
-    try:
-        with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
-            model.eval().save_pretrained(temporary)
-    except (OSError, SafetensorError) as error:
-        raise OutputError(
-            f"The model cannot be written to {run.path} ({' '.join(str(error).split())}): its checkpoints are whole, "
-            "and when there is room the same command goes on from the last."
-        ) from error
+    with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
+        model.eval().save_pretrained(temporary)
 
 
 def _score(
@@ -104,14 +106,36 @@ def _score(
     recipe: ResolvedRecipe,
     inputs: Inputs,
     model: PreTrainedModel,
+    progress: Progress,
     logger: RunLogger,
 ) -> list[Score]:
     task = task_for(recipe)
-    with progress_bar(True, f"sentences of {name}", total=task.examples(corpus), quiet=True) as bar:
+    learned_from = len(inputs.train) * progress.target_tokens / max(1, inputs.train.token_counts[-1])
+    texts, most = task.examples(corpus), max(LEAST_SCORED, int(learned_from * SCORED_SHARE))
+    if texts > most:
+        corpus = task.sample(corpus, most)
+    total = task.examples(corpus)
+    with _all_cores(model.device), progress_bar(True, f"sentences of {name}", total=total, quiet=True) as bar:
         scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update).scores
+    if total < texts:
+        part = f"{total:,} of {texts:,} texts"
+        logger.info(f"{name}: scored on {part}, evenly spaced, as the run was short; `evaluate` takes all.")
+        scores = [replace(score, signature=f"{score.signature}|{part}") for score in scores]
     for score in scores:
         logger.info(f"{name}: {score}")
     return scores
+
+
+@contextmanager
+def _all_cores(device: torch.device) -> Iterator[None]:
+    """Computes on as many threads as there were in all processes of the run, whose others have ended."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(max(threads, own_threads()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _summarise(
@@ -157,10 +181,3 @@ def _summarise(
         precision=recipe.precision,
         scores=scores,
     )
-
-
-def _print_examples(recipe: ResolvedRecipe, inputs: Inputs, model: PreTrainedModel) -> None:
-    """Prints each example and what the model makes of it to standard output, with a tab between them."""
-    shown = task_for(recipe).show(model, inputs.tokenizer, recipe.examples)
-    for source, text in zip(recipe.examples, shown, strict=True):
-        print(source, text, sep="\t")

@@ -38,7 +38,7 @@ from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.distillation import distilled
-from vanilla_transformer.training.run_directory import OutputError, RunDirectory
+from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.sampling import sampled
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
@@ -329,14 +329,5 @@ def _hashed(stream: TextStream, text: TextHash) -> TextStream:
 def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
     """Puts whole files into the model directory, the one that says that all are there last."""
     remove_partial_files(run.path)
-    try:
-        with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
-            tokenizer.save_pretrained(temporary)
-    except Exception as error:
-        # The library that writes the file has no class for its errors.
-        if not isinstance(error, OSError) and "os error" not in str(error):
-            raise
-        raise OutputError(
-            f"The tokenizer cannot be written to {run.path} ({' '.join(str(error).split())}): when that is mended, "
-            "give the same command again."
-        ) from error
+    with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
+        tokenizer.save_pretrained(temporary)

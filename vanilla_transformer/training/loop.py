@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from contextlib import closing, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -27,16 +29,19 @@ from vanilla_transformer.checkpointing.store import (
     prune_checkpoints,
 )
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
+from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.preparation import PreparedCorpus, TrainingCorpus
+from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.defaults import duration
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe, named_recipe, with_fields
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import final_scores, start_trackers
+from vanilla_transformer.reporting.trained_run import TrainedRun
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
@@ -48,6 +53,8 @@ from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
 # On an accelerator reading a number waits for all work before it; this many steps share one wait.
 STEPS_PER_READING = 10
+# So many times slower than it was, a run says so.
+SLOW = 3
 # Steps whose batches are made ready before they are wanted.
 STEPS_AHEAD = 2
 
@@ -56,24 +63,38 @@ class DivergenceError(ValueError):
     """A loss or weights that are NaN or infinite."""
 
 
-def train(recipe: Recipe) -> Path:
-    """Trains from raw text to a model directory, as the recipe says, and returns the directory.
+def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> TrainedRun:
+    """Trains from raw text to a model directory.
 
-    A run that was stopped in that directory goes on from its newest checkpoint, to the same weights. With one that is
-    finished nothing is done.
+    `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300` in this process
+    alone. A run that was stopped in its directory goes on from its newest
+    checkpoint, to the same weights. With one that is finished nothing is done.
+
+    Args:
+        recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; the settings alone if None.
+        settings: Fields of `Recipe` in place of the recipe's own, such as `train=("corpus.en", "corpus.de")` and
+            `output="my-model"`. Of a recipe with a name the directory has that name unless `output` says another.
 
     Raises:
         RecipeError, ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
         SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
     """
+    if recipe is None or isinstance(recipe, Recipe):
+        recipe = with_fields(recipe or Recipe(), settings)
+    else:
+        recipe = named_recipe(recipe, settings)
+    if (recipe.processes or 1) > 1 and not is_launched():
+        raise RecipeError(
+            f"processes is {recipe.processes}, and a call trains in one: leave it out, or use the command `train`."
+        )
     try:
         with start_run(recipe) as context:
             _follow(context)
-            return context.run.path
+            return TrainedRun(context.run.path)
     except AlreadyFinished as finished:
         if is_main_process():
             print(finished, file=sys.stderr)
-        return output_path(recipe)
+        return TrainedRun(output_path(recipe))
 
 
 def _follow(context: RunContext) -> None:
@@ -151,6 +172,7 @@ class TrainingLoop:
         self._begun_at, self._begun_after = 0.0, 0
         # Since the last line of the log: seconds without a batch, and tokens of batches without and with padding.
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
+        self._fastest, self._slow = 0.0, False
         set_seed(recipe.seed, device_specific=True)
         keep_plain_names(accelerator)
 
@@ -272,7 +294,7 @@ class TrainingLoop:
                 # The exchange takes the mean over processes, and the step wants their sum.
                 self.accelerator.backward(loss * processes)
             self.unread_loss += loss.detach() * step.items
-        if self.recipe.max_grad_norm is not None:
+        if self.recipe.max_grad_norm:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
         self.learning_rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
@@ -327,8 +349,20 @@ class TrainingLoop:
         padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
         words = f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}"
         self._record(self.figures, f"{words}{self._time_left()}")
+        self._tell_if_slow(self.figures["tokens_per_second"], waited)
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
+
+    def _tell_if_slow(self, speed: float, waited: float) -> None:
+        """Says once that the run is far slower than it was, and what may be the cause."""
+        self._fastest = max(self._fastest, speed)
+        if self._slow or speed * SLOW > self._fastest:
+            return
+        self._slow = True
+        self.logger.info(
+            f"Slow: {speed:,.0f} tokens/s are less than a third of the {self._fastest:,.0f} of before: "
+            f"{likely_cause(waited)}."
+        )
 
     def _time_left(self) -> str:
         """How long the steps that are left take if they go like those of this process so far, all else included."""
@@ -350,7 +384,7 @@ class TrainingLoop:
             progress.evaluations_without_gain += 1
         figures = {"dev_loss": loss}
         words = f"dev: loss {loss:.4f}"
-        if self.task.loss == "nats":
+        if self.task.loss == "nats" and "tokens" in self.task.item:
             figures["dev_perplexity"] = math.exp(min(loss, 700.0))
             words += f" · perplexity {figures['dev_perplexity']:.2f}"
         self._record(figures, words)
@@ -413,8 +447,19 @@ class TrainingLoop:
             save_steps=self.save_steps,
             last_step=self.progress.step if self.is_over else None,
             averaged=self.recipe.average_checkpoints,
+            doubling=self.recipe.keep_checkpoints == "doubling",
         )
         self.writer.save(self.progress, tidy_up=prune)
+
+
+def likely_cause(waited: float) -> str:
+    """Why a run may have become slow that now waits for this share of its time for data."""
+    cores, load = usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if waited > 0.5:
+        return "it waits for its data, so the disk or the network is slow"
+    if load > cores + 1:
+        return f"{load:.1f} programs and threads want {cores} {'core' if cores == 1 else 'cores'}, so others take them"
+    return "no other program takes the cores, so the machine may be too warm or short of memory"
 
 
 def _in_words(figures: dict[str, float]) -> str:

@@ -5,16 +5,18 @@ import errno
 from contextlib import suppress
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
 
 from vanilla_transformer.atomic_files import PARTIAL, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints
+from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.distributed.companions import default_processes, is_launched
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe, in_words, load_recipe
-from vanilla_transformer.reporting.summary import read_summary
+from vanilla_transformer.reporting.summary import SUMMARY, read_summary
 
 RECIPE = "recipe.yaml"
-SUMMARY = "summary.json"
 LOCK = ".lock"
 
 # What network disks answer that cannot lock files.
@@ -22,15 +24,15 @@ _NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSU
 
 # These change what is reported or how the model searches, and no weight.
 _REPORT_FIELDS = (
-    *("test", "metrics", "examples"),
+    *("test", "metrics", "examples", "description", "license"),
     *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
 )
 # And these change neither weights nor the model that a run ends with.
-_FREE_FIELDS = {*_REPORT_FIELDS, "log_steps", "trackers", "output", "process_timeout"}
+_FREE_FIELDS = {*_REPORT_FIELDS, "keep_checkpoints", "log_steps", "trackers", "output", "processes", "process_timeout"}
 # These decide the vocabulary.
 _TOKENIZER_FIELDS = (
     *("train", *COLUMN_SETTINGS),
-    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "vocab_size"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size"),
 )
 
 
@@ -213,6 +215,31 @@ class RunDirectory:
             self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
         return recipe
+
+
+def processes_for(recipe: Recipe) -> int:
+    """How many processes this one begins a run with: one where a launcher has started it, and starts the others.
+
+    A run that goes on has as many as before, for weights depend on them.
+
+    Raises:
+        RecipeError: It cannot have as many as the recipe says.
+    """
+    if is_launched():
+        return 1
+    if torch.accelerator.is_available():
+        if (recipe.processes or 1) > 1:
+            raise RecipeError(
+                f"processes is {recipe.processes}, and they share the cores of a CPU: on several accelerators give "
+                "`torchrun --nproc-per-node N -m vanilla_transformer train ...`."
+            )
+        return 1
+    run = RunDirectory(output_path(recipe))
+    if recipe.processes is None and has_checkpoints(run.checkpoints):
+        with suppress(RecipeError):  # It is told when the directory is opened.
+            # There may have been other machines.
+            return min(load_recipe(run.path / RECIPE).processes or 1, usable_cores())
+    return recipe.processes or default_processes()
 
 
 def _merge(recipe: Recipe, kept: Recipe) -> Recipe:

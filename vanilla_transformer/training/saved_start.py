@@ -22,15 +22,13 @@ from vanilla_transformer.translation.loading import (
     model_fingerprint,
     without_progress_bars,
 )
+from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_fields
 
-# What a run may choose anew: no weight has its shape from these.
-_TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
-_SIZES = tuple(name for name in MODEL_FIELDS if name not in _TRAINING_FIELDS)
-# What decides besides what the weights mean, and is no field of a recipe.
-_OTHERS = (
-    *("max_position_embeddings", "layer_norm_eps", "attention_bias", "output_bias", "activation_function"),
-    *("tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
-)
+# What a run may choose anew.
+_TRAINING_FIELDS = tuple(name for name in MODEL_FIELDS if name in TRAINING_FIELDS)
+_SIZES = tuple(name for name in MODEL_FIELDS if name not in TRAINING_FIELDS)
+# What a recipe decides beside the sizes, or a task.
+_CHOSEN = ("classifier_pooling", "documents")
 
 
 def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
@@ -45,7 +43,7 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
             raise RecipeError("from_fingerprint is that of a model to start from: give the model as --from, too.")
         return recipe
     path = recipe.from_model
-    for name in ("tokenizer_algorithm", "tokenizer_sides", "architecture"):
+    for name in ("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
         if getattr(recipe, name) != getattr(Recipe(), name):
             raise RecipeError(f"{name} is for a model that is begun anew: leave it out, or leave out --from.")
     if recipe.tokenizer not in (None, path):
@@ -120,8 +118,8 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
     if recipe.from_model is None:
         return model, None
     saved, config = load_family_config(recipe.from_model, its_weights=False), copy.deepcopy(model.config)
-    for name in _OTHERS:
-        if hasattr(config, name):
+    for name in deciding_fields(saved):
+        if name not in _CHOSEN:
             setattr(config, name, getattr(saved, name))
     if recipe.classifier_pooling is None and hasattr(saved, "classifier_pooling"):
         config.classifier_pooling = saved.classifier_pooling

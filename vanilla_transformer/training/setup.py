@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from accelerate import Accelerator
 
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.distributed.peers import Peers, is_main_process, meet
+from vanilla_transformer.distributed.peers import Peers, have_one_command, is_main_process, meet
 from vanilla_transformer.distributed.processes import (
     broadcast_from_main,
     check_launch,
@@ -84,12 +84,14 @@ def _prepare(
 
     Returns the recipe with the choices made in the directory before, too; or that there is nothing to do.
     """
-    check_same_recipe(peers, recipe)
+    if not have_one_command():
+        check_same_recipe(peers, recipe)
     to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
     if isinstance(to_follow, AlreadyFinished):
         return to_follow
     with errors_in_log(logger):
-        check_same_output(peers, run.path / RECIPE)
+        if not have_one_command():
+            check_same_output(peers, run.path / RECIPE)
         if peers.is_main and not run.is_locked:
             logger.info(f"The disk of {run.path} cannot lock files: let no other process train there.")
         inputs = peers.main_process_first(lambda: gather_inputs(to_follow, run, logger.info))
@@ -123,6 +125,7 @@ def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: R
         pairs=len(inputs.train),
         tokens=inputs.train.token_counts,
         vocab_size=len(inputs.tokenizer),
+        dev_tokens=(0,) if inputs.dev is None else inputs.dev.token_counts,
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
     resolved, sentences = resolve(recipe, task_for(recipe), corpus, device)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from vanilla_transformer.atomic_files import named_when_full
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus
 from vanilla_transformer.data.corpus_parts import CorpusPiece, corpus_identity, cut_corpora, merged, read_pieces
 from vanilla_transformer.data.parts import PartsError
@@ -46,7 +47,7 @@ PLACES = 1_000
 # What decides the tokens, beside the text itself.
 _FIELDS = (
     *("task", "documents", "max_length", "vocab_size", "seed"),
-    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides"),
+    *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase"),
 )
 
 
@@ -110,9 +111,10 @@ class ShardPreparation:
         name = fingerprint_settings([job_digest(self._job), self._settings, number])
         with tempfile.TemporaryDirectory() as directory:
             tokens, lengths = Path(directory, tokens_name(number)), Path(directory, lengths_name(number))
-            made = write_token_file(
-                self._text(number), tokens, name, self.tokenizer, self._encoder, self.recipe.max_length
-            )
+            with named_when_full(tokens, tokens):
+                made = write_token_file(
+                    self._text(number), tokens, name, self.tokenizer, self._encoder, self.recipe.max_length
+                )
             kind = np.uint16 if self.recipe.max_length < 1 << 16 else np.uint32
             counts = np.stack([column.astype(kind) for column in TokenFile(tokens).lengths().values()])
             np.save(lengths, counts)

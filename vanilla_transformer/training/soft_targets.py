@@ -15,6 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
+from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.data.batching import LABEL_PADDING
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import PreparedCorpus
@@ -110,7 +111,8 @@ def _begin(facts: SoftTargetsFacts, output: Path, tokenizer: VanillaTransformerT
                     f"{output} holds the soft targets of another {name.replace('_', ' ')}: name another directory."
                 )
         return there.contents is None
-    tokenizer.save_pretrained(output)
+    with atomic_write_files(output, "tokenizer") as temporary:
+        tokenizer.save_pretrained(temporary)
     facts.write(output)
     return True
 

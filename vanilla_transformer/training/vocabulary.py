@@ -12,15 +12,12 @@ from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.streams import TextStream
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.tokenization_vanilla_transformer import (
-    VanillaTransformerTokenizer,
-    count_long_words,
-    describe_long_words,
-)
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
 from vanilla_transformer.tasks import SpecialTokens, task_for
+from vanilla_transformer.tokenizer.learning import count_long_words, describe_long_words, lowercased
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 # Sub-words are counts: more sentences than this change hardly any of them.
@@ -109,16 +106,20 @@ def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTra
     special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer_algorithm
     tags = tags_of(recipe.train)
     texts = _sentences(sample, recipe)
-    return VanillaTransformerTokenizer.train(texts, vocab_size, algorithm=algorithm, tags=tags, **special)
+    lowercase = recipe.tokenizer_lowercase
+    return VanillaTransformerTokenizer.train(
+        texts, vocab_size, algorithm=algorithm, tags=tags, lowercase=lowercase, **special
+    )
 
 
 def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
     task = task_for(recipe)
-    columns = [task.form.names.index(name) for name in task.vocabulary_columns(recipe)]
+    columns = [(task.form.names.index(name), name) for name in task.vocabulary_columns(recipe)]
     for start in range(0, len(sample), 1000):
-        for column in columns:
+        for column, name in columns:
             for row in sample[start : start + 1000]:
-                yield row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
+                text = row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
+                yield lowercased(text) if recipe.tokenizer_lowercase and name != "target" else text
 
 
 def describe_unseen_characters(
@@ -155,8 +156,18 @@ def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) 
 
 
 def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
-    """The tokenizer of a folder that has one."""
+    """The tokenizer of a folder that has one.
+
+    Raises:
+        CorpusError: It has none.
+    """
     with tempfile.TemporaryDirectory() as directory:
         for name in TOKENIZER_FILES:
-            folder.get(name, Path(directory, name))
+            try:
+                folder.get(name, Path(directory, name))
+            except FileNotFoundError as error:
+                raise CorpusError(
+                    f"{folder.url} has no {name}, which `prepare` writes before all shards: bring its tokenizer back, "
+                    "or prepare the corpus again"
+                ) from error
         return load_own_tokenizer(directory)

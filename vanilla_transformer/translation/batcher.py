@@ -1,5 +1,6 @@
 """Single lines from several threads, translated together: what a service needs that answers one request at a time."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -22,7 +23,7 @@ class Batcher:
     """Translates a line for each call, together with those of other threads that come within a few milliseconds.
 
     The translations are those of single calls, up to the rounding of a batch. A line that fails raises in its own call
-    alone. Use it in a `with`, or call `close`.
+    alone. Use it in a `with`, or call `close`: until then the model's weights are held fixed (`frozen`).
 
     Args:
         model: A model, exported or not.
@@ -48,6 +49,8 @@ class Batcher:
         self._max_lines, self._patience = max_lines, patience
         self._waiting: queue.SimpleQueue[tuple[str, Future[Translation]]] = queue.SimpleQueue()
         self._closing, self._closed = threading.Lock(), False
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(getattr(model, "frozen", contextlib.nullcontext)())
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="Batcher")
 
     def __call__(self, line: str) -> Translation:
@@ -71,6 +74,7 @@ class Batcher:
         with self._closing:
             self._closed = True
         self._executor.shutdown()
+        self._held.close()
 
     def __enter__(self) -> "Batcher":
         return self

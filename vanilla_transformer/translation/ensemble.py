@@ -2,24 +2,23 @@
 
 import contextlib
 import copy
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, cast, get_args
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
+from vanilla_transformer import engine
+from vanilla_transformer.engine.search import Decoding
 from vanilla_transformer.model.direction import DIRECTIONS
-from vanilla_transformer.model.fast_generation import start_decoding, unsupported_reason
 from vanilla_transformer.model.generation import PaperGenerationMixin
-from vanilla_transformer.model.search import Decoding
+from vanilla_transformer.translation.sameness import difference_in_decoding, difference_of_vocabularies
 
 Mean = Literal["probabilities", "log-probabilities"]
-_SPECIAL_IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 @dataclass
@@ -27,7 +26,6 @@ class _Sources(ModelOutput):
     """What stands in the place of an encoder's output: each member encodes the sources itself."""
 
     input_ids: torch.Tensor | None = None
-    settings: GenerationConfig | None = None
 
 
 class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
@@ -54,7 +52,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         _check(members, mean)
         own = members[0].config
         config: Any = PreTrainedConfig(is_encoder_decoder=True)
-        for name in ("vocab_size", "bos_token_id", *_SPECIAL_IDS):
+        for name in ("vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             setattr(config, name, getattr(own, name))
         config.target_direction = _direction(members[0])
         # Sources and translations must fit into the positions of every member.
@@ -92,47 +90,44 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         return Seq2SeqLMOutput(logits=torch.log_softmax(mean_logits(logits, self.mean).float(), -1))
 
     @contextlib.contextmanager
-    def fixed_weights(self) -> Iterator[None]:
+    def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[None]:
         """As that of a single model, for all members."""
         members: Any = self.members
         with contextlib.ExitStack() as stack:
             for member in members:
-                stack.enter_context(member.fixed_weights())
+                stack.enter_context(member.frozen(quantization))
             yield
-
-    def free_packed_weights(self) -> None:
-        """As that of a single model, for all members."""
-        members: Any = self.members
-        for member in members:
-            member.free_packed_weights()
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused, as an ensemble is nothing but its members."""
         raise ValueError("An ensemble is not saved: save its members, and name them all where it is wanted.")
 
-    def start_decoding(self, sources: _Sources, attention_mask: torch.Tensor | None, width: int) -> Decoding:
-        """The decoding before the first token, of sources that stand `width` times each, for this package's search."""
-        assert sources.input_ids is not None and sources.settings is not None
-        ids = sources.input_ids[::width]
-        mask = None if attention_mask is None else attention_mask[::width]
-        with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
-            decodings = [start_decoding(member, ids, mask, sources.settings) for member in self.members]
-        return _Together(decodings, self.mean, self.device.type)
+    def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None, quantization: str | None) -> Decoding:
+        """The decoding before the first token, of sources that each member encodes itself."""
+        assert sources.input_ids is not None
+        decodings, members = [], list(self.members)
+        for member in cast(list[Any], members):
+            given = {"input_ids": sources.input_ids, "attention_mask": mask_NS}
+            encoded = engine.encode(member, sources.input_ids, "input_ids", quantization, {"attention_mask": mask_NS})
+            encoded = member.get_encoder()(**given) if encoded is None else encoded
+            decodings.append(engine.start_decoding(member, encoded, mask_NS, quantization))
+        return _Together(decodings, self.mean)
 
     def _maybe_prepare_encoder_kwargs_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, settings: Any
     ) -> dict[str, Any]:
         if model_input_name not in (None, "input_ids") or model_kwargs.get("encoder_outputs") is not None:
             raise ValueError("An ensemble takes input_ids: embeddings and encoder outputs are those of one model.")
-        return {**model_kwargs, "encoder_outputs": _Sources(inputs_tensor, settings)}
+        return {**model_kwargs, "encoder_outputs": _Sources(inputs_tensor)}
 
-    def _can_use_fast_path(self, *asked: Any) -> bool:
-        if not super()._can_use_fast_path(*asked):
+    def _by_engine(self, *asked: Any) -> Any:
+        reason = engine.declined(engine.Request(self, *asked))
+        if reason is not None:
             raise ValueError(
-                "An ensemble has this package's own search alone, which does not support "
-                f"{unsupported_reason(self, *asked)}: leave it out, or take a single model."
+                f"An ensemble has the engine's search alone, which does not support {reason}: leave it out, or take a "
+                "single model."
             )
-        return True
+        return super()._by_engine(*asked)
 
 
 class _Together:
@@ -140,17 +135,15 @@ class _Together:
 
     state = None  # Nothing to go on from later.
 
-    def __init__(self, decodings: list[Decoding], mean: Mean, device_type: str) -> None:
-        self.decodings, self.mean, self.device_type = decodings, mean, device_type
+    def __init__(self, decodings: list[Decoding], mean: Mean) -> None:
+        self.decodings, self.mean = decodings, mean
 
     def read(self, tokens_NP: torch.Tensor) -> None:
-        with torch.autocast(self.device_type, enabled=False):
-            for decoding in self.decodings:
-                decoding.read(tokens_NP)
+        for decoding in self.decodings:
+            decoding.read(tokens_NP)
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(self.device_type, enabled=False):
-            return mean_logits([decoding.step(tokens_NW) for decoding in self.decodings], self.mean)
+        return mean_logits([decoding.step(tokens_NW) for decoding in self.decodings], self.mean)
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
         for decoding in self.decodings:
@@ -192,27 +185,6 @@ def check_one_vocabulary(named: Sequence[tuple[str, PreTrainedTokenizerBase]]) -
             )
 
 
-def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
-    """In what two tokenizers differ that do not read and write the same ids; None for those that do."""
-    ids, theirs = one.get_vocab(), other.get_vocab()
-    if len(theirs) != len(ids):
-        return f"one has {len(ids):,} entries and the other {len(theirs):,}"
-    if theirs != ids:
-        piece = min((key for key in ids if theirs.get(key) != ids[key]), key=ids.__getitem__)
-        return f"{piece!r} is {ids[piece]} in one and {theirs.get(piece, 'missing')} in the other"
-    return None if _segmentation(one) == _segmentation(other) else "they split text in different ways"
-
-
-def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """How text becomes pieces, and pieces text."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return type(tokenizer)
-    parts = json.loads(backend.to_str())
-    # These two change with each use.
-    return {name: part for name, part in parts.items() if name not in ("padding", "truncation")}
-
-
 def _check(members: list[Any], mean: str) -> None:
     """Raises ValueError where models cannot decode together."""
     if mean not in get_args(Mean):
@@ -229,21 +201,11 @@ def _check(members: list[Any], mean: str) -> None:
             )
     first = members[0]
     for number, member in enumerate(members[1:], 2):
-        facts = {"vocab_size": (first.config.vocab_size, member.config.vocab_size)}
-        mine, theirs = _special_ids(first.config), _special_ids(member.config)
-        facts |= {name: (mine[name], theirs[name]) for name in _SPECIAL_IDS}
-        facts["target_direction"] = (_direction(first), _direction(member))
-        facts["device"] = (first.device, member.device)
-        for name, (one, other) in facts.items():
-            if one != other:
-                raise ValueError(
-                    f"The models of an ensemble must have the same {name}: it is {one} in the first and {other} in "
-                    f"number {number}."
-                )
-
-
-def _special_ids(config: PreTrainedConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in _SPECIAL_IDS}
+        difference = difference_in_decoding(first.config, member.config)
+        if difference is None and first.device != member.device:
+            difference = f"the device is {first.device} in one and {member.device} in the other"
+        if difference is not None:
+            raise ValueError(f"Models 1 and {number} cannot decode together: {difference}.")
 
 
 def _direction(model: Any) -> str:

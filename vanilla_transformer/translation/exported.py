@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer.fingerprints import fingerprint_file, fingerprint_settings
-from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, NO_TRANSLATION, Hypothesis, Translation, one_line
-from vanilla_transformer.translation.onnx_decode import Decoder, refuse_settings
+from vanilla_transformer.translation.lines import (
+    MAX_SOURCE_LENGTH,
+    NO_TRANSLATION,
+    Hypothesis,
+    Translation,
+    check_lines,
+    check_search,
+    one_line,
+)
 
 # Lines that are gathered and sorted by length to make batches, and source tokens in a batch.
 CHUNK_LINES = 2000
@@ -20,6 +27,27 @@ BATCH_TOKENS = 2048
 SETTINGS = frozenset({"num_beams", "num_return_sequences", "length_penalty", "max_length_beyond_source"})
 # What an export is loaded from.
 _FILES = ("*.json", "*.onnx", "*.onnx.data", "model.bin")
+# Settings that exported models do not have, with all the values by which they change nothing; and bad_words_ids of
+# several tokens.
+_NOT_HERE: dict[str, tuple[Any, ...]] = {
+    "do_sample": (None, False),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "exponential_decay_length_penalty": (None,),
+    "forced_bos_token_id": (None,),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "begin_suppress_tokens": (None, []),
+    "no_repeat_ngram_size": (None, 0),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None,),
+    "repetition_penalty": (None, 1.0),
+    "sequence_bias": (None, {}, []),
+}
+# The whole search.
+GRAPH = "translate.onnx"
+# Of exports before there was that.
+_OLD_GRAPH = "encoder_model.onnx"
 _MISSING = "The package {} is not installed: run `pip install 'vanilla-transformer[export]'`."
 
 
@@ -117,6 +145,7 @@ class ExportedTranslator:
 
         Raises:
             ExportError: A setting is not one of those that an exported model has.
+            SettingError: One makes no sense.
         """
         unknown = sorted(settings.keys() - SETTINGS)
         if unknown:
@@ -124,11 +153,13 @@ class ExportedTranslator:
                 f"{unknown[0]} is not for an exported model, which takes {', '.join(sorted(SETTINGS))}: "
                 "translate with the model itself."
             )
+        check_search(batch_tokens=batch_tokens, max_source_length=max_source_length, **settings)
         limit = min(max_source_length, model.max_source_length)
         return cls(model, batch_tokens or BATCH_TOKENS, limit, settings)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
         """The translations in the order of the lines; `progress` gets the number of lines of each batch."""
+        check_lines(lines)
         progress = progress or (lambda count: None)
         full = [index for index, line in enumerate(lines) if line.strip()]
         progress(len(lines) - len(full))
@@ -151,9 +182,21 @@ class ExportedTranslator:
         return int(self.settings.get("num_return_sequences") or own or 1)
 
 
+def refuse_settings(settings: dict[str, Any], directory: Path) -> None:
+    """Raises ValueError where a model's settings have what exported models do not do."""
+    wrong = [name for name, neutral in _NOT_HERE.items() if settings.get(name) not in neutral]
+    wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]}={settings[wrong[0]]!r} in {directory / 'generation_config.json'} is not to be had with an "
+            "exported model: take it out there, or translate with the model itself."
+        )
+
+
 def is_exported(path: str | Path) -> bool:
     """Whether a folder is an export for ONNX Runtime or CTranslate2."""
-    return Path(path, "encoder_model.onnx").is_file() or _is_for_ctranslate2(Path(path))
+    directory = Path(path)
+    return any((directory / name).is_file() for name in (GRAPH, _OLD_GRAPH)) or _is_for_ctranslate2(directory)
 
 
 def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedModel:
@@ -164,11 +207,15 @@ def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedMo
     """
     directory = Path(path)
     if not is_exported(directory):
-        raise ExportError(f"{path} is no exported folder: it has neither encoder_model.onnx nor CTranslate2's files.")
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        raise ExportError(f"{path} is no exported folder: it has neither {GRAPH} nor CTranslate2's files.")
+    is_for_ctranslate2 = _is_for_ctranslate2(directory)
+    if not is_for_ctranslate2 and not (directory / GRAPH).is_file():
+        raise ExportError(f"{path} was exported by an older version, without {GRAPH}: export the model again.")
+    needed = ["tokenizer.json", "tokenizer_config.json", *["generation_config.json"] * is_for_ctranslate2]
+    for name in needed:
         if not (directory / name).is_file():
             raise ExportError(f"{path} has no {name}, without which it does not translate: export the model again.")
-    kind: type[_Ctranslate2Model | _OnnxModel] = _Ctranslate2Model if _is_for_ctranslate2(directory) else _OnnxModel
+    kind: type[_Ctranslate2Model | _OnnxModel] = _Ctranslate2Model if is_for_ctranslate2 else _OnnxModel
     try:
         return kind(directory, threads)
     except ModuleNotFoundError as error:
@@ -197,17 +244,24 @@ def _settings(directory: Path, name: str) -> dict[str, Any]:
 
 
 class _OnnxModel(ExportedModel):
-    """Three graphs and the search of `decode.py`."""
+    """One graph, which is the whole search."""
 
     engine = "ONNX Runtime"
 
     def __init__(self, directory: Path, threads: int | None) -> None:
-        super().__init__(directory, _settings(directory, "generation_config"))
-        self._decoder = Decoder(directory, threads)
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.log_severity_level = 3  # It warns of each input that has a default.
+        providers = onnxruntime.get_available_providers()
+        self._session = onnxruntime.InferenceSession(directory / GRAPH, options, providers=providers)
+        told = self._session.get_modelmeta().custom_metadata_map
+        super().__init__(directory, {name: int(value) for name, value in told.items()})
 
     @property
     def max_source_length(self) -> int:
-        return self._decoder.max_source_length
+        return int(self.settings["max_source_length"])
 
     def difference(self, settings: dict[str, Any]) -> str | None:
         return None
@@ -215,21 +269,58 @@ class _OnnxModel(ExportedModel):
     def search(
         self, sources: list[list[int]], batch_tokens: int, progress: Callable[[int], object], settings: dict[str, Any]
     ) -> list[tuple[Hypothesis, ...]]:
+        given = self._inputs(settings)
         order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}
         while order:
             count = max(1, batch_tokens // len(sources[order[0]]))
             batch, order = order[:count], order[count:]
-            for index, found in zip(
-                batch, self._decoder.generate([sources[index] for index in batch], **settings), strict=True
-            ):
-                texts = self.tokenizer.decode_batch([best.tokens for best in found])
-                hypotheses[index] = tuple(
-                    Hypothesis(one_line(text), best.score, len(best.tokens))
-                    for text, best in zip(texts, found, strict=True)
-                )
+            found = self._found([sources[index] for index in batch], given)
+            hypotheses |= dict(zip(batch, found, strict=True))
             progress(len(batch))
         return [hypotheses[index] for index in range(len(sources))]
+
+    def _inputs(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """What the graph is told in the place of its own settings.
+
+        Raises:
+            ExportError: They cannot be searched by.
+        """
+        import numpy as np
+
+        chosen = {name: value for name, value in settings.items() if value is not None}
+        beams, best = (int(chosen.get(name) or self.settings[name]) for name in ("num_beams", "num_return_sequences"))
+        if best > beams:
+            raise ExportError(f"{best} translations of a line need num_beams as large.")
+        if beams > self.settings["most_beams"]:
+            raise ExportError(
+                f"num_beams={beams} is too large for this vocabulary: at most {self.settings['most_beams']}."
+            )
+        if "max_length_beyond_source" in chosen:
+            chosen["max_new_tokens"] = 0
+        types = {"length_penalty": np.float32}
+        return {name: np.array([value], dtype=types.get(name, np.int64)) for name, value in chosen.items()}
+
+    def _found(self, sources: list[list[int]], given: dict[str, Any]) -> list[tuple[Hypothesis, ...]]:
+        """The hypotheses of each source of a batch."""
+        import numpy as np
+
+        lengths = np.array([len(source) for source in sources])
+        mask_NS = np.arange(lengths.max()) < lengths[:, None]
+        ids_NS = np.zeros(mask_NS.shape, dtype=np.int64)
+        ids_NS[mask_NS] = np.concatenate(sources)
+        inputs = {"input_ids": ids_NS, "attention_mask": mask_NS.astype(np.int64), **given}
+        sequences, scores, written = self._session.run(None, inputs)
+        best, has_beam = sequences.shape[1], int(given.get("num_beams", [self.num_beams])[0]) > 1
+        rows = [
+            row[:length] for row, length in zip(sequences.reshape(-1, sequences.shape[2]), written.flat, strict=True)
+        ]
+        texts = self.tokenizer.decode_batch(rows)
+        everyone = [
+            Hypothesis(one_line(text), float(score) if has_beam else None, len(row))
+            for text, score, row in zip(texts, scores.flat, rows, strict=True)
+        ]
+        return [tuple(everyone[first : first + best]) for first in range(0, len(everyone), best)]
 
 
 class _Ctranslate2Model(ExportedModel):

@@ -2,9 +2,12 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
+
+from vanilla_transformer.limits import check_number, check_whole, refuse_one_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 CHUNK_CHARACTERS = 1 << 20
 # Tokens of a line of which no more are translated.
 MAX_SOURCE_LENGTH = 1024
+# With larger exponents the scores of long translations are no numbers any more, or all the same.
+LARGEST_PENALTY = 10
+# More than fit into any memory.
+LARGEST_BEAM, LARGEST_LENGTH = 10_000, 1_000_000
 # Lines that have so many wait for those before them to be taken on, and do not gather.
 _LONG_LINE = 1 << 16
 
@@ -101,8 +108,9 @@ def translate_lines(
     Args:
         model: Also one that was exported, from `load_exported`: then there is no torch, and no other tokenizer.
         tokenizer: The model's; None for an exported model.
-        lines: Lines without their line ends, as many as there are; a None among them asks for the translations of
-            all lines before it at once (see `with_pauses`). Lines of white space alone come back empty.
+        lines: Lines without their line ends, as many as there are; a None that an iterator gives among them asks for
+            the translations of all lines before it at once (see `with_pauses`). Lines of white space alone come back
+            empty.
         batch_tokens: Source tokens in a batch, padding included; chosen by device where not given.
         chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen as those.
         max_source_length: Tokens of a line that are translated; learned positions may end before.
@@ -112,13 +120,55 @@ def translate_lines(
         progress: Called after each batch with a number of lines; they add up to the lines done. See
             `LineTranslator.translate`.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`.
+
+    Raises:
+        ValueError: A setting makes no sense, a line is no text, or the model does not translate.
     """
     settings = {"batch_tokens": batch_tokens, "max_source_length": max_source_length, "scores": scores}
     if sampling is not None:
         generate_kwargs["sampling"] = sampling
+    refuse_one_text("lines", lines)
+    check_whole("chunk_lines", chunk_lines, 1)
     translator = translator_of(model, tokenizer, **settings, **generate_kwargs)
-    for gathered in chunks(lines, chunk_lines or translator.chunk_lines):
-        yield from translator.translate(gathered, progress)
+    if isinstance(lines, Sequence):
+        check_lines(lines)  # There is nobody to wait for: a pause among them is a line that is missing.
+    gathered = chunks(lines, chunk_lines or translator.chunk_lines)
+    return chain.from_iterable(translator.translate(chunk, progress) for chunk in gathered)
+
+
+def check_lines(lines: Sequence[Any]) -> None:
+    """Refuses one text in the place of lines, and what is no text among them.
+
+    Raises:
+        ValueError: Says which.
+    """
+    refuse_one_text("lines", lines)
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise ValueError(f"Line {number:,} is {line!r}, which is no text.")
+
+
+def check_search(
+    *,
+    batch_tokens: int | None = None,
+    max_source_length: int | None = None,
+    num_beams: int | None = None,
+    num_return_sequences: int | None = None,
+    length_penalty: float | None = None,
+    max_length_beyond_source: int | None = None,
+    **others: Any,
+) -> None:
+    """Refuses settings of `translate_lines` that make no sense; `others` are for `generate` to know.
+
+    Raises:
+        SettingError: Says which, and what it must be.
+    """
+    check_whole("batch_tokens", batch_tokens, 1)
+    check_whole("max_source_length", max_source_length, 1)
+    check_whole("num_beams", num_beams, 1, LARGEST_BEAM)
+    check_whole("num_return_sequences", num_return_sequences, 1)
+    check_number("length_penalty", length_penalty, -LARGEST_PENALTY, LARGEST_PENALTY)
+    check_whole("max_length_beyond_source", max_length_beyond_source, 0, LARGEST_LENGTH)
 
 
 def translator_of(
@@ -184,6 +234,8 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
     try:
         for line in lines:
             if line is not None:
+                if not isinstance(line, str):
+                    raise ValueError(f"{line!r} among the lines is no text.")
                 chunk.append(line)
                 characters += len(line)
             chunk.whole = len(chunk) == size or characters >= CHUNK_CHARACTERS

@@ -4,6 +4,7 @@ import fnmatch
 import hashlib
 import json
 import math
+import os
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,11 +27,13 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
+from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
 )
+from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
@@ -58,7 +61,7 @@ class ModelNotFoundError(OSError):
 
 
 def load_model(
-    path: str | Path,
+    path: str | os.PathLike[str],
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
@@ -73,6 +76,7 @@ def load_model(
         ModelNotFoundError: There is no model of that name.
         UnusableModelError: Its files are damaged, or do not belong together.
     """
+    path = os.fspath(path)
     with _not_found(path, "config.json"):
         if Path(path, "generation_config.json").is_file():
             GenerationConfig.from_pretrained(path)  # One that cannot be read is left out by the model without a word.
@@ -122,8 +126,9 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
     ours = isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig)
     one_stack = isinstance(config, VanillaTransformerBaseConfig) and not config.is_encoder_decoder
     if translates and one_stack:
+        command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else "predict"
         raise ValueError(
-            f"{path} is a model of the type {config.model_type}, which does not translate: give it to `predict`."
+            f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
     loader = model_class(config) if one_stack else AutoModelForSeq2SeqLM
     with _not_found(path, "config.json"):
@@ -296,6 +301,18 @@ def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) 
             with open(file, "rb") as content:
                 digest.update(hashlib.file_digest(content, "blake2b").digest() + file.name.encode())
     return digest.hexdigest()
+
+
+def refuse_linked_files(path: str | Path) -> None:
+    """Refuse a directory that takes a part of its model from elsewhere by a link: an export would carry it away.
+
+    Raises:
+        OSError: It does; it names the file and the place.
+    """
+    directory = Path(path)
+    if directory.is_dir():
+        patterns = (*_MODEL_FILES, *TOKENIZER_FILES, "*.jinja", "additional_chat_templates/*")
+        refuse_links_out(directory, [file for pattern in patterns for file in sorted(directory.glob(pattern))])
 
 
 def best_device() -> str:

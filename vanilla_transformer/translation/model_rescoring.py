@@ -12,8 +12,9 @@ import torch
 from vanilla_transformer.data.batching import LABEL_PADDING, pad
 from vanilla_transformer.model.generation import GoogleLengthPenalty
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation.ensemble import difference_of_vocabularies
+from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import Translation
+from vanilla_transformer.translation.sameness import difference_of_vocabularies
 from vanilla_transformer.translation.translator import LOGITS, LineTranslator, evaluating, source_tokens
 
 
@@ -77,7 +78,8 @@ class ModelRescorer:
             if is_same:
                 targets = [list(one.ids) for one in found]
             else:
-                targets = model.tokenizer(text_target=[one.text for one in found])["input_ids"] if found else []
+                tokenizer = plain_text(model.tokenizer)
+                targets = tokenizer(text_target=[one.text for one in found])["input_ids"] if found else []
             targets = [_cut(model, ids) for ids in targets]
             pairs = [(sources[row], ids) for (row, _), ids in zip(places, targets, strict=True)]
             logs = log_probabilities(model, pairs)

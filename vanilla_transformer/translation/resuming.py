@@ -1,6 +1,5 @@
 """An output that is always a prefix of whole lines, and beside it a record of what it was made from, to go on by."""
 
-import gzip
 import hashlib
 import json
 import os
@@ -13,6 +12,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from vanilla_transformer.atomic_files import atomic_write_text, sync
+from vanilla_transformer.compression import compress, suffix_of
 
 _CHUNK = 1 << 20
 
@@ -39,7 +39,7 @@ class ResumeState:
 
 
 class ResumableFile:
-    """Takes chunks of translations, in order, into a file, plain or .gz.
+    """Takes chunks of translations, in order, into a file, plain or compressed.
 
     After each chunk the file is on the disk before the record beside it says so: whatever ends the process, the file
     begins with what the record knows of, and what else is in it is cut off by the next that goes on.
@@ -108,8 +108,7 @@ class ResumableFile:
             source: The hash of the input up to there.
         """
         start = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        # Parts of a .gz file make one together; without the time they are the same whenever they are written.
-        payload = text.encode() if self.path.suffix != ".gz" else gzip.compress(text.encode(), mtime=0)
+        payload = compress(text.encode(), suffix_of(self.path))
         rest = memoryview(payload)
         try:
             while rest:

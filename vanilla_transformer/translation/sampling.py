@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vanilla_transformer.limits import SettingError, check_number, check_whole
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -17,7 +19,7 @@ class Sampling:
         temperature: What logits are divided by: below 1 likely tokens become likelier.
 
     Raises:
-        ValueError: One of them makes no sense.
+        SettingError: One of them makes no sense.
     """
 
     seed: int = 1
@@ -26,18 +28,18 @@ class Sampling:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, not {self.top_k}.")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be above 0, not {self.temperature}.")
+        if self.seed is None:
+            raise SettingError("seed", "must be a whole number, not None.")
+        check_whole("seed", self.seed)
+        check_whole("top_k", self.top_k, 1)
+        check_number("top_p", self.top_p, 0, 1, above=True)
+        check_number("temperature", self.temperature, 0, above=True)
 
     def arguments(self, rows: Sequence[Sequence[int]], samples: int) -> dict[str, Any]:
         """What `generate` is told to draw `samples` translations of each row of source tokens."""
         from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-        from vanilla_transformer.model.sampling import SampledByRow
+        from vanilla_transformer.translation.row_sampling import SampledByRow
 
         parts: list[Any] = []
         if self.temperature != 1:

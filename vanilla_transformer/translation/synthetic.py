@@ -14,6 +14,7 @@ from typing import Any
 
 from vanilla_transformer.atomic_files import atomic_write, atomic_write_text, sync
 from vanilla_transformer.data.duplicates import Duplicates
+from vanilla_transformer.limits import check_number, check_whole
 from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, one_line
 
 SOURCE, TARGET, REPORT = "source.txt", "target.txt", "report.json"
@@ -37,11 +38,19 @@ class Filters:
         max_length: Most tokens of a line and of its translation.
         length_ratio: Most times that one of both may have the tokens of the other.
         copy_overlap: Most that the words of a translation may be words of its line, as a share; None for all.
+
+    Raises:
+        SettingError: One of them makes no sense.
     """
 
     max_length: int = 256
     length_ratio: float = 3.0
     copy_overlap: float | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("max_length", self.max_length, 1)
+        check_number("length_ratio", self.length_ratio, 1)
+        check_number("copy_overlap", self.copy_overlap, 0, 1)
 
     def reason(self, line: str, translation: str, tokens: tuple[int, int]) -> str | None:
         """Which filter takes a line and its translation, of so many tokens; None where they are kept."""
@@ -193,10 +202,11 @@ def token_counter(model: str, enough: int) -> TokenCounter:
     if is_exported(model):
         tokenizer = load_exported(model).tokenizer
         return lambda texts: [len(one.ids) for one in tokenizer.encode_batch(texts)]
+    from vanilla_transformer.plain_text import plain_text
     from vanilla_transformer.translation.loading import load_tokenizer
     from vanilla_transformer.translation.long_lines import beginning
 
-    own = load_tokenizer(model)
+    own = plain_text(load_tokenizer(model))
 
     def count(texts: Sequence[str]) -> list[int]:
         beginnings = [beginning(own, text, enough) for text in texts]

@@ -9,9 +9,10 @@ from typing import Any
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from vanilla_transformer.model.constrained_search import RequiredPhrases
 from vanilla_transformer.model.direction import is_right_to_left
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.translation.constrained_search import RequiredPhrases
 from vanilla_transformer.translation.lines import Translation
 from vanilla_transformer.translation.translator import LineTranslator
 
@@ -133,7 +134,7 @@ class TermTranslator(LineTranslator):
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, term: str, begin_within_word: frozenset[int]) -> tuple[int, ...]:
     """The tokens that a term is written with, wherever it stands."""
-    ids: list[int] = tokenizer(text_target=term, add_special_tokens=False)["input_ids"]
+    ids: list[int] = plain_text(tokenizer)(text_target=term, add_special_tokens=False)["input_ids"]
     if tokenizer.unk_token_id in ids or str(tokenizer.decode(ids)).strip() != term:
         raise TermError(f"The model's vocabulary cannot write the target term {term!r}: leave it out.")
     if ids[0] in begin_within_word:

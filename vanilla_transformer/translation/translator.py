@@ -9,7 +9,16 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.model.generation import PaperGenerationMixin
-from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH, NO_TRANSLATION, Hypothesis, Translation, one_line
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.translation.lines import (
+    MAX_SOURCE_LENGTH,
+    NO_TRANSLATION,
+    Hypothesis,
+    Translation,
+    check_lines,
+    check_search,
+    one_line,
+)
 from vanilla_transformer.translation.long_lines import beginning
 from vanilla_transformer.translation.sampling import Sampling
 from vanilla_transformer.translation.threads import run_in_threads
@@ -20,6 +29,8 @@ BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 # Logits of targets that are known, which are there together, 4 bytes each.
 LOGITS = {"cpu": 2**24, "accelerator": 2**28}
+# So few lines are translated sooner than weights are packed for them.
+FEW_LINES = 8
 # Batches of more rows than this have a multiple of it. oneDNN makes code for each number of rows that it meets.
 _ROWS = 8
 
@@ -48,7 +59,17 @@ class LineTranslator:
         sampling: Sampling | None = None,
         **generate_kwargs: Any,
     ) -> "LineTranslator":
-        """With what is not given chosen by model and device; see `translate_lines`."""
+        """With what is not given chosen by model and device; see `translate_lines`.
+
+        Raises:
+            ValueError: A setting makes no sense, or the model does not translate.
+        """
+        check_search(batch_tokens=batch_tokens, max_source_length=max_source_length, **generate_kwargs)
+        if not getattr(model.config, "is_encoder_decoder", True):
+            raise ValueError(
+                f"A {type(model).__name__} does not translate: `vanilla-transformer predict` and the library's "
+                "pipelines say what it makes of text."
+            )
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)
         if scores and sampling is None:
@@ -71,6 +92,7 @@ class LineTranslator:
         `progress` gets the share of the lines that the tokens of each batch have in all: as the longest lines come
         first, their number would promise an end much later than it comes.
         """
+        check_lines(lines)
         translations = [Translation(NO_TRANSLATION * self._hypotheses)] * len(lines)
         progress = progress or (lambda count: None)
         full = [index for index, line in enumerate(lines) if line.strip()]
@@ -81,8 +103,8 @@ class LineTranslator:
         ids = {index: of_line for index, (of_line, _) in zip(full, tokens_of_lines, strict=True)}
         too_long = {index for index, (_, is_cut) in zip(full, tokens_of_lines, strict=True) if is_cut}
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
-        # Nobody writes the weights meanwhile: they are compared with what is packed of them once for a window.
-        with evaluating(self.model), getattr(self.model, "fixed_weights", nullcontext)():
+        held = getattr(self.model, "frozen", nullcontext) if len(full) > FEW_LINES else nullcontext
+        with evaluating(self.model), held():
             batches = list(self._batches(ids))
             parts = [([ids[index] for index in batch], [lines[index] for index in batch]) for batch in batches]
             found = run_in_threads(self._generate, parts, self.model.device)
@@ -138,6 +160,7 @@ def source_tokens(
     """What a model reads of each line, at most `longest` tokens, and whether the line had to be cut for it."""
     if not lines:
         return []
+    tokenizer = plain_text(tokenizer)
     found = tokenizer([beginning(tokenizer, line, longest) for line in lines])["input_ids"]
     # Cut, and still ended by its </s>.
     return [([*ids[: longest - 1], ids[-1]], True) if len(ids) > longest else (ids, False) for ids in found]

@@ -1,7 +1,7 @@
 // The model: fetched once, then one line after another. Nothing is sent anywhere.
 let folder = null;
 let code = null;
-let library = null;
+let libraries = null;
 let settings = null;
 let progress = null;
 let stopped = false;
@@ -22,44 +22,43 @@ async function program({ url, integrity, size }) {
   return content;
 }
 
-async function fetchFile(url, options) {
-  const response = await fetch(new URL(url, folder), options);
-  if (!response.ok || !String(url).endsWith(".onnx")) return response;
+async function content(name) {
+  const response = await fetch(new URL(name, folder));
+  if (!response.ok) throw new Error(`${name} was not found (${response.status})`);
+  return response;
+}
+
+async function graph(dtype) {
   const counter = new TransformStream({
     transform(chunk, controller) {
       count(chunk.byteLength);
       controller.enqueue(chunk);
     },
   });
-  return new Response(response.body.pipeThrough(counter), response);
+  const { body } = await content(code.GRAPHS[dtype]);
+  return new Uint8Array(await new Response(body.pipeThrough(counter)).arrayBuffer());
 }
 
-async function loadLibrary() {
-  const { transformers, runtime, wasm } = settings.programs;
+async function loadLibraries() {
+  const { tokenizers, runtime, wasm } = settings.programs;
   const script = async (file) => URL.createObjectURL(new Blob([await program(file)], { type: "text/javascript" }));
-  const [main, mjs, binary] = await Promise.all([script(transformers), script(runtime), program(wasm)]);
-  const loaded = await import(main);
-  Object.assign(loaded.env, {
-    allowRemoteModels: false,
-    allowLocalModels: true,
-    fetch: fetchFile,
-    useBrowserCache: false, // The browser keeps files for as long as their server tells it to.
-    useWasmCache: false,
-    logLevel: loaded.LogLevel.ERROR,
-  });
-  const wasmBinary = await binary.arrayBuffer();
-  Object.assign(loaded.env.backends.onnx.wasm, { wasmPaths: { mjs }, wasmBinary, numThreads: 1 });
+  const [splits, runs, binary] = await Promise.all([script(tokenizers), script(runtime), program(wasm)]);
+  const loaded = { tokenizers: await import(splits), runtime: await import(runs) };
+  loaded.runtime.env.logLevel = "error";
+  Object.assign(loaded.runtime.env.wasm, { wasmBinary: await binary.arrayBuffer(), numThreads: 1 });
   return loaded;
 }
 
 async function loadModel(dtype) {
   const begun = performance.now();
   code ??= await import(new URL("model.js", folder));
-  settings ??= await (await fetch(new URL("settings.json", folder))).json();
-  const programs = library ? [] : Object.values(settings.programs);
+  settings ??= await (await content("settings.json")).json();
+  const programs = libraries ? [] : Object.values(settings.programs);
   progress = { loaded: 0, total: programs.reduce((sum, { size }) => sum + size, settings.weights[dtype]) };
-  library ??= await loadLibrary();
-  const model = await code.load(library, ".", { dtype, device: "wasm" });
+  libraries ??= await loadLibraries();
+  const files = ["tokenizer.json", "tokenizer_config.json"];
+  const parts = await Promise.all(files.map(async (name) => (await content(name)).json()));
+  const model = await code.load(libraries.runtime, libraries.tokenizers, parts, await graph(dtype));
   postMessage({ type: "ready", seconds: (performance.now() - begun) / 1000 });
   return model;
 }
@@ -73,7 +72,7 @@ async function run({ lines, dtype, folder: served }) {
     const cut = [];
     let tokens = 0;
     for (const [index, line] of lines.entries()) {
-      const found = await code.translate(models.get(dtype), settings.limits, line);
+      const found = await code.translate(models.get(dtype), settings.longest, line);
       tokens += found.tokens;
       if (found.isCut) cut.push(index + 1);
       postMessage({ type: "line", index, text: found.text });

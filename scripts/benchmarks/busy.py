@@ -1,0 +1,216 @@
+"""Training and decoding alone and beside busy programs: how fast, with threads and processes as before and as now.
+
+    python -m scripts.benchmarks.busy            # the whole grid: hours
+    python -m scripts.benchmarks.busy --quick    # the small model, alone and beside one neighbour: minutes
+
+A neighbour is an endless loop in a session of its own, as a program in another terminal is: Linux shares the cores
+among sessions first. The variants take turns within a round, and the median of the rounds counts.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vanilla_transformer.cores import usable_cores
+
+ROOT = Path(__file__).parents[2]
+# libgomp's own number of turns, as without this package's choice; a variable that is set stands.
+SPINNING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "300000"}
+VARIANTS = {
+    "spinning threads": (SPINNING, 1),
+    "passive threads": ({}, 1),
+    "processes": ({}, 0),
+}
+SMALL = {"preset": "tiny", "encoder-layers": 3, "decoder-layers": 3, "batch-tokens": 2048}
+BASE = {"preset": "base", "batch-tokens": 4096}
+WORKLOADS = ("train small", "train base", "one sentence", "32 sentences")
+# Seconds until the first steps must be done; what has not come so far stands still.
+LONGEST_START = 240.0
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints a table of medians, with the processor and its flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small model, no or one neighbour, one short round")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=None)
+    parser.add_argument("--neighbours", nargs="+", type=int, default=None)
+    parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=None, help="of each measurement, after its start")
+    parser.add_argument("--decode", nargs=2, metavar=("MODEL", "SENTENCES"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.decode:
+        decode(arguments.decode[0], int(arguments.decode[1]), arguments.seconds)
+        return
+    quick = arguments.quick
+    workloads = arguments.workloads or [name for name in WORKLOADS if not quick or "base" not in name]
+    counts = [0, 1] if quick else [0, 1, 2, 4]
+    counts = counts if arguments.neighbours is None else arguments.neighbours
+    rounds, seconds = arguments.rounds or (1 if quick else 5), arguments.seconds or (15.0 if quick else 60.0)
+    print(f"{processor()}; {rounds} rounds of {seconds:.0f} s; tokens/s in training, sentences/s in decoding\n")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text(folder)
+        if any("sentence" in workload for workload in workloads):
+            make_model(folder)
+        print(f"| | neighbours | {' | '.join(VARIANTS)} |\n|---|---|{'---|' * len(VARIANTS)}")
+        for workload in workloads:
+            variants = [name for name in VARIANTS if name != "processes" or workload.startswith("train")]
+            for count in counts:
+                found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+                with neighbours(count):
+                    for _ in range(rounds):
+                        for variant in variants:
+                            found[variant].append(measure(workload, variant, folder, seconds))
+                cells = [described(values) for values in found.values()]
+                print(f"| {workload} | {count} | {' | '.join(cells)} |", flush=True)
+
+
+def processor() -> str:
+    """The processor with the flags that decide which products it has, and its cores."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{usable_cores()} cores"
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    there = set(facts.get("flags", "").split())
+    model = f"{facts.get('model name', '')} (family {facts.get('cpu family', '?')}, model {facts.get('model', '?')})"
+    return f"{model}, {usable_cores()} cores, {' '.join(flag for flag in FLAGS if flag in there)}"
+
+
+def described(values: list[float]) -> str:
+    """The median and the range."""
+    if not values:
+        return ""
+    spread = f" ({min(values):,.1f} to {max(values):,.1f})" if len(values) > 1 else ""
+    return f"{statistics.median(values):,.1f}{spread}"
+
+
+@contextlib.contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Has so many programs compute meanwhile, each in a session of its own."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def write_text(folder: Path) -> None:
+    """Pairs of made-up words, as long as captions."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(2_000)]
+    for side in ("en", "de"):
+        lines = (" ".join(draw.choices(words, k=draw.randint(5, 20))) for _ in range(4_000))
+        (folder / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))
+
+
+def command(workload: str, folder: Path, output: Path, processes: int) -> list[str]:
+    """Training that does not end by itself."""
+    options = {
+        **(SMALL if workload == "train small" else BASE),
+        "output": output,
+        "vocab-size": 2000,
+        "max-steps": 10**6,
+        "save-steps": 10**6,
+        "log-steps": 5 if workload == "train small" else 1,
+        **({"processes": processes} if processes else {}),
+    }
+    text = ["--train", str(folder / "train.en"), str(folder / "train.de")]
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "vanilla_transformer", "train", *text, *words]
+
+
+def make_model(folder: Path) -> None:
+    """A small model of a single step."""
+    words = command("train small", folder, folder / "model", 1)
+    words[words.index("--max-steps") + 1] = "1"
+    subprocess.run(words, check=True, capture_output=True, env=environment({}))
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """This one's, without choices of threads but these."""
+    chosen = {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+    kept = {name: value for name, value in os.environ.items() if name not in chosen}
+    return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}
+
+
+def measure(workload: str, variant: str, folder: Path, seconds: float) -> float:
+    """Tokens or sentences in a second, in a new process."""
+    variables, processes = VARIANTS[variant]
+    if workload.startswith("train"):
+        return train(workload, environment(variables), processes, folder, seconds)
+    sentences = "1" if workload == "one sentence" else "32"
+    words = [sys.executable, "-m", "scripts.benchmarks.busy", "--decode", str(folder / "model"), sentences]
+    run = subprocess.run(
+        [*words, "--seconds", str(seconds)], capture_output=True, text=True, env=environment(variables), check=True
+    )
+    return float(run.stdout.split()[-1])
+
+
+def train(workload: str, variables: dict[str, str], processes: int, folder: Path, seconds: float) -> float:
+    """Target tokens in a second, without the first lines of the log; 0 where five steps are not done in time."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        words = command(workload, folder, Path(name, "model"), processes)
+        with open(Path(name, "said"), "w") as said:
+            run = subprocess.Popen(words, stdout=said, stderr=said, env=variables)
+        try:
+            metrics = Path(name, "model", "metrics.jsonl")
+            end = time.monotonic() + LONGEST_START
+            while not records(metrics) and time.monotonic() < end:
+                if run.poll() is not None:
+                    raise SystemExit(Path(name, "said").read_text())
+                time.sleep(0.2)
+            first = len(records(metrics))
+            time.sleep(seconds)
+            found = records(metrics)[first:]
+        finally:
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+    return statistics.median(found) if found else 0.0
+
+
+def records(metrics: Path) -> list[float]:
+    """The speeds that a run has written down so far."""
+    if not metrics.exists():
+        return []
+    lines = metrics.read_text().splitlines(keepends=True)
+    return [json.loads(line)["tokens_per_second"] for line in lines if line.endswith("\n")]
+
+
+def decode(model_name: str, sentences: int, seconds: float) -> None:
+    """Prints how many sentences a second a model translates, so many at a time."""
+    from vanilla_transformer.cores import prepare_threads
+
+    prepare_threads()
+    from vanilla_transformer.translation import load_model, translate_lines
+
+    model, tokenizer = load_model(model_name)
+    draw = random.Random(1)
+    lines = [" ".join(draw.choices(["one", "two", "three", "four"], k=12)) for _ in range(sentences)]
+    list(translate_lines(model, tokenizer, lines, max_length_beyond_source=10))
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        list(translate_lines(model, tokenizer, lines, max_length_beyond_source=10))
+        times.append(time.perf_counter() - start)
+    print(sentences / statistics.median(times))
+
+
+if __name__ == "__main__":
+    main()

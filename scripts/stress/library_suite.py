@@ -1,0 +1,149 @@
+"""The library's shared tests, for each family of this package (`Ours...`) and the library's own (`Theirs...`)."""
+
+import tempfile
+import unittest
+from typing import Any
+
+import torch
+from tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
+from tests.test_tokenization_common import TokenizerTesterMixin
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartModel,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+)
+
+import vanilla_transformer as ours
+
+BATCH, LENGTH, VOCABULARY, WIDTH, HEADS, LAYERS = 3, 7, 99, 32, 4, 2
+OUR_SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_ff": 37, "num_heads": HEADS}
+PAIR_LAYERS = {"encoder_layers": LAYERS, "decoder_layers": LAYERS}
+
+
+class Sizes:
+    """What the shared tests ask of a model: a small configuration, inputs, and the sizes of both."""
+
+    def __init__(self, parent: Any) -> None:
+        self.parent, self.batch_size, self.seq_length = parent, BATCH, LENGTH
+        self.hidden_size, self.num_hidden_layers, self.num_attention_heads = WIDTH, LAYERS, HEADS
+        self.encoder_seq_length = self.decoder_seq_length = self.key_length = LENGTH
+        self.is_training, self.num_labels = True, 3
+
+    def get_config(self) -> Any:
+        """A new configuration."""
+        return self.parent.config_kind(**self.parent.fields)
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Inputs as a model's `forward` takes them."""
+        ids = ids_tensor([BATCH, LENGTH], VOCABULARY).clamp(3)
+        inputs = {"input_ids": ids, "attention_mask": random_attention_mask([BATCH, LENGTH])}
+        if self.parent.is_encoder_decoder:
+            inputs["attention_mask"] = torch.ones_like(ids)
+            inputs["decoder_input_ids"] = ids_tensor([BATCH, LENGTH], VOCABULARY).clamp(3)
+            inputs["decoder_attention_mask"] = torch.ones_like(ids)
+        return self.get_config(), inputs
+
+
+class Shared(ModelTesterMixin):
+    """The shared tests of a family."""
+
+    config_kind: Any
+    fields: dict[str, Any]
+
+    def setUp(self) -> None:
+        """Makes what the mixin asks for."""
+        self.model_tester = Sizes(self)
+
+
+class OursEncoderDecoder(Shared, unittest.TestCase):
+    """`vanilla_transformer`."""
+
+    is_encoder_decoder = True
+    config_kind, fields = ours.VanillaTransformerConfig, {**OUR_SIZES, **PAIR_LAYERS}
+    all_model_classes = (ours.VanillaTransformerModel, ours.VanillaTransformerForConditionalGeneration)
+
+
+class OursEncoder(Shared, unittest.TestCase):
+    """`vanilla_transformer_encoder`."""
+
+    config_kind, fields = ours.VanillaTransformerEncoderConfig, {**OUR_SIZES, "encoder_layers": LAYERS}
+    all_model_classes = (
+        ours.VanillaTransformerEncoderModel,
+        ours.VanillaTransformerEncoderForMaskedLM,
+        ours.VanillaTransformerEncoderForSequenceClassification,
+        ours.VanillaTransformerEncoderForTokenClassification,
+    )
+
+
+class OursDecoder(Shared, unittest.TestCase):
+    """`vanilla_transformer_decoder`."""
+
+    config_kind, fields = ours.VanillaTransformerDecoderConfig, {**OUR_SIZES, "decoder_layers": LAYERS}
+    all_model_classes = (ours.VanillaTransformerDecoderModel, ours.VanillaTransformerDecoderForCausalLM)
+
+
+class OursRecurrent(Shared, unittest.TestCase):
+    """`recurrent_encoder_decoder`, which attends by equations of its own."""
+
+    is_encoder_decoder, has_attentions = True, False
+    config_kind = ours.RecurrentEncoderDecoderConfig
+    fields = {"vocab_size": VOCABULARY, "d_model": WIDTH, "num_layers": LAYERS}
+    all_model_classes = (ours.RecurrentEncoderDecoderModel, ours.RecurrentEncoderDecoderForConditionalGeneration)
+
+
+class TheirsEncoderDecoder(Shared, unittest.TestCase):
+    """BART."""
+
+    is_encoder_decoder, config_kind = True, BartConfig
+    ffn = {"encoder_ffn_dim": 37, "decoder_ffn_dim": 37}
+    heads = {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
+    fields = {"vocab_size": VOCABULARY, "d_model": WIDTH, "max_position_embeddings": 64, **ffn, **heads, **PAIR_LAYERS}
+    all_model_classes = (BartModel, BartForConditionalGeneration)
+
+
+class TheirsEncoder(Shared, unittest.TestCase):
+    """BERT."""
+
+    config_kind = BertConfig
+    fields = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "intermediate_size": 37,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+    }
+    all_model_classes = (BertModel, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification)
+
+
+class TheirsDecoder(Shared, unittest.TestCase):
+    """GPT-2."""
+
+    config_kind = GPT2Config
+    fields = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_inner": 37, "n_layer": LAYERS, "n_head": HEADS}
+    all_model_classes = (GPT2Model, GPT2LMHeadModel)
+
+
+class OursTokenizer(TokenizerTesterMixin, unittest.TestCase):
+    """A tokenizer that was trained on a few sentences."""
+
+    tokenizer_class = rust_tokenizer_class = ours.VanillaTransformerTokenizer
+    test_sentencepiece = test_slow_tokenizer = test_tokenizer_from_extractor = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Saves one where the mixin looks for what it would fetch."""
+        with tempfile.TemporaryDirectory() as directory:
+            texts = ["This is a test of a tokenizer", "A second sentence, with others", "Hello there"] * 9
+            ours.VanillaTransformerTokenizer.train(texts, vocab_size=400).save_pretrained(directory)
+            cls.from_pretrained_id = directory
+            super().setUpClass()
+        cls.from_pretrained_id = [cls.tmpdirname]
+        cls.tokenizers_list = [(cls.tokenizer_class, cls.tmpdirname, {})]

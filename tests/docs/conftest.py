@@ -1,0 +1,20 @@
+"""The documentation as a site, built once for all tests that look at it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder with the pages, which are built without a warning; their cells are not run."""
+    built = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(built)]
+    done = subprocess.run(command, env={**os.environ, "DOCS_EXECUTION": "off"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return built

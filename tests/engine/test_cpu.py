@@ -1,0 +1,125 @@
+"""What the processor multiplies right and fast is what the libraries do, and they are asked, not believed."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.engine import cpu
+from vanilla_transformer.engine.linear import PackedWeights
+
+TESTS = Path(__file__).parents[1]
+# What makes each library do as on a processor with AVX2 alone. ONNX Runtime has no such variable.
+AS_ON_AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+    "CT2_FORCE_CPU_ISA": "AVX2",
+}
+HELD_BACK = AS_ON_AVX2.items() <= os.environ.items()
+ENGINES = [name for name in torch.backends.quantized.supported_engines if name != "none"]
+
+
+@pytest.fixture
+def emulating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without bfloat16 multiplication."""
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
+
+
+@pytest.mark.skipif(HELD_BACK, reason="This is the second run.")
+@pytest.mark.skipif("AVX" not in torch.backends.cpu.get_cpu_capability(), reason="There is no AVX2 to do as on.")
+def test_what_depends_on_the_processor_is_right_without_avx512_too():
+    marked = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "pytest.mark.processor" in path.read_text()]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-m", "processor", *marked]
+    done = subprocess.run(command, env=os.environ | AS_ON_AVX2, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.processor
+@pytest.mark.skipif(not HELD_BACK, reason="The libraries may do all that the processor can.")
+def test_the_libraries_are_held_back():
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2"
+    assert not cpu.has_bfloat16_products()
+    assert all(cpu.saturates(engine) for engine in ENGINES if engine in ("fbgemm", "x86", "onednn"))
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rows", [1, 4, 40])
+def test_8_bits_are_right_with_every_engine(engine: str, rows: int):
+    torch.manual_seed(0)
+    linear, x = nn.Linear(512, 2048), torch.randn(rows, 512)
+    with torch.no_grad(), cpu.int8_engine(engine):
+        found, expected = PackedWeights(torch.float32, "int8").linear(linear)(x), linear(x)
+    assert (found - expected).abs().max() < 0.025 * expected.abs().max()
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_saturates_is_seen(engine: str):
+    """Weights of 8 bits are wrong where `saturates` says so, and right elsewhere."""
+    torch.manual_seed(0)
+    weight, x = 0.75 + 0.25 * torch.rand(64, 512), 0.75 + 0.25 * torch.rand(4, 512)  # Every pair is too large.
+    with cpu.int8_engine(engine), cpu.without_deprecation():
+        packed = torch.ops.quantized.linear_prepack(torch.quantize_per_tensor(weight, 1 / 127, 0, torch.qint8), None)
+        found = torch.ops.quantized.linear_dynamic(x, packed)
+    error = (found - x @ weight.T).abs().max() / (x @ weight.T).abs().max()
+    assert (error > 0.05) == cpu.saturates(engine)
+
+
+def test_asking_changes_nothing_and_warns_of_nothing():
+    before = torch.backends.quantized.engine
+    cpu.saturates.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cpu.saturates(ENGINES[-1])
+    assert torch.backends.quantized.engine == before
+
+
+def test_multiplications_that_would_be_emulated_are_computed_in_float32(emulating):
+    here, elsewhere = torch.device("cpu"), torch.device("cuda")
+    assert cpu.computing_dtype(torch.bfloat16, here) == cpu.computing_dtype(torch.float16, here) == torch.float32
+    assert cpu.computing_dtype(torch.bfloat16, elsewhere) == torch.bfloat16
+    assert cpu.computing_dtype(torch.float16, elsewhere) == torch.float16
+    assert cpu.computing_dtype(torch.float64, here) == torch.float64
+
+
+def test_bfloat16_is_multiplied_where_the_processor_can(monkeypatch):
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
+    assert cpu.computing_dtype(torch.bfloat16, torch.device("cpu")) == torch.bfloat16
+
+
+@pytest.mark.parametrize("known", ["_is_mkldnn_bf16_supported", "_is_avx512_bf16_supported"])
+def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: known == "_is_avx512_bf16_supported")
+    supported = known == "_is_mkldnn_bf16_supported"
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
+    assert not cpu.has_bfloat16_products()
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")  # There oneDNN alone is asked.
+    assert cpu.has_bfloat16_products() == supported
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_model_in_16_bits_decodes_in_float32_where_they_would_be_emulated(
+    emulating, monkeypatch, tiny_model: VanillaTransformerForConditionalGeneration, dtype: torch.dtype, num_beams: int
+):
+    asked, make = [], PackedWeights.projections
+
+    def noted(weights, *modules, **scaled):
+        asked.append(weights.dtype)
+        return make(weights, *modules, **scaled)
+
+    monkeypatch.setattr(PackedWeights, "projections", noted)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]), "num_beams": num_beams, "max_new_tokens": 8}
+    rounded = tiny_model.to(dtype)
+    found = rounded.generate(**inputs)
+    assert set(asked) == {torch.float32}
+    assert torch.equal(found, rounded.float().generate(**inputs))

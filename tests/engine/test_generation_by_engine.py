@@ -1,0 +1,310 @@
+"""The engine against the library's own search: same hypotheses and scores, live and frozen; and who searches what."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from searches import (
+    ARCHITECTURES,
+    END,
+    INPUTS,
+    SEARCHES,
+    START,
+    WORDS,
+    Google,
+    LibrarySearch,
+    Never,
+    Streamed,
+    assert_same,
+    greatest_difference,
+    sentences,
+    sharp,
+)
+from torch import nn
+from transformers import GenerationConfig, LogitsProcessorList, MaxTimeCriteria, StoppingCriteriaList
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.engine.encoder import Encoder
+from vanilla_transformer.engine.linear import PackedWeights
+
+WAYS = ("live", "frozen")
+
+
+def in_way(model, way: str):
+    """A `with` around calls of `generate`."""
+    return model.frozen() if way == "frozen" else nullcontext()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    architecture=ARCHITECTURES,
+    search=SEARCHES,
+    alpha=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 1.7]),
+    google=st.booleans(),
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=6),
+    side=st.sampled_from(["left", "right"]),
+)
+def test_beam_search_is_the_librarys(seed, architecture, search, alpha, google, lengths, side):
+    wanted = {**sentences(seed, lengths, side), **search, "return_dict_in_generate": True}
+    theirs = (
+        sharp(seed, LibrarySearch, **architecture)
+        .double()
+        .generate(**wanted, length_penalty=Google(alpha) if google else alpha, output_scores=True)
+    )
+    # In float64: with near ties rounding decides over long hypotheses.
+    model = sharp(seed, **architecture).double()
+    for way in WAYS:
+        with in_way(model, way):
+            ours = model.generate(
+                **wanted, length_penalty=alpha, length_penalty_type="google" if google else "huggingface"
+            )
+        assert_same(ours, theirs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    architecture=ARCHITECTURES,
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=6),
+    side=st.sampled_from(["left", "right"]),
+    search=st.fixed_dictionaries(
+        {},
+        optional={
+            "max_length_beyond_source": st.integers(0, 12),
+            "min_new_tokens": st.integers(1, 6),
+            "no_repeat_ngram_size": st.just(2),
+            "eos_token_id": st.just([END, 7]),
+        },
+    ),
+    whole=st.booleans(),
+)
+def test_greedy_search_is_the_librarys(seed, architecture, lengths, side, search, whole):
+    wanted = {**sentences(seed, lengths, side), **search, "num_beams": 1, "return_dict_in_generate": whole}
+    theirs = sharp(seed, LibrarySearch, **architecture).double().generate(**wanted)
+    # In float64: with near ties rounding decides over long hypotheses.
+    model = sharp(seed, **architecture).double()
+    for way in WAYS:
+        with in_way(model, way):
+            ours = model.generate(**wanted)
+        if not whole:
+            assert torch.equal(ours, theirs)
+            continue
+        assert torch.equal(ours.sequences, theirs.sequences)
+        for kept, expected in zip(ours.past_key_values, theirs.past_key_values, strict=True):
+            for tensor, wanted_tensor in zip(kept, expected, strict=True):
+                if isinstance(tensor, torch.Tensor):
+                    torch.testing.assert_close(tensor, wanted_tensor, atol=1e-5, rtol=1e-5)
+
+
+FAST = {
+    "nothing asked for": {},
+    "greedy": {"num_beams": 1},
+    "several hypotheses": {"num_beams": 5, "num_return_sequences": 5},
+    "the library's penalty": {"length_penalty_type": "huggingface", "length_penalty": 2.0},
+    "early stopping": {"early_stopping": True},
+    "a length": {"max_new_tokens": 4, "min_new_tokens": 4},
+    "constraints on a row's own tokens": {"no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "suppress_tokens": [9]},
+    "a prefix": {"decoder_input_ids": torch.tensor([[START, 9]]).expand(3, -1)},
+    "sampling": {"do_sample": True, "top_k": 20, "top_p": 0.9, "temperature": 0.7},
+    "a dictionary": {"return_dict_in_generate": True},
+    "a dictionary of a greedy search": {"return_dict_in_generate": True, "num_beams": 1},
+    "weights of 8 bits": {"quantization": "int8"},
+}
+LIBRARY = {
+    "a beam that is sampled": {"do_sample": True, "num_beams": 3},
+    "scores of all steps": {"output_scores": True, "return_dict_in_generate": True},
+    "logits": {"output_logits": True, "return_dict_in_generate": True},
+    "attentions": {"output_attentions": True, "return_dict_in_generate": True},
+    "states": {"output_hidden_states": True, "return_dict_in_generate": True},
+    "no cache": {"use_cache": False},
+    "a static cache": {"cache_implementation": "static", "num_beams": 1},
+    "a streamer": {
+        "streamer": Streamed(),
+        "num_beams": 1,
+        "input_ids": INPUTS["input_ids"][:1],
+        "attention_mask": None,
+    },
+    "a processor of one's own": {"logits_processor": LogitsProcessorList([Never()])},
+    "allowed tokens by row": {"prefix_allowed_tokens_fn": lambda row, ids: [3 + row, END]},
+    "a criterion of one's own": {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(100)])},
+    "a time": {"max_time": 100.0},
+    "a mask over a prefix": {
+        "decoder_input_ids": torch.tensor([[START, 9]]).expand(3, -1),
+        "decoder_attention_mask": torch.ones(3, 2, dtype=torch.long),
+    },
+    "a beam as wide as the vocabulary": {"num_beams": WORDS},
+}
+
+
+@pytest.mark.parametrize("asked", FAST.values(), ids=FAST)
+def test_the_engine_supports(ways_taken, asked: dict):
+    sharp(0).generate(**{**INPUTS, **asked})
+    assert ways_taken == ["engine"]
+
+
+@pytest.mark.parametrize("asked", LIBRARY.values(), ids=LIBRARY)
+def test_the_library_searches_with(ways_taken, asked: dict):
+    model = sharp(0)
+    model.set_attn_implementation("eager")
+    model.generate(**{**INPUTS, **asked})
+    assert ways_taken == ["library"]
+
+
+def with_dropout(model) -> None:
+    model.train()
+
+
+def with_a_hook(model) -> None:
+    model.model.decoder.layers[1].feed_forward.register_forward_hook(lambda *_: None)
+
+
+def with_a_replaced_forward(model) -> None:
+    model.forward = model.forward
+
+
+def with_an_adapter(model) -> None:
+    class Adapter(nn.Linear):
+        """What a LoRA layer is to its base."""
+
+    old = model.model.decoder.layers[0].cross_attention.q_proj
+    model.model.decoder.layers[0].cross_attention.q_proj = Adapter(old.in_features, old.out_features, bias=False)
+
+
+def with_attention_of_its_own(model) -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    AttentionInterface.register("mine", ALL_ATTENTION_FUNCTIONS["sdpa"])
+    AttentionMaskInterface.register("mine", sdpa_mask)
+    model.set_attn_implementation("mine")
+
+
+def without_an_end(model) -> None:
+    model.generation_config.eos_token_id = None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [with_dropout, with_a_hook, with_a_replaced_forward, with_an_adapter, with_attention_of_its_own, without_an_end],
+)
+def test_the_library_searches_with_a_model(ways_taken, change):
+    model = sharp(0)
+    change(model)
+    for beams in (1, 4):
+        model.generate(**INPUTS, num_beams=beams, max_new_tokens=4)
+    assert ways_taken == ["library", "library"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_packed_encoder_is_the_encoder(dtype):
+    model = sharp(0, encoder_layers=3, d_k=5, d_v=11, attention_bias=True).to(dtype)
+    source = sentences(1, [3, 9, 2, 6], "left")
+    with torch.no_grad():
+        ours = Encoder(model, PackedWeights(dtype))(**source)
+        theirs = model.model.encoder(**source).last_hidden_state
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    real = source["attention_mask"].bool()
+    torch.testing.assert_close(ours[real], theirs[real], atol=tolerance, rtol=tolerance)
+
+
+def test_the_library_goes_on_from_a_cache(ways_taken):
+    model = sharp(0)
+    asked = {**INPUTS, "num_beams": 1, "suppress_tokens": [END], "return_dict_in_generate": True}
+    whole = model.generate(**asked, max_new_tokens=6).sequences
+    part = model.generate(**asked, max_new_tokens=3)
+    # Without the mask the library takes all of the tokens for new ones.
+    rest = model.generate(
+        **asked,
+        max_new_tokens=3,
+        decoder_input_ids=part.sequences,
+        decoder_attention_mask=torch.ones_like(part.sequences),
+        past_key_values=part.past_key_values,
+    )
+    assert torch.equal(rest.sequences, whole)
+    assert ways_taken == ["engine", "engine", "library"]
+    empty = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    model.generate(**INPUTS, past_key_values=empty)
+    assert ways_taken[-1] == "engine"
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_every_grad_mode_finds_the_same(mode):
+    expected = sharp(1).generate(**INPUTS)
+    model = sharp(1)
+    with mode():
+        found = model.generate(**INPUTS)
+    assert torch.equal(found, expected)
+    assert torch.equal(model.generate(**INPUTS), expected)
+    model.train()
+    model(**INPUTS, labels=INPUTS["input_ids"]).loss.backward()
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("how", ["bfloat16 weights", "autocast"])
+def test_bfloat16_computes_in_bfloat16(ways_taken, how: str):
+    wanted = {**sentences(3, [6, 9, 4, 5], "right"), "return_dict_in_generate": True, "max_new_tokens": 8}
+    expected = sharp(4).generate(**wanted).sequences_scores
+    model = sharp(4)
+    if how == "autocast":
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model.generate(**wanted).sequences_scores
+    else:
+        found = model.to(torch.bfloat16).generate(**wanted).sequences_scores
+    assert ways_taken == ["engine", "engine"]
+    assert 1e-5 < greatest_difference(found, expected) < 0.2
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_8_bits_find_nearly_the_same(dtype: torch.dtype):
+    wanted = {**sentences(3, [6, 9, 4, 5], "right"), "return_dict_in_generate": True, "max_new_tokens": 8}
+    sizes = {"d_model": 64, "d_ff": 128, "attention_bias": True, "activation_function": "gelu"}
+    expected = sharp(4, **sizes).generate(**wanted)
+    found = sharp(4, **sizes).to(dtype).generate(**wanted, quantization="int8")
+    assert 1e-5 < greatest_difference(found.sequences_scores, expected.sequences_scores) < 0.2
+
+
+def test_8_bits_are_refused_with_what_only_the_library_does():
+    model = sharp(0)
+    for asked, named in (
+        ({"output_logits": True}, "output_logits"),
+        ({"prefix_allowed_tokens_fn": lambda *_: [3]}, "Prefix"),
+    ):
+        with pytest.raises(ValueError, match=f"int8.*{named}"):
+            model.generate(**INPUTS, quantization="int8", **asked)
+        with model.frozen("int8"), pytest.raises(ValueError, match=f"int8.*{named}"):
+            model.generate(**INPUTS, **asked)
+    with pytest.raises(ValueError, match="int4"):
+        model.generate(**INPUTS, quantization="int4")
+    with pytest.raises(ValueError, match="int4"), model.frozen("int4"):
+        pass
+
+
+@pytest.mark.parametrize("missing", [object(), SimpleNamespace(engine="none")], ids=["operators", "engine"])
+def test_8_bits_are_refused_by_a_torch_without_them(monkeypatch, missing: object):
+    monkeypatch.setattr(torch.backends if hasattr(missing, "engine") else torch.ops, "quantized", missing)
+    with pytest.raises(ValueError, match="int8.*torch"):
+        sharp(0).generate(**INPUTS, quantization="int8")
+    with pytest.raises(ValueError, match="int8.*torch"), sharp(0).frozen("int8"):
+        pass
+
+
+def test_quantization_can_be_the_models_own_setting(tmp_path):
+    model = sharp(0, d_model=64)
+    model.generation_config.quantization = "int8"
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.generation_config.quantization == "int8"
+    assert torch.equal(loaded.generate(**INPUTS), model.generate(**INPUTS))
+    plain = sharp(0, d_model=64)
+    plain.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert torch.equal(loaded.generate(**INPUTS, quantization="int8"), model.generate(**INPUTS))
+    given = GenerationConfig(num_beams=4, max_new_tokens=5, quantization="int8")
+    assert loaded.generate(**INPUTS, generation_config=given).shape[1] <= 6

@@ -1,0 +1,243 @@
+"""Whatever is changed in a model: `generate` finds what the library's search finds on it, or declines."""
+
+import copy
+import logging
+from dataclasses import fields
+
+import pytest
+import torch
+from searches import INPUTS, sharp
+from torch import nn
+from torch.nn.modules import module as torch_module
+from transformers import PreTrainedConfig
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerForConditionalGeneration,
+)
+from vanilla_transformer.engine.known import unknown
+from vanilla_transformer.model import generation, layers, stacks
+
+ASKED = {**INPUTS, "max_new_tokens": 6, "num_beams": 2, "return_dict_in_generate": True}
+LAYER_CLASSES = [getattr(layers, name) for name in layers.__all__ if isinstance(getattr(layers, name), type)]
+LAYER_CLASSES += [stacks.Encoder, stacks.Decoder, nn.Linear, nn.LayerNorm, nn.Embedding]
+
+
+def sequences(model, by: str) -> torch.Tensor:
+    torch.manual_seed(0)
+    if by == "engine":
+        return model.generate(**ASKED).sequences
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "engine", None)
+        return model.generate(**ASKED).sequences
+
+
+def assert_equal_or_declined(model, ways: list[str], must_decline: bool = False) -> None:
+    ways.clear()
+    # An embedding with a `max_norm` changes its weights as it is read.
+    found = sequences(copy.deepcopy(model), "engine")
+    taken = ways[-1]
+    assert torch.equal(found, sequences(copy.deepcopy(model), "library"))
+    assert taken == "library" or not must_decline
+
+
+def other_values(value) -> list:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 2]
+    if isinstance(value, float):
+        return [value + 0.25]
+    return ["other"] if value is None else [None]
+
+
+FIELDS = sorted({field.name for field in fields(VanillaTransformerConfig) if not field.name.startswith("_")})
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_configuration_field_may_be_another(ways_taken, name: str):
+    model = sharp(0)
+    # The search's own tokens and the library's switches are asked of the settings, or make the library fail as well.
+    for value in other_values(getattr(model.config, name)):
+        changed = copy.deepcopy(model)
+        setattr(changed.config, name, value)
+        try:
+            sequences(changed, "library")
+        except Exception:  # There is nothing to be equal to: tokens that are none, outputs without names.
+            continue
+        assert_equal_or_declined(changed, ways_taken)
+
+
+def test_every_field_of_every_configuration_is_on_the_list():
+    configs = VanillaTransformerConfig(vocab_size=9), VanillaTransformerDecoderConfig(vocab_size=9)
+    added = {field.name for config in configs for field in fields(config)} - {
+        field.name for field in fields(PreTrainedConfig)
+    }
+    from vanilla_transformer.engine.known import _ANY_VALUE, _VALUES
+
+    assert not added - _ANY_VALUE - set(_VALUES)
+    model = sharp(0)
+    model.config.relative_positions = 16
+    assert "relative_positions" in (unknown(model) or "")
+
+
+@pytest.mark.parametrize("kind", LAYER_CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("what", ["parameter", "buffer", "module", "hook", "pre-hook", "forward", "attribute"])
+def test_an_added_part_is_declined(ways_taken, kind: type, what: str):
+    model = sharp(0, positional_encoding="learned", max_position_embeddings=64)
+    module = next(part for part in model.modules() if type(part) is kind)
+    if what == "parameter":
+        module.register_parameter("added", nn.Parameter(torch.ones(2)))
+    elif what == "buffer":
+        module.register_buffer("added", torch.ones(2))
+    elif what == "module":
+        module.add_module("added", nn.Linear(2, 2))
+    elif what == "hook":
+        module.register_forward_hook(lambda *_: None)
+    elif what == "pre-hook":
+        module.register_forward_pre_hook(lambda *_: None)
+    elif what == "forward":
+        module.forward = module.forward
+    else:
+        name = next((name for name in ("_heads", "embed", "_encode", "forward") if hasattr(kind, name)), "forward")
+        setattr(module, name, getattr(module, name))
+    assert_equal_or_declined(model, ways_taken, must_decline=True)
+
+
+METHODS = [
+    (kind, name)
+    for kind in LAYER_CLASSES
+    for name, value in vars(kind).items()
+    if callable(value) and not (name.startswith("__") and name != "__call__") and not isinstance(value, type)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS, ids=lambda part: getattr(part, "__name__", part))
+def test_a_patched_method_is_declined(ways_taken, monkeypatch, kind: type, name: str):
+    if kind.__module__.startswith("torch") and name != "forward":
+        pytest.skip("not on the way of a call")
+    method = vars(kind)[name]
+    if isinstance(method, staticmethod):
+        patched = staticmethod(lambda *args, **kwargs: method.__func__(*args, **kwargs))
+    else:
+
+        def patched(self, *args, **kwargs):
+            return method(self, *args, **kwargs)
+
+    model = sharp(0)
+    monkeypatch.setattr(kind, name, patched)
+    assert_equal_or_declined(model, ways_taken, must_decline=True)
+
+
+def test_a_subclass_is_declined(ways_taken):
+    class Mine(VanillaTransformerForConditionalGeneration):
+        pass
+
+    assert_equal_or_declined(sharp(0, Mine), ways_taken, must_decline=True)
+    model = sharp(0)
+    old = model.model.decoder.layers[0]
+    model.model.decoder.layers[0] = type("MyLayer", (type(old),), {})(model.config, 0)
+    assert_equal_or_declined(model, ways_taken, must_decline=True)
+
+
+def test_a_global_hook_is_declined(ways_taken):
+    model = sharp(0)
+    for register in (torch_module.register_module_forward_hook, torch_module.register_module_forward_pre_hook):
+        handle = register(lambda *_: None)
+        try:
+            assert_equal_or_declined(model, ways_taken, must_decline=True)
+        finally:
+            handle.remove()
+    assert unknown(model) is None
+
+
+def eps(model):
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 0.5
+
+
+def activation(model):
+    for layer in model.model.decoder.layers:
+        layer.feed_forward.activation = nn.GELU()
+
+
+def transposed_in_place(model):
+    model.model.decoder.layers[0].self_attention.q_proj.weight.data.t_()
+
+
+def cut_lm_head(model):
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight[:-20].detach().clone())
+
+
+def bias_on_values_alone(model):
+    attention = model.model.decoder.layers[0].self_attention
+    attention.v_proj.bias = nn.Parameter(torch.ones(attention.v_proj.out_features))
+
+
+def max_norm(model):
+    model.get_input_embeddings().max_norm = 0.5
+
+
+def norm_without_bias(model):
+    model.model.decoder.layers[1].self_attention_norm.bias = None
+
+
+def width_of_heads(model):
+    attention = model.model.decoder.layers[0].self_attention
+    attention.d_k = 4
+
+
+def causality(model):
+    model.model.decoder.layers[0].self_attention.is_causal = False
+
+
+EDITS = [
+    eps,
+    activation,
+    transposed_in_place,
+    cut_lm_head,
+    bias_on_values_alone,
+    max_norm,
+    norm_without_bias,
+    width_of_heads,
+    causality,
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_change_after_a_call_is_seen(ways_taken, edit):
+    model = sharp(0)
+    before = sequences(model, "engine")
+    edit(model)
+    try:
+        sequences(model, "library")
+    except RuntimeError:  # The model itself cannot compute it.
+        with pytest.raises(RuntimeError):
+            sequences(model, "engine")
+        return
+    assert_equal_or_declined(model, ways_taken)
+    if edit in (eps, activation):
+        assert not torch.equal(sequences(model, "engine"), before)
+
+
+def test_the_reason_is_logged_once(caplog, monkeypatch):
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.info_once.cache_clear()
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="vanilla_transformer.engine.generation")
+    model = sharp(0)
+    model.model.decoder.layers[0].add_module("relative_bias", nn.Embedding(3, 3))
+    for _ in range(2):
+        model.generate(**ASKED)
+    (record,) = [one for one in caplog.records if one.name.startswith("vanilla_transformer.engine")]
+    assert "model.decoder.layers.0.relative_bias" in record.getMessage()
+
+
+def test_a_decoder_without_a_source_is_known():
+    config = VanillaTransformerDecoderConfig(vocab_size=9, d_model=8, d_ff=8, num_heads=2, decoder_layers=1)
+    assert unknown(VanillaTransformerDecoderForCausalLM(config).eval()) is None

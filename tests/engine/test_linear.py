@@ -1,0 +1,58 @@
+"""Packed linear layers multiply by their weights, in each type and for few and many rows."""
+
+import pytest
+import torch
+from torch import nn
+
+from vanilla_transformer.engine import linear as linear_module
+from vanilla_transformer.engine.linear import FEW_ROWS, MANY_OUTPUTS, MANY_ROWS, LiveWeights, PackedWeights
+
+# Relative to the largest output.
+EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("unpacked", [True, False])
+@pytest.mark.parametrize("outputs", [24, MANY_OUTPUTS + 3])
+@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, MANY_ROWS - 1, MANY_ROWS, MANY_ROWS + 5])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "quantization", "tolerance"),
+    [(torch.float32, None, EXACT), (torch.bfloat16, None, ROUNDED), (torch.float32, "int8", EIGHT_BITS)],
+)
+def test_a_packed_linear_multiplies_by_its_weight(
+    monkeypatch, unpacked, outputs, rows, with_bias, dtype, quantization, tolerance
+):
+    monkeypatch.setattr(linear_module, "multiplies_few_rows_unpacked", lambda: unpacked)
+    torch.manual_seed(0)
+    linear, x = nn.Linear(64, outputs, bias=with_bias), torch.randn(rows, 64)
+    pack = PackedWeights(dtype, quantization, few_rows=True)
+    with torch.no_grad():
+        expected = linear(x)
+        for activation in (None, nn.ReLU(), nn.GELU()):
+            packed = pack.linear(linear, activation)
+            wanted = expected if activation is None else activation(expected)
+            difference = (packed(x.to(pack.activations)).float() - wanted).abs().max()
+            assert difference <= tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "plain"), [(4, 128, 128, True), (128, 128, 128, False), (4, 512, 1024, False)]
+)
+def test_shapes_decide_whether_weights_are_multiplied_as_they_are(monkeypatch, rows, inputs, outputs, plain):
+    if not linear_module._can_pack(torch.float32):
+        pytest.skip("torch was built without oneDNN")
+    multiplied = []
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(linear_module.F, "linear", lambda *args: multiplied.append(1) or linear(*args))
+    PackedWeights(torch.float32).linear(nn.Linear(inputs, outputs))(torch.randn(rows, inputs))
+    assert bool(multiplied) == plain
+
+
+def test_several_linear_layers_are_one():
+    first, second = nn.Linear(8, 4), nn.Linear(8, 6)
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        for weights in (PackedWeights(torch.float32), LiveWeights(torch.float32)):
+            found = weights.projections(first, second, scaled=0.5)(x)
+            torch.testing.assert_close(found, (0.5 * first(x), second(x)))

@@ -1,0 +1,108 @@
+"""Small random models of each family, written as pages."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from explored_values import Explored
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+
+TEXTS = ["a dog runs in the park", "two men wait for the bus", "telephone, naïve Ærø", "tokens </s> and more"] * 5
+SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "num_heads": 2}
+OTHER = {
+    "d_k": 6,
+    "d_v": 10,
+    "attention_bias": True,
+    "output_bias": True,
+    "activation_function": "gelu",
+    "positional_encoding": "learned",
+    "max_position_embeddings": 40,
+    "tie_word_embeddings": False,
+}
+LABELS = {"id2label": {0: "animal", 1: "plant", 2: "<b>stone</b>"}}
+STACKS: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2}
+
+
+def lively(model: Any) -> Any:
+    """With norms that do something, and scores that are not all alike."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                weight.add_(0.3 * torch.randn_like(weight))
+            elif weight.dim() == 2:
+                weight.mul_(1.5)
+    if model.can_generate():
+        model.generation_config.max_length_beyond_source = 4
+    return model.eval()
+
+
+def build(kind: str) -> tuple[Any, Any]:
+    torch.manual_seed(3)
+    if kind in ("plain", "other", "deep", "recurrent-lstm", "recurrent-gru", "recurrent-2014"):
+        tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, "unigram" if kind == "other" else "bpe")
+        size = len(tokenizer)
+        if kind.startswith("recurrent"):
+            settings = {
+                "recurrent-lstm": {"attention": "luong-general", "attention_window": 3},
+                "recurrent-gru": {"cell": "gru", "attention": "bahdanau"},
+                "recurrent-2014": {"attention": "none", "bidirectional": False, "tie_word_embeddings": False},
+            }[kind]
+            recurrent = RecurrentEncoderDecoderConfig(vocab_size=size, d_model=16, num_layers=2, **settings)
+            return lively(RecurrentEncoderDecoderForConditionalGeneration(recurrent)), tokenizer
+        config = {
+            "plain": VanillaTransformerConfig(vocab_size=size, **SIZES, **STACKS),
+            "other": VanillaTransformerConfig(vocab_size=size, **SIZES, **STACKS, **OTHER),
+            "deep": VanillaTransformerConfig(vocab_size=size, **SIZES, encoder_layers=4, decoder_layers=1),
+        }[kind]
+        return lively(VanillaTransformerForConditionalGeneration(config)), tokenizer
+    if kind == "language-model":
+        tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, begins=True, ends=False)
+        config = VanillaTransformerDecoderConfig(vocab_size=len(tokenizer), decoder_layers=2, **SIZES)
+        return lively(VanillaTransformerDecoderForCausalLM(config)), tokenizer
+    tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, begins=True, mask_token=True)
+    encoder = {"vocab_size": len(tokenizer), "encoder_layers": 2, **SIZES}
+    model = {
+        "masked-language-model": VanillaTransformerEncoderForMaskedLM,
+        "classifier": VanillaTransformerEncoderForSequenceClassification,
+        "tagger": VanillaTransformerEncoderForTokenClassification,
+    }[kind]
+    labels = {} if kind == "masked-language-model" else LABELS
+    return lively(model(VanillaTransformerEncoderConfig(**encoder, **labels))), tokenizer
+
+
+@pytest.fixture(scope="session")
+def explored(tmp_path_factory: pytest.TempPathFactory):
+    """By the name of a model: the model, its tokenizer and the folder of its page."""
+    made: dict[str, Explored] = {}
+
+    def get(kind: str) -> Explored:
+        if kind not in made:
+            made[kind] = Explored.write(*build(kind), tmp_path_factory.mktemp("explore") / kind)
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a model, with an example in its card."""
+    model, tokenizer = build("plain")
+    folder = tmp_path_factory.mktemp("saved") / "plain"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "README.md").write_text("---\nwidget:\n- text: a dog\n---\n")
+    return folder

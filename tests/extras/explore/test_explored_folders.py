@@ -1,0 +1,123 @@
+"""The folder that `explore` writes: what is in it, what it replays, and what it declines."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from explored_values import run_of
+from torch import nn
+
+from vanilla_transformer.cli import main
+from vanilla_transformer.extras.explore import ExploreError, packing, write_page
+from vanilla_transformer.extras.explore.known import family, unknown_settings
+
+
+def about(folder: Path) -> dict:
+    return json.loads((folder / "model" / "model.json").read_text(encoding="utf-8"))
+
+
+def test_the_command_writes_a_folder_that_names_no_other_host(saved, tmp_path, capsys):
+    output = tmp_path / "page"
+    assert main(["explore", str(saved), "--output", str(output), "--documentation", "../"]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    assert (output / "vendor" / "LICENSE-d3").is_file() and (output / "vendor" / "LICENSE-tokenizers").is_file()
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
+    assert policy in (output / "index.html").read_text(encoding="utf-8")
+    own = [path for path in output.glob("*") if path.suffix in (".js", ".html", ".css")]
+    assert len(own) > 10
+    for path in own:
+        text = path.read_text(encoding="utf-8").replace("http://localhost:8000", "")
+        assert "http://" not in text and "https://" not in text, path.name
+    assert about(output)["examples"] == ["a dog"] and about(output)["training"] is None
+
+
+def test_a_weight_that_is_tied_is_there_once(explored):
+    one = explored("plain")
+    weights = np.fromfile(one.folder / "model" / "weights.bin", "<f4")
+    assert len(weights) == sum(weight.numel() for weight in one.model.parameters())
+    offset, shape = about(one.folder)["tensors"]["lm_head.weight"]
+    found = weights[offset : offset + int(np.prod(shape))].reshape(shape)
+    np.testing.assert_array_equal(found, one.model.lm_head.weight.detach().numpy())
+
+
+def test_a_training_is_replayed_by_as_many_checkpoints_as_there_is_room_for(explored, tmp_path, monkeypatch):
+    one = explored("plain")
+    run = run_of(one.model, tmp_path / "run", [10, 20, 30, 40, 50, 60])
+    write_page(one.model, one.tokenizer, tmp_path / "all", name="all", examples=["a"], run=run)
+    training = about(tmp_path / "all")["training"]
+    assert training["steps"] == [10, 20, 30, 40, 50, 60]
+    assert training["curve"] == [{"step": 10, "loss": 2.5}, {"step": 10, "dev_loss": 2.25}]
+    folder = tmp_path / "all" / "model"
+    size = sum(path.stat().st_size for path in folder.glob("step-*.bin")) / 6
+    exact = (folder / "weights.bin").stat().st_size
+    assert size < exact / 2.5
+    monkeypatch.setattr("vanilla_transformer.extras.explore.page.MOST_BYTES", int(exact + 3.2 * size))
+    write_page(one.model, one.tokenizer, tmp_path / "some", name="some", examples=["a"], run=run)
+    some = about(tmp_path / "some")["training"]["steps"]
+    assert len(some) == 3 and {10, 60} <= set(some)
+    files = (tmp_path / "some" / "model").glob("*.bin")
+    assert sum(path.stat().st_size for path in files) <= exact + 3.2 * size
+
+
+def test_8_bits_are_the_weights_within_half_a_step():
+    weights = {"a": torch.randn(5, 7), "b": torch.randn(4), "c": torch.zeros(2, 3)}
+    places, _ = packing.pack(weights)
+    packed = packing.pack_8_bits(weights, places)
+    floats, numbers = np.frombuffer(packed[: 4 * 11], "<f4"), np.frombuffer(packed[4 * 11 :], "i1")
+    a = numbers[:35].reshape(5, 7) * floats[:5, None]
+    assert (np.abs(a - weights["a"].numpy()) <= floats[:5, None] * 0.5001).all()
+    np.testing.assert_array_equal(floats[5:9], weights["b"].numpy())
+
+
+def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):
+    one, remarks = explored("plain"), []
+    run = run_of(nn.Linear(2, 2), tmp_path / "run", [10])
+    write_page(one.model, one.tokenizer, tmp_path / "page", name="p", examples=["a"], run=run, report=remarks.append)
+    assert about(tmp_path / "page")["training"]["steps"] == []
+    assert "Step 10" in remarks[0]
+
+
+def test_what_the_page_does_not_compute_is_declined(explored, tmp_path):
+    one = explored("classifier")
+    with pytest.raises(ExploreError, match="Linear: it knows"):
+        family(nn.Linear(2, 2))  # type: ignore[arg-type]
+    one.model.config.activation_function = "mish"
+    try:
+        with pytest.raises(ExploreError, match="activation mish"):
+            family(one.model)
+    finally:
+        one.model.config.activation_function = "relu"
+    one.model.config.problem_type = "regression"
+    try:
+        with pytest.raises(ExploreError, match="regression"):
+            family(one.model)
+    finally:
+        one.model.config.problem_type = None
+    one.model.classifier.lora = nn.Linear(2, 2)
+    try:
+        with pytest.raises(ExploreError, match="classifier.lora"):
+            write_page(one.model, one.tokenizer, tmp_path / "page", name="page")
+    finally:
+        del one.model.classifier.lora
+    assert not (tmp_path / "page").exists()
+
+
+def test_settings_of_generate_that_the_search_lacks_are_told():
+    assert unknown_settings({"num_beams": 4, "repetition_penalty": 1.2, "do_sample": False}) == ["repetition_penalty"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--training", "nowhere"], "--training nowhere"), (["--training", ".", "--no-training"], "--no-training")],
+)
+def test_options_that_do_not_fit_are_refused(saved, tmp_path, capsys, options: list[str], named: str):
+    assert main(["explore", str(saved), "--output", str(tmp_path / "page"), *options]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_empty_is_refused(saved, tmp_path, capsys):
+    (tmp_path / "mine").write_text("mine")
+    assert main(["explore", str(saved), "--output", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""Every number of the page is the model's own: read from Chromium, compared with Python."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import open_browser, serve
+from explored_values import values_of
+
+WORDS = ["a dog", "telephone", "two men", "x", "naïve", "in the park", "bus", "</s>", "dogs wait", "more tokens"]
+FAMILIES = [
+    *("plain", "other", "deep", "language-model", "masked-language-model", "classifier", "tagger"),
+    *("recurrent-lstm", "recurrent-gru", "recurrent-2014"),
+]
+SEARCHES = [(1, 0.0), (2, 0.6), (4, 0.6), (4, 1.0), (8, 0.3)]
+ASK = """async ({ call, calls }) => {
+  const { app } = await import('/app.js'), values = await import('/explored_values.mjs');
+  return Promise.all(calls.map((args) => values[call](app.model, ...args)));
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def opened(browser, explored) -> Iterator[Any]:
+    """Opens the page of a model: the model with its tokenizer, and the page."""
+    served, pages = [], []
+
+    def open_page(kind: str) -> Any:
+        one = explored(kind)
+        context = serve(one.folder)
+        address = context.__enter__()
+        served.append(context)
+        page = browser.new_page()
+        page.set_default_timeout(120_000)  # Of a machine that others use too.
+        pages.append(page)
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return one, page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    for context in served:
+        context.__exit__(None, None, None)
+
+
+def ask(page: Any, call: str, calls: list[tuple]) -> list[Any]:
+    """What a function of `explored_values.mjs` gives, once for each list of arguments."""
+    return page.evaluate(ASK, {"call": call, "calls": calls})
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_all_values_of_all_layers_are_the_models(opened, kind: str):
+    explored, page = opened(kind)
+    model, tokenizer = explored.model, explored.tokenizer
+    words = WORDS if kind in ("plain", "other", "deep") else WORDS[:3]
+    sources = [tokenizer(word, split_special_tokens=True)["input_ids"] for word in words]
+    encoded = page.evaluate(
+        "async (all) => { const { app } = await import('/app.js'); return all.map((one) => app.model.encode(one)); }",
+        words,
+    )
+    assert encoded == sources
+    target = [model.config.bos_token_id, 70, 80, 90] if model.config.is_encoder_decoder else None
+    for word, source, mine in zip(
+        words, sources, ask(page, "valuesOf", [(one, target) for one in sources]), strict=True
+    ):
+        there = values_of(model, source, target)
+        assert len(mine) >= 2
+        for name, value in mine.items():
+            np.testing.assert_allclose(value, there[name], atol=1e-4, err_msg=f"{name} of {word}")
+    assert "differ by at most" in page.text_content("#state")
+
+
+@pytest.mark.parametrize("kind", ["plain", "other", "deep", "recurrent-lstm", "recurrent-gru", "recurrent-2014"])
+def test_a_search_finds_what_generate_finds(opened, kind: str):
+    explored, page = opened(kind)
+    model, tokenizer = explored.model, explored.tokenizer
+    ends = model.config.eos_token_id
+    words = WORDS if kind in ("plain", "other", "deep") else WORDS[:3]
+    asked = [(word, width, alpha) for word in words for width, alpha in SEARCHES]
+    calls = [
+        (tokenizer(word, split_special_tokens=True)["input_ids"], {"width": width, "alpha": alpha, "wanted": width})
+        for word, width, alpha in asked
+    ]
+    for (word, width, alpha), mine in zip(asked, ask(page, "hypotheses", calls), strict=True):
+        beam = {"num_beams": width, "length_penalty": alpha, "num_return_sequences": width} if width > 1 else {}
+        found = model.generate(
+            **tokenizer(word, split_special_tokens=True, return_tensors="pt"),
+            **(beam or {"num_beams": 1}),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        assert len(mine) == width
+        for row, (tokens, score) in enumerate(mine):
+            there = found.sequences[row, 1:].tolist()
+            length = there.index(ends) + 1 if ends in there else len(there)
+            assert tokens == there[:length], (word, width, alpha, row)
+            if width > 1:
+                assert score == pytest.approx(found.sequences_scores[row].item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_what_is_told_of_a_number_comes_to_that_number(opened, kind: str):
+    _, page = opened(kind)
+    told = page.evaluate(
+        """async () => {
+          const { app } = await import('/app.js'), { untrue } = await import('/explored_values.mjs');
+          app.whatIf.heads.add("decoder.0.self_attention.1");
+          app.whatIf.layers.add("encoder.1");
+          await app.compute();
+          return untrue([app.result, app.generates ? app.decoded() : null]);
+        }"""
+    )
+    assert told["worst"] < 1e-4
+    assert {"linear", "softmax"} <= set(told["kinds"])
+
+
+def test_what_is_shown_is_what_was_computed(opened):
+    explored, page = opened("plain")
+    page.fill("#text", "two men")
+    source = explored.tokenizer("two men")["input_ids"]
+    picture = page.locator("#encoder-0 .attention figure", has_text="attention weights").first
+    picture.get_by_role("button", name="as a table").click()
+    shown = picture.locator("td").all_text_contents()
+    weights = np.array(values_of(explored.model, source, [1])["model.encoder.layers.0.self_attention.weights"][0])
+    assert [float(one) for one in shown if "⁻" not in one] == pytest.approx(
+        [round(one, 4) for one, text in zip(weights.flatten(), shown, strict=True) if "⁻" not in text], abs=1e-4
+    )
+    picture.locator("canvas").focus()
+    for key in ("ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    assert float(page.text_content("#inspector .big")) == pytest.approx(weights[1, 1], abs=1e-5)
+    assert "Section 3.2.1, Eq. 1" in page.text_content("#inspector")

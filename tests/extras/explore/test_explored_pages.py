@@ -1,0 +1,233 @@
+"""The page in a real browser: text is only text, switches change the answer beside the old one, and nothing leaves."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browser import open_browser, serve
+from explored_values import run_of
+
+from vanilla_transformer.extras.explore import write_page
+
+MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt=1</script>'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def addresses(explored, tmp_path_factory) -> Iterator[Any]:
+    kinds = ("plain", "tagger", "language-model", "recurrent-gru")
+    served = {kind: serve(explored(kind).folder) for kind in kinds}
+    model, tokenizer, _ = explored("plain")
+    folder = tmp_path_factory.mktemp("trained")
+    run = run_of(model, folder / "run", [10, 20])
+    write_page(model, tokenizer, folder / "page", name="trained", examples=["a dog"], run=run)
+    served["trained"] = serve(folder / "page")
+    yield {kind: context.__enter__() for kind, context in served.items()}
+    for context in served.values():
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def visit(browser, addresses) -> Iterator[Any]:
+    """Opens a page; what it asked for and what it complained of is looked at in the end."""
+    asked: list[str] = []
+    wrong: list[str] = []
+    pages = []
+
+    def go(kind: str = "plain", **settings: Any) -> Any:
+        page = browser.new_page(**settings)
+        page.set_default_timeout(120_000)  # Of a machine that others use too.
+        pages.append(page)
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.goto(addresses[kind])
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return page
+
+    yield go
+    assert all(page.evaluate("window.hurt === undefined") for page in pages)
+    assert asked and [url for url in asked if not url.startswith((*addresses.values(), "data:"))] == []
+    assert wrong == []
+    for page in pages:
+        page.close()
+
+
+def read(page: Any) -> list[str]:
+    return page.locator("#encoder-embedding .chips .piece").all_text_contents()
+
+
+@pytest.mark.parametrize("text", [MARKUP, "👩‍👩‍👧 ok", "سلام", "e\u0301\u200d\ufeff", "x" * 300])
+def test_odd_text_is_shown_as_what_it_is(visit, explored, text: str):
+    page = visit()
+    page.fill("#text", text)
+    ids = explored("plain").tokenizer(text, split_special_tokens=True)["input_ids"]
+    page.wait_for_function("n => document.querySelectorAll('#encoder-embedding .chips li').length === n", arg=len(ids))
+    assert page.locator("#encoder-embedding .chips small").all_text_contents() == [str(one) for one in ids]
+    assert page.locator("main img, main script").count() == 0
+    assert page.text_content("#result")
+
+
+def test_an_empty_field_and_a_text_that_is_too_long_are_told(visit):
+    page = visit()
+    page.fill("#text", "  ")
+    assert "Type something" in page.text_content("#answer")
+    page.fill("#text", "xz " * 600)
+    page.wait_for_selector(".warning")
+    assert "first 512 tokens" in page.text_content(".warning")
+    page.fill("#text", "a dog")
+    assert page.locator(".warning").count() == 0 and len(read(page)) < 9
+
+
+def test_the_answer_is_stepped_through_both_ways_with_buttons_and_keys(visit):
+    page = visit()
+    steps = page.locator("#answer .written li").count()
+    rows = page.locator("#decoder-embedding .chips li")
+    assert rows.count() == steps > 2
+    page.click("#back")
+    assert rows.count() == steps - 1
+    page.locator("#answer .written button").first.click()
+    assert rows.all_text_contents() == ["<s>1"]
+    page.locator("#contents a").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert rows.count() == 2
+    page.locator("#output .likeliest button").nth(3).click()
+    assert rows.count() == 3 and page.locator("#before").count() == 1
+
+
+def test_switches_change_the_answer_beside_the_undisturbed_one(visit):
+    page = visit()
+    first = page.text_content("#result")
+    page.click("#what-if summary")
+    changed = 0
+    for act in (
+        lambda: page.select_option("#what-if select", "none"),
+        lambda: page.select_option("#what-if select", "shuffled"),
+        lambda: page.get_by_label("divide by").uncheck(),
+        lambda: page.get_by_label("mask the future").uncheck(),
+        lambda: page.locator("#what-if .switch.layers").nth(2).click(),
+        lambda: page.locator("#what-if .switch.heads").nth(5).click(),
+        lambda: page.get_by_label("Another text").fill("two men"),
+    ):
+        act()
+        page.wait_for_selector("#before")
+        changed += page.text_content("#result") != first
+        page.click("#what-if >> text=Undo all")
+        page.wait_for_selector("#before", state="detached")
+        assert page.text_content("#result") == first
+    assert changed >= 4
+
+
+def test_a_head_is_switched_off_at_its_place(visit):
+    page = visit()
+    page.locator("#encoder-0 .power").first.click()
+    assert page.locator("#encoder-0 .head.off").count() == 1
+    page.locator("#decoder-1 summary").get_by_role("button").click()
+    assert page.locator("#decoder-1 .skip-layer[aria-pressed=true]").count() == 1
+    assert "skipped" in page.locator("#decoder-1 > details > .text").text_content()
+
+
+def test_the_tree_grows_with_the_width_and_tells_the_end(visit):
+    page = visit()
+
+    def lines(width: int) -> int:
+        page.locator("#tree-width").fill(str(width))
+        page.wait_for_function("w => document.querySelectorAll('#search .ticks ~ g .node').length > 0 && w", arg=width)
+        return page.locator("#search .node").count() / page.locator("#search .ticks text").count()
+
+    assert lines(1) == 1 and lines(3) == 6
+    assert page.locator("#search .hypotheses tbody tr").count() == 3
+    page.locator("#search .node.ended").first.dispatch_event("pointerenter")
+    assert "gives the score" in page.text_content(".told-node")
+
+
+def test_other_languages_and_dark_mode_are_kept(visit):
+    page = visit()
+    page.select_option(".tools select", "de")
+    assert "Die Quelle wird zu Vektoren" in page.text_content("main")
+    assert page.get_attribute("html", "lang") == "de"
+    page.get_by_role("button", name="Hell / dunkel").click()
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert "Die Suche" in page.text_content("#search") and page.get_attribute("html", "data-theme") == "dark"
+
+
+def test_all_languages_have_the_same_words(visit):
+    page = visit()
+    lacking = page.evaluate(
+        """async () => {
+          const { languages } = await import('/words.js'), english = Object.keys(languages.en);
+          const names = (text) => (text.match(/{\\\\w+}/g) ?? []).sort().join();
+          return Object.values(languages).flatMap((words) => [
+            ...Object.keys(words).filter((key) => !english.includes(key)),
+            ...Object.keys(words).filter((key) => names(words[key]) !== names(languages.en[key] ?? "")),
+          ]);
+        }"""
+    )
+    assert lacking == []
+
+
+def test_pictures_are_tables_for_those_who_do_not_see_them(visit):
+    page = visit()
+    canvases = page.locator("main canvas[role=img]:visible")
+    labels = canvases.evaluate_all("canvases => canvases.map((one) => one.getAttribute('aria-label'))")
+    assert len(labels) > 30 and all(label and "rows" in label for label in labels)
+    assert page.locator("main figure").count() == page.locator("main figure button", has_text="as a table").count()
+
+
+def test_a_telephone_shows_all_without_scrolling_sideways(visit):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#encoder-embedding canvas").first.tap()
+    assert page.locator("#inspector .big").is_visible()
+
+
+def test_a_tagger_labels_each_token_and_shows_the_one_that_is_chosen(visit, explored):
+    page = visit("tagger")
+    page.fill("#text", "two men")
+    labels = page.locator("#answer .read small").all_text_contents()
+    assert len(labels) == len(explored("tagger").tokenizer("two men")["input_ids"])
+    assert set(labels) <= {"animal", "plant", "<b>stone</b>"}
+    page.locator("#answer .read button").nth(1).click()
+    assert page.locator("#output .likeliest li").count() == 3
+
+
+def test_a_language_model_goes_on(visit):
+    page = visit("language-model")
+    assert page.locator("#answer .written li").count() > 3
+    before = page.text_content("#result")
+    page.locator("#output .likeliest button").nth(2).click()
+    page.wait_for_selector("#before")
+    assert page.text_content("#result") != before
+
+
+def test_a_recurrent_model_shows_states_and_where_it_looks(visit):
+    page = visit("recurrent-gru")
+    page.locator("#attention canvas[role=img]").nth(1).focus()
+    page.keyboard.press("ArrowDown")
+    assert "exp(" in page.text_content("#inspector")
+    page.locator("#decoder-states canvas[role=img]").nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    assert "(1 − z)" in page.text_content("#inspector")
+
+
+def test_the_training_is_gone_back_to_and_replayed(visit, explored):
+    page = visit("trained")
+    answer = page.text_content("#result")
+    page.locator("#training input[type=range]").fill("0")
+    page.wait_for_selector("#before")
+    assert "after step 10" in page.text_content("#training .moment")
+    found = page.evaluate("async () => Array.from((await import('/app.js')).app.now.weight('lm_head.weight').data)")
+    exact = explored("plain").model.lm_head.weight.detach().flatten() * 1.1
+    assert found == pytest.approx(exact.tolist(), abs=exact.abs().max().item() / 127)
+    page.locator("#training input[type=range]").fill("2")
+    page.wait_for_selector("#before", state="detached")
+    assert page.text_content("#result") == answer
+    page.get_by_role("button", name="Show 2 moments").click()
+    page.wait_for_function("() => document.querySelectorAll('#training .frame').length === 3")
+    assert page.locator("#training svg .curve").count() == 2

@@ -1,0 +1,87 @@
+"""What only links to a place outside of a folder is not sent with it, by any command."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer
+
+from vanilla_transformer.cli import main
+from vanilla_transformer.hub import push_space
+from vanilla_transformer.links import refuse_links_out
+
+SECRET = "---\nlicense: mit\n---\nThe password is swordfish.\n"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "elsewhere" / "secret"
+    file.parent.mkdir()
+    file.write_text(SECRET)
+    return file
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "recipe.yaml", "tokenizer.json"])
+@pytest.mark.parametrize("options", [[], ["--space"], ["--web"]], ids=" ".join)
+def test_push_sends_no_file_of_another_folder(
+    ann: HubServer, model: Path, secret: Path, name: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / name).unlink(missing_ok=True)
+    (model / name).symlink_to(os.path.relpath(secret, model))
+    assert main(["push", str(model), "ann/tiny", *options]) == 1
+    assert f"{model / name} is a link to {secret}" in capsys.readouterr().err
+    assert not ann.repositories and secret.read_text() == SECRET
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tools.jinja", "config.json"])
+@pytest.mark.parametrize("command", ["marian", "onnx", "ctranslate2", "web", "convert", "push --web"])
+def test_no_export_carries_the_text_of_another_folder_away(
+    ann: HubServer, model: Path, secret: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = model.parent / "output"
+    (model / name).unlink(missing_ok=True)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).symlink_to(secret)
+    words = {"convert": ["convert", str(model), str(output)], "push --web": ["push", str(model), "ann/tiny", "--web"]}
+    assert main(words.get(command, ["export", str(model), str(output), "--to", command])) == 1
+    assert f"{model / name} is a link to {secret}" in capsys.readouterr().err
+    assert not ann.repositories and not output.exists()
+
+
+def test_a_space_is_not_made_of_another_folder(ann: HubServer, tmp_path: Path, secret: Path) -> None:
+    folder = tmp_path / "space"
+    folder.mkdir()
+    (folder / "README.md").write_text("---\nsdk: static\ntags: [vanilla_transformer]\n---\n")
+    (folder / "more").symlink_to(secret.parent, target_is_directory=True)
+    with pytest.raises(OSError, match="more is a link to"):
+        push_space(folder, "ann/page")
+    assert not ann.repositories
+
+
+def test_links_within_a_folder_and_to_the_blobs_of_its_snapshot_are_sent(
+    ann: HubServer, model: Path, tmp_path: Path, secret: Path
+) -> None:
+    (model / "weights").mkdir()
+    (model / "model.safetensors").rename(model / "weights" / "final")
+    (model / "model.safetensors").symlink_to("weights/final")
+    (tmp_path / "by-another-name").symlink_to(model)
+    assert main(["push", str(tmp_path / "by-another-name"), "ann/tiny"]) == 0
+
+    cache = tmp_path / "models--ann--tiny"
+    snapshot = Path(shutil.copytree(model, cache / "snapshots" / "abc"))
+    (cache / "blobs").mkdir()
+    shutil.move(snapshot / "config.json", cache / "blobs" / "123")
+    (snapshot / "config.json").symlink_to("../../blobs/123")
+    assert main(["push", str(snapshot), "ann/again"]) == 0
+    first, again = (ann.repositories[f"ann/{name}"].files() for name in ("tiny", "again"))
+    assert first["model.safetensors"] == again["model.safetensors"] and first["config.json"] == again["config.json"]
+    (cache / "blobs" / "456").symlink_to(secret)
+    (snapshot / "notes").symlink_to("../../blobs/456")
+    with pytest.raises(OSError, match="notes is a link to"):
+        refuse_links_out(snapshot, snapshot.iterdir())

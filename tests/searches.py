@@ -1,0 +1,131 @@
+"""What searches are held against each other with: models that are sure of themselves, and the library's own search."""
+
+import torch
+from hypothesis import strategies as st
+from transformers import GenerationMixin, LogitsProcessor
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerForConditionalGeneration,
+)
+
+PAD, START, END, WORDS = 0, 1, 2, 150
+
+
+class LibrarySearch(VanillaTransformerForConditionalGeneration):
+    """Our model with encoding and searches as the library has them, and the penalty as it is given."""
+
+    def generate(self, *args, **kwargs):
+        return super().generate(*args, **{"length_penalty_type": "huggingface", **kwargs})
+
+    _maybe_prepare_encoder_kwargs_for_generation = GenerationMixin._maybe_prepare_encoder_kwargs_for_generation
+    _beam_search = GenerationMixin._beam_search
+    _sample = GenerationMixin._sample
+
+
+class CausalLibrarySearch(VanillaTransformerDecoderForCausalLM):
+    """Our language model with searches as the library has them."""
+
+    _beam_search = GenerationMixin._beam_search
+    _sample = GenerationMixin._sample
+
+
+class Google(float):
+    """A power that makes the library's search divide by ((5 + length) / 6)^α."""
+
+    def __rpow__(self, length: float, modulo: None = None) -> float:
+        return ((5.0 + length) / 6.0) ** float(self)
+
+
+def sharp(seed: int, cls=VanillaTransformerForConditionalGeneration, **fields):
+    """A random model that is sure of itself, so that sentences end and hypotheses differ."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = cls(VanillaTransformerConfig(**{"vocab_size": WORDS, **sizes, **fields})).eval()
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2.5)
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(std=0.3)
+    return model
+
+
+def sentences(seed: int, lengths: list[int], side: str) -> dict[str, torch.Tensor]:
+    """Random sources, padded on a side, `</s>` at each one's end."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in zip(source, lengths, strict=True):
+        place = slice(None, length) if side == "right" else slice(-length, None)
+        row[place] = torch.cat((torch.randint(3, WORDS, (length - 1,), generator=generator), torch.tensor([END])))
+    return {"input_ids": source, "attention_mask": (source != PAD).long()}
+
+
+def assert_same(ours, theirs) -> None:
+    """Same scores, tokens and descent; after the end of a hypothesis ours has padding."""
+    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, atol=1e-5, rtol=1e-5)
+    # The library fills up with what it has ruled out where there are fewer hypotheses than are asked for.
+    there = ours.sequences_scores > -1e8
+    width = ours.beam_indices.shape[1]
+    assert torch.equal(ours.beam_indices[there], theirs.beam_indices[there, :width])
+    before = torch.ones(len(there), ours.sequences.shape[1] - width, dtype=torch.bool)
+    written = torch.cat((before, ours.beam_indices >= 0), 1) & there[:, None]
+    assert torch.equal(ours.sequences[written], theirs.sequences[:, : written.shape[1]][written])
+    assert (ours.sequences[:, before.shape[1] :][ours.beam_indices < 0] == PAD).all()
+
+
+ARCHITECTURES = st.sampled_from(
+    [
+        {},
+        {"d_k": 5, "d_v": 11},
+        {"positional_encoding": "learned", "max_position_embeddings": 64},
+        {"attention_bias": True, "output_bias": True, "activation_function": "gelu"},
+        {"tie_word_embeddings": False, "num_heads": 1},
+        {"vocab_size": 64 * 3},
+    ]
+)
+SEARCHES = st.fixed_dictionaries(
+    {
+        "num_beams": st.integers(2, 6),
+        "num_return_sequences": st.integers(1, 2),
+        "early_stopping": st.sampled_from(["never", "never", True, False]),
+    },
+    optional={
+        "max_length_beyond_source": st.integers(0, 12),
+        "max_new_tokens": st.integers(1, 9),
+        "min_new_tokens": st.integers(1, 6),
+        "no_repeat_ngram_size": st.just(2),
+        "repetition_penalty": st.sampled_from([0.8, 1.3]),
+        "bad_words_ids": st.just([[5], [3, 7]]),
+        "sequence_bias": st.just([[[9], 2.0], [[4, 5], -3.0]]),
+        "suppress_tokens": st.just([PAD, 17]),
+        "eos_token_id": st.just([END, 7]),
+        "forced_eos_token_id": st.just(END),
+        "exponential_decay_length_penalty": st.just((2, 1.5)),
+        "renormalize_logits": st.just(True),
+    },
+)
+
+
+class Never(LogitsProcessor):
+    """Forbids a token."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.index_fill(1, torch.tensor([5]), -float("inf"))
+
+
+class Streamed:
+    """Takes what a streamer takes."""
+
+    def put(self, value: torch.Tensor) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+INPUTS = sentences(0, [5, 3, 2], "right")
+
+
+def greatest_difference(scores: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((scores - expected).abs().max())

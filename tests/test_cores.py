@@ -1,0 +1,92 @@
+"""The number of threads: affinity, quota and OMP_NUM_THREADS, and how threads wait."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vanilla_transformer import cores
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked(monkeypatch, tmp_path):
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(cores, "_OWN_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cores, "_CGROUPS", tmp_path / "sys")
+
+
+def test_the_affinity_counts_and_not_the_machine(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert cores.usable_cores() == cores.own_threads() == 8
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 3),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),
+        ("0::/../elsewhere\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "10000 100000\n"}, 1),
+        (
+            "3:cpu,cpuacct:/docker/x\n0::/\n",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+            4,
+        ),
+        ("1:cpu:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ("1:memory:/\n", {"memory/cpu.max": "100000 100000\n"}, 8),
+    ],
+)
+def test_a_containers_quota_counts(tmp_path, own, files, expected):
+    (tmp_path / "cgroup").write_text(own)
+    for name, text in files.items():
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(text)
+    assert cores.usable_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"OMP_NUM_THREADS": "many"}, 8),
+        ({"LOCAL_WORLD_SIZE": "4"}, 2),
+        ({"LOCAL_WORLD_SIZE": "100"}, 1),
+        ({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}, 1),
+        ({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 4),
+        ({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "none"}, 3),
+    ],
+)
+def test_what_the_user_asks_for_stands_and_processes_share_the_cores(monkeypatch, environment, expected):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert cores.own_threads() == expected
+    cores.prepare_threads()
+    assert os.environ["OMP_NUM_THREADS"].partition(",")[0] == str(expected) and cores.own_threads() == expected
+
+
+def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
+    cores.prepare_threads()
+    assert os.environ["OMP_WAIT_POLICY"] == "passive" and int(os.environ["GOMP_SPINCOUNT"]) < 300_000
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    cores.prepare_threads()
+    assert os.environ["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in os.environ
+
+
+def test_the_command_chooses_before_torch_is_loaded():
+    code = """if True:
+        import os, sys
+        from vanilla_transformer.cli import program
+        def run(words):
+            print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"], "OMP_NUM_THREADS" in os.environ)
+        program._run = run
+        program.main([])
+    """
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "False passive True\n"

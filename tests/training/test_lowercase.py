@@ -1,0 +1,63 @@
+"""Recipes whose tokenizer lower-cases what the model reads."""
+
+import dataclasses
+
+import pytest
+
+from vanilla_transformer.cli import main
+from vanilla_transformer.cli.train import Train
+from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.training.loop import train
+from vanilla_transformer.training.run_directory import OutputError
+from vanilla_transformer.translation import load_model, translate_lines
+
+WORDS = {"hello": "HH AH L OW", "world": "W ER L D", "a": "AH", "cat": "K AE T"}
+SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "words.tsv").write_text("".join(f"{word}\t{sounds}\n" for word, sounds in WORDS.items()))
+    words = (str(tmp_path / "words.tsv"),)
+    return Recipe(train=words, output=str(tmp_path / "model"), tokenizer_lowercase=True, max_steps=2, **SIZES)
+
+
+def test_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(recipe, tmp_path):
+    run = train(recipe)
+    model, tokenizer = load_model(run)
+    first, second, third = translate_lines(model, tokenizer, ["hello", "Hello", "HELLO"])
+    assert first.source_ids == second.source_ids == third.source_ids and first.text == third.text
+    # Text that is lower-cased already teaches the same, to the last bit.
+    plain = train(recipe, tokenizer_lowercase=False, output=str(tmp_path / "plain"))
+    assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="tokenizer_lowercase"):
+        train(recipe, tokenizer_lowercase=False, max_steps=3)
+
+
+def test_words_of_both_sides_are_split_at_random_too(recipe):
+    assert train(recipe, bpe_dropout=0.5, vocab_size=None).summary["steps"] == 2
+
+
+def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path):
+    (tmp_path / "upper.tsv").write_text("".join(f"{word.upper()}\t{sounds}\n" for word, sounds in WORDS.items()))
+    upper = train(recipe, train=(str(tmp_path / "upper.tsv"),), output=str(tmp_path / "upper"))
+    assert (upper / "model.safetensors").read_bytes() == (train(recipe) / "model.safetensors").read_bytes()
+
+
+def test_the_recipe_of_the_first_run_lower_cases_and_the_command_can_say_otherwise(recipe, tmp_path, capsys):
+    assert load_recipe("cmudict").tokenizer_lowercase and not Recipe().tokenizer_lowercase
+    with pytest.raises(SystemExit):
+        main(["train", "cmudict", "--help"])
+    assert "--no-tokenizer-lowercase" in capsys.readouterr().out
+    assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
+    with pytest.raises(RecipeError, match="tokenizer_lowercase must be true or false"):
+        load_recipe(written(tmp_path, "tokenizer_lowercase: maybe\n"))
+    model = train(recipe)
+    with pytest.raises(RecipeError, match="tokenizer_lowercase"):
+        train(dataclasses.replace(recipe, from_model=str(model), vocab_size=None, output=str(tmp_path / "tuned")))
+    assert not Train().recipe.tokenizer_lowercase
+
+
+def written(directory, text):
+    (directory / "recipe.yaml").write_text(text)
+    return directory / "recipe.yaml"

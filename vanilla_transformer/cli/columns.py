@@ -1,0 +1,22 @@
+"""The columns of a table that a command reads, as those that its model has learned from."""
+
+from pathlib import Path
+
+from vanilla_transformer.data.columns import TextForm
+from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.recipe.schema import load_recipe
+
+
+def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
+    """A corpus that names no columns, read by those that the recipe of a model names, where it has these."""
+    recipe = Path(model) / "recipe.yaml"
+    if any(corpus.columns) or not recipe.is_file():
+        return corpus
+    learned = load_recipe(recipe)
+    corpora = (one for field in ("train", "dev", "test") for one in learned.corpora(field))
+    known = next((one for one in corpora if any(one.columns)), None)
+    if known is None:
+        return corpus
+    from vanilla_transformer.data.corpus import with_columns_of
+
+    return with_columns_of(corpus, known, form)

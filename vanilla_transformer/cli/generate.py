@@ -1,0 +1,93 @@
+"""`vanilla-transformer generate`: text that goes on from each prompt, shown as it is written."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
+
+from tyro.conf import arg
+
+from vanilla_transformer.cli.arguments import (
+    Flag,
+    Model,
+    OptionalFloat,
+    OptionalInt,
+    OptionalText,
+    at_least_one,
+)
+from vanilla_transformer.cli.decoding import Decoding, SamplingOptions
+from vanilla_transformer.cli.streams import open_output, read_input
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue each line of standard input with a language model, and show the text as it is written.
+
+    `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`. Each line is a prompt; an
+    empty one begins a text. Search is greedy unless a beam or a sampling option is given. A text that grows longer
+    than the blocks of training goes on from its latest tokens.
+    """
+
+    model: Model
+    """Directory or Hub id of a language model."""
+    max_new_tokens: Annotated[int, arg(metavar="INT")] = 200
+    """Most tokens to write for each prompt; a model of texts that end may stop before."""
+    num_beams: OptionalInt = None
+    """Hypotheses kept at each step; with more than one the text is shown at its end (default: 1, greedy search)."""
+    sample: Flag = False
+    """Draw each token by the model's own probabilities; the four options below do so, too."""
+    top_k: OptionalInt = None
+    """Draw among so many of the likeliest tokens (default: all)."""
+    top_p: OptionalFloat = None
+    """Draw among the likeliest tokens that have this probability together (default: 1, all)."""
+    temperature: OptionalFloat = None
+    """Divide the logits by this: below 1 likely tokens become likelier (default: 1)."""
+    seed: OptionalInt = None
+    """Another seed draws other texts (default: 1)."""
+    json: Flag = False
+    """Write a JSON object a line: the prompt, the text that continues it, and its number of tokens."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    device: OptionalText = None
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    threads: OptionalInt = None
+    """Threads on the CPU (default: one for each core)."""
+
+    def run(self) -> None:
+        """Writes on from each prompt."""
+        at_least_one(max_new_tokens=self.max_new_tokens)
+        decoding = Decoding(
+            num_beams=self.num_beams, precision=self.precision, device=self.device, threads=self.threads
+        )
+        decoding.arguments()
+        search, seed = self._search(decoding)
+        lines = read_input(None)
+        from vanilla_transformer.tasks import task_of_model
+
+        pipeline = task_of_model(self.model).pipeline
+        if pipeline != "text-generation":
+            command = "translate" if pipeline == "translation" else "predict"
+            raise ValueError(f"{self.model} is a model for {pipeline}, not a language model: give it to `{command}`.")
+        model, tokenizer = decoding.load(self.model, translates=False)
+        decoding.announce(model)
+        from vanilla_transformer.translation.text_writer import TextWriter
+
+        writer = TextWriter(model, tokenizer, self.max_new_tokens, search)
+        with open_output(None) as output:
+            for number, prompt in enumerate(lines):
+                if self.json:
+                    text, tokens = writer.write(prompt, seed)
+                    values = {"prompt": prompt, "text": text, "tokens": tokens}
+                    print(json.dumps(values, ensure_ascii=False), file=output)
+                else:
+                    print("\n" * (number > 0) + prompt, end="", file=output, flush=True)
+                    writer.write(prompt, seed, lambda text: print(text, end="", file=output, flush=True))
+                    print(file=output)
+
+    def _search(self, decoding: Decoding) -> tuple[dict[str, Any], int | None]:
+        """What `generate` is told of the search, and the seed where it draws."""
+        options = SamplingOptions(True, self.top_k, self.top_p, self.temperature, self.seed)
+        if not self.sample and options == SamplingOptions(True):
+            return {"do_sample": False, "num_beams": self.num_beams or 1}, None
+        sampling = cast(Any, options.check(decoding))
+        probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": sampling.temperature}
+        return {"do_sample": True, "num_beams": 1, **probabilities}, sampling.seed

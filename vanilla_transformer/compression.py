@@ -1,0 +1,58 @@
+"""Compressed files of text, known by their suffix: read and written as if they were plain."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import zlib
+from pathlib import PurePath
+from typing import IO, Any, cast
+
+SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+# What readers raise, beside OSError, for a file that is damaged or not what its name says.
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+
+def suffix_of(path: str | os.PathLike[str]) -> str:
+    """The suffix of a compressed file, and nothing for a plain one."""
+    suffix = PurePath(path).suffix
+    return suffix if suffix in SUFFIXES else ""
+
+
+def without_suffix(path: str) -> str:
+    """The name that a file would have if it were plain."""
+    return path.removesuffix(suffix_of(path))
+
+
+def open_bytes(path: str | os.PathLike[str], mode: str = "rb", suffix: str | None = None) -> IO[bytes]:
+    """Opens a file, plain or compressed, to read bytes (`rb`) or to write them (`wb`).
+
+    Args:
+        suffix: Says what it is where its name does not.
+    """
+    suffix = suffix_of(path) if suffix is None else suffix
+    if mode == "rb" and suffix and os.path.isfile(path) and not os.path.getsize(path):
+        return io.BytesIO()  # As gzip has it, and not every other.
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        plain = pa.OSFile(os.fspath(path), mode)
+        if mode == "wb":
+            return cast(IO[bytes], io.BufferedWriter(cast(Any, pa.CompressedOutputStream(plain, "zstd"))))
+        return cast(IO[bytes], io.BufferedReader(cast(Any, pa.CompressedInputStream(plain, "zstd"))))
+    opened: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
+    return cast(IO[bytes], opened(path, mode))
+
+
+def compress(data: bytes, suffix: str) -> bytes:
+    """A part of a file of that suffix, the same for the same data; parts one after the other are a file."""
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        return cast(bytes, pa.compress(data, codec="zstd", asbytes=True))
+    if suffix == ".gz":
+        return gzip.compress(data, mtime=0)
+    if suffix == ".bz2":
+        return bz2.compress(data)
+    return lzma.compress(data) if suffix else data

@@ -1,0 +1,157 @@
+"""The other processes of a run on this machine's processor, which the one that the user has started starts itself.
+
+They compute faster than as many threads: processes wait for each other once a step, threads after each product. The
+first of them is the user's: it alone has the terminal, writes and speaks, and the others end with it, however it ends.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import torch
+
+from vanilla_transformer.cores import own_threads
+from vanilla_transformer.distributed.peers import MEETING
+from vanilla_transformer.distributed.torchrun import LostProcessError, end_with_parent
+from vanilla_transformer.recipe.schema import Recipe
+
+_PARENT = "VANILLA_TRANSFORMER_PARENT"
+# Where this many have at least one batch each, the steps are those of one process: see LEAST_BATCHES of the defaults.
+MOST_PROCESSES = 1
+# Threads that are left over cost less than processes gain.
+LEAST_SHARE_OF_THREADS = 0.75
+# Bytes of main memory for each: Python with its libraries takes half a gigabyte, a small model and its batch as much.
+LEAST_MEMORY = 2 << 30
+# Seconds until a process that has lost another one, or is at its end, has ended.
+_ENDING = 5.0
+
+
+def is_launched() -> bool:
+    """Whether a launcher has started this process, which then decides how many there are, or a process of ours has."""
+    return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
+
+
+def default_processes() -> int:
+    """As many processes as are the fastest way to use this machine's processor; one on an accelerator."""
+    # Elsewhere it has not been measured.
+    if sys.platform != "linux" or torch.accelerator.is_available():
+        return 1
+    threads, memory = own_threads(), psutil.virtual_memory().total
+    for number in range(min(MOST_PROCESSES, threads, memory // LEAST_MEMORY), 1, -1):
+        if number * (threads // number) >= LEAST_SHARE_OF_THREADS * threads:
+            return number
+    return 1
+
+
+def is_companion() -> bool:
+    """Whether another process of the run has started this one."""
+    return _PARENT in os.environ
+
+
+def end_with_first() -> None:
+    """Ends this process, one that another of its run has started, when that one is gone."""
+    end_with_parent()
+    if os.getppid() != int(os.environ[_PARENT]):
+        raise SystemExit(1)
+
+
+@contextmanager
+def companions(number: int, recipe: Recipe, options: Sequence[str] = ()) -> Iterator[None]:
+    """Starts all but the first of so many processes that train by a recipe; the block is the part of the first one.
+
+    They meet over a file, and their group listens to this machine alone.
+
+    Raises:
+        LostProcessError: One of them has ended before its time; the message says how.
+    """
+    if number == 1:
+        yield
+        return
+    threads = torch.get_num_threads()
+    share = max(1, own_threads() // number)
+    with tempfile.TemporaryDirectory(prefix="vanilla-transformer-") as name:
+        folder = Path(name)
+        (folder / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+        variables = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, MEETING: (folder / "meeting").as_uri()}
+        if sys.platform == "linux":
+            variables["GLOO_SOCKET_IFNAME"] = "lo"
+        with _variables(RANK=0, LOCAL_RANK=0, **variables):
+            others = [_start(rank, folder, share, options) for rank in range(1, number)]
+            torch.set_num_threads(share)
+            try:
+                yield
+                _wait(others, all)
+            except (LostProcessError, SystemExit) as error:
+                lost = _failure(others, folder)
+                if lost is None or (isinstance(error, SystemExit) and error.code != 1):
+                    raise
+                raise LostProcessError(lost) from error
+            finally:
+                for other in others:
+                    other.kill()
+                    other.wait()
+                torch.set_num_threads(threads)
+
+
+def _start(rank: int, folder: Path, threads: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
+    own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": threads, _PARENT: os.getpid()}
+    with open(folder / f"said-{rank}", "wb") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "vanilla_transformer", "train", str(folder / "recipe.yaml"), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env=os.environ | {name: str(value) for name, value in own.items()},
+        )
+
+
+@contextmanager
+def _variables(**values: object) -> Iterator[None]:
+    """Sets variables of the environment for the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= {name: str(value) for name, value in values.items()}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def _wait(processes: "Sequence[subprocess.Popen[bytes]]", enough: Callable[[list[bool]], bool]) -> None:
+    """Waits a moment until all of the processes have ended, or `any` of them."""
+    end = time.monotonic() + _ENDING
+    while not enough([process.poll() is not None for process in processes]) and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _failure(processes: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> str | None:
+    """Says which process has ended with an error and how, None if none has."""
+    _wait(processes, any)
+    for rank, process in enumerate(processes, start=1):
+        code = process.poll()
+        if code and code < 0:
+            return (
+                f"Process {rank} of the {len(processes) + 1} of this run was killed by {_name_of(-code)}: the same "
+                "command goes on from the last checkpoint; if memory is short, --processes 1 takes less."
+            )
+        if code:
+            lines = (folder / f"said-{rank}").read_text(encoding="utf-8", errors="replace").splitlines()
+            said = lines[-1].rpartition("error: ")[2] if lines else f"exit code {code}"
+            return f"Process {rank} of the {len(processes) + 1} of this run has failed: {said}"
+    return None
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

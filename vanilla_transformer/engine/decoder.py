@@ -1,0 +1,363 @@
+"""The decoder of section 3 for search: one more position of many hypotheses at a time, exact.
+
+`forward` of the decoder is written to be read and trained; this is written to be called at every step: the source's
+keys and values are computed once per sentence instead of once per hypothesis, and a sentence's hypotheses share one
+cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its own ancestors.
+
+Shapes in names: N sentences · W hypotheses of a sentence · R = N·W rows · S source · L slots of the cache ·
+D d_model · H heads, Nh = N·H · K d_k (keys) or d_v (values) · V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from .linear import LiveWeights, PackedWeights
+
+# Tokens of prompts that are read at a time: enough to keep a processor busy, and few enough for small scores.
+READ_AT_A_TIME = 1024
+# The cache grows by so many positions at a time: the fewer, the sooner slots without descendants are freed; the more,
+# the less is copied. A single sentence's are small.
+POSITIONS_AT_A_TIME = 8
+POSITIONS_OF_ONE = 32
+
+
+class Decoder:
+    """The decoder's step in a search, with or without a source.
+
+    Args:
+        model: A model with a decoder and an output projection, which are used.
+        weights: Makes its linear layers.
+        of_source: Makes those that are applied to all positions of a source at once; `weights` if None.
+    """
+
+    def __init__(
+        self, model: Any, weights: LiveWeights | PackedWeights, of_source: PackedWeights | None = None
+    ) -> None:
+        decoder = decoder_stack(model)
+        attention = decoder.layers[0].self_attention
+        self.dtype = weights.activations
+        # Processors multiply small matrices of float32 as fast as of bfloat16, and their softmax needs no detour.
+        on_cpu = model.lm_head.weight.device.type == "cpu"
+        self.cache_dtype = torch.float32 if on_cpu and self.dtype == torch.bfloat16 else self.dtype
+        self.d_k, self.d_v = attention.d_k, attention.d_v
+        self.num_heads = len(attention.q_proj.weight) // self.d_k
+        self.scale = decoder.config.d_model**0.5
+        self.embedding = weights.embedding(decoder.embed_tokens)
+        self.positions = weights.positions(decoder.positional_encoding)
+        self.layers = [_Layer(layer, weights) for layer in decoder.layers]
+        self.source_projections = [
+            (of_source or weights).projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
+            for layer in decoder.layers
+            if hasattr(layer, "cross_attention")
+        ]
+        self.project_to_vocabulary = weights.linear(model.lm_head)
+
+    def start(self, encoded_NSD: torch.Tensor, source_mask_NS: torch.Tensor | None) -> "DecoderCache":
+        """The cache before the first step: each layer's keys and values of the source.
+
+        Args:
+            encoded_NSD: The encoder's output, (sentences, source length, d_model).
+            source_mask_NS: 1 on source tokens, 0 on padding; None where there is no padding.
+        """
+        encoded_NSD = encoded_NSD.to(self.dtype)
+        sentences, rows_D = len(encoded_NSD), encoded_NSD.flatten(0, 1)
+        sources = []
+        for project in self.source_projections:
+            keys, values = project(rows_D)
+            sources.append(
+                (self._cached(keys, sentences, self.d_k).mT.contiguous(), self._cached(values, sentences, self.d_v))
+            )
+        mask = None
+        if source_mask_NS is not None and not source_mask_NS.all():
+            may_attend = source_mask_NS[:, None, None, :].bool()
+            mask = torch.zeros(may_attend.shape, dtype=self.cache_dtype, device=may_attend.device)
+            mask.masked_fill_(~may_attend, -torch.inf)
+        return DecoderCache(self, sentences, encoded_NSD.device, sources, mask)
+
+    def start_without_source(self, sentences: int, prompt_mask_NP: torch.Tensor | None = None) -> "DecoderCache":
+        """The cache before the first step of a decoder that attends to its own tokens alone.
+
+        Args:
+            sentences: How many there are.
+            prompt_mask_NP: 1 on a prompt's tokens, 0 on padding, which stands before them; None where there is none.
+        """
+        cache = DecoderCache(self, sentences, self.embedding.device)
+        if prompt_mask_NP is not None and not prompt_mask_NP.all():
+            cache.padding = prompt_mask_NP.logical_not().sum(1)
+        return cache
+
+    def step(self, tokens_NW: torch.Tensor, cache: "DecoderCache") -> torch.Tensor:
+        """Logits (sentences · hypotheses, vocabulary) of what follows the tokens.
+
+        The tokens' keys and values are added to the cache.
+        """
+        if cache.padding is None:
+            encodings = self.positions.of(cache.position, cache.device)
+        else:
+            places_N = cache.position - cache.padding
+            encodings = self.positions.at(places_N, cache.position + 1).repeat_interleave(tokens_NW.shape[1], 0)
+        x = self._advance(tokens_NW, encodings, cache.allocate(tokens_NW.shape[1]), cache)
+        return self.project_to_vocabulary(x)
+
+    def read(self, tokens_NP: torch.Tensor, cache: "DecoderCache") -> None:
+        """Adds the keys and values of each sentence's next P tokens to the cache, while it has one hypothesis."""
+        end = cache.position + tokens_NP.shape[1]
+        places = torch.arange(cache.position, end, device=cache.device).expand(len(tokens_NP), -1)
+        if cache.padding is not None:
+            places = (places - cache.padding[:, None]).clamp(min=0)
+        encodings = self.positions.at(places, end).flatten(0, 1)
+        self._advance(tokens_NP, encodings, cache.allocate_successive(tokens_NP.shape[1]), cache)
+
+    def _advance(
+        self, tokens_NW: torch.Tensor, encodings: torch.Tensor, bias: torch.Tensor | None, cache: "DecoderCache"
+    ) -> torch.Tensor:
+        """All layers over some tokens of each sentence, whose slots are allocated; `bias` limits attention."""
+        embedded = F.embedding(tokens_NW.reshape(-1), self.embedding).to(self.dtype)
+        x = embedded * self.scale + encodings.to(self.dtype)
+        for number, layer in enumerate(self.layers):
+            q, k, v = layer.project(x)
+            keys, values = cache.update(number, k, v)
+            x = layer.self_norm(layer.self_out(self._attend(q, keys.mT, values, bias), x))
+            if cache.sources:
+                keys, values = cache.sources[number]
+                (query,) = layer.source_query(x)
+                attended = self._attend(query, keys, values, cache.source_bias)
+                x = layer.cross_norm(layer.cross_out(attended, x))
+            x = layer.feed_norm(layer.second(layer.first(x), x))
+        return x
+
+    def _cached(self, projected_RD: torch.Tensor, sentences: int, width: int) -> torch.Tensor:
+        """(N·S, H·K) to a contiguous (N·H, S, K) in the type of the cache."""
+        split = projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
+        return split.to(self.cache_dtype).contiguous().flatten(0, 1)
+
+    def _attend(
+        self, q_RD: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; 1 / √d_k is in their weights."""
+        heads, all_heads = self.num_heads, keys_NhKL.shape[0]
+        rows, sentences = q_RD.shape[0], all_heads // heads
+        if q_RD.dtype != self.cache_dtype:
+            q_RD = q_RD.to(self.cache_dtype)
+        # With one hypothesis or one sentence the heads are a view.
+        if rows == sentences:
+            q_NhWK = q_RD.reshape(all_heads, 1, self.d_k)
+        elif sentences == 1:
+            q_NhWK = q_RD.view(rows, heads, self.d_k).transpose(0, 1)
+        else:
+            split = q_RD.view(sentences, -1, heads, self.d_k).transpose(1, 2)
+            q_NhWK = split.reshape(all_heads, -1, self.d_k)
+        scores = torch.bmm(q_NhWK, keys_NhKL)
+        if bias is not None:
+            scores.view(sentences, heads, scores.shape[1], -1).add_(bias)
+        # The library's attention, too, takes the softmax of bfloat16 in float32.
+        weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        if weights.dtype != self.cache_dtype:
+            weights = weights.to(self.cache_dtype)
+        attended = torch.bmm(weights, values_NhLK)
+        if rows == sentences:
+            attended = attended.view(rows, heads * self.d_v)
+        elif sentences == 1:
+            attended = attended.transpose(0, 1).reshape(rows, heads * self.d_v)
+        else:
+            split = attended.view(sentences, heads, -1, self.d_v).transpose(1, 2)
+            attended = split.reshape(rows, heads * self.d_v)
+        return attended if attended.dtype == self.dtype else attended.to(self.dtype)
+
+
+class DecoderCache:
+    """Keys and values of a batch's sources and of its running hypotheses, which share their ancestors.
+
+    A step takes one slot for each hypothesis of a sentence. `ancestor_bias` is added to attention scores: zero in
+    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while one is running after
+    a prompt without padding.
+
+    Attributes:
+        sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
+        keys: Each layer's keys of the hypotheses' tokens, (N·H, capacity, K), `used` of them.
+        values: The values to them.
+        padding: Positions before the first token of each prompt, (N,); None where there are none.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        sentences: int,
+        device: torch.device,
+        sources: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
+        source_bias: torch.Tensor | None = None,
+    ) -> None:
+        self.decoder, self.sentences, self.device = decoder, sentences, device
+        self.sources, self.source_bias = sources or [], source_bias
+        self.position = self.used = self.capacity = 0
+        self.padding: torch.Tensor | None = None
+        # A tensor for each layer: the system maps and unmaps very large ones page by page.
+        heads, layers = sentences * decoder.num_heads, range(len(decoder.layers))
+        self.keys, self.values = (
+            [torch.empty(heads, 0, width, dtype=decoder.cache_dtype, device=device) for _ in layers]
+            for width in (decoder.d_k, decoder.d_v)
+        )
+        self.ancestor_bias: torch.Tensor | None = None
+        self._slots = (0, 0)
+
+    def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
+        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        logits_RV = self.decoder.step(tokens_NW, self)
+        self.position += 1
+        return logits_RV
+
+    def read(self, tokens_NP: torch.Tensor) -> None:
+        """Reads the next tokens of each sentence, which have one hypothesis still."""
+        length = max(1, READ_AT_A_TIME // len(tokens_NP))
+        for part in tokens_NP.split(length, 1):
+            self.decoder.read(part, self)
+            self.position += part.shape[1]
+
+    def allocate(self, width: int) -> torch.Tensor | None:
+        """Takes the slots for one more position of `width` hypotheses a sentence; returns what limits attention."""
+        if self.ancestor_bias is not None and self.ancestor_bias.shape[2] != width:
+            self.ancestor_bias = self.ancestor_bias.expand(-1, -1, width, -1).contiguous()
+        first = self._take_slots(width, (POSITIONS_OF_ONE if self.sentences == 1 else POSITIONS_AT_A_TIME) * width)
+        if self.ancestor_bias is None:
+            if width == 1:
+                return None
+            # Until now there was one hypothesis, the ancestor of all.
+            self.ancestor_bias = self._no_ancestors(width)
+            self.ancestor_bias[..., :first] = 0
+        new = self.ancestor_bias.narrow(3, first, width)
+        new.fill_(-torch.inf).diagonal(dim1=2, dim2=3).zero_()
+        return self.ancestor_bias.narrow(3, 0, self.used)
+
+    def allocate_successive(self, length: int) -> torch.Tensor | None:
+        """Takes the slots for `length` more positions of one hypothesis a sentence; returns what limits attention.
+
+        A token of the padding attends to itself, as what attends to nothing is not a number.
+        """
+        first = self._take_slots(length, length + POSITIONS_OF_ONE)
+        bias = torch.zeros(1, 1, length, self.used, dtype=self.decoder.cache_dtype, device=self.device)
+        bias[..., first:] = torch.full_like(bias[..., first:], -torch.inf).triu_(1)
+        if self.padding is None:
+            return bias
+        if self.ancestor_bias is None:
+            self.ancestor_bias = self._no_ancestors(1)
+        are_padding = torch.arange(first, self.used, device=self.device) < self.padding[:, None]
+        self.ancestor_bias[:, 0, 0, first : self.used] = torch.zeros_like(are_padding, dtype=bias.dtype).masked_fill_(
+            are_padding, -torch.inf
+        )
+        bias = bias + self.ancestor_bias[..., : self.used]
+        bias[..., first:].diagonal(dim1=2, dim2=3).zero_()
+        return bias
+
+    def _take_slots(self, count: int, spare: int) -> int:
+        """Takes the next slots; returns the first. Where they are not there, so many more are made as `spare`."""
+        if self.used + count > self.capacity:
+            self._compact(spare)
+        self._slots = first, _ = self.used, count
+        self.used += count
+        return first
+
+    def _no_ancestors(self, width: int) -> torch.Tensor:
+        shape = (self.sentences, 1, width, self.capacity)
+        return torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
+
+    def update(self, layer: int, keys_RD: torch.Tensor, values_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes a layer's keys and values of the newest tokens into their slots; returns all of that layer's."""
+        return self._written(self.keys[layer], keys_RD), self._written(self.values[layer], values_RD)
+
+    def _written(self, cached_NhLK: torch.Tensor, new_RD: torch.Tensor) -> torch.Tensor:
+        heads, (first, width) = self.decoder.num_heads, self._slots
+        slots = cached_NhLK.narrow(1, first, width)
+        if self.sentences == 1:
+            slots.copy_(new_RD.view(width, heads, -1).transpose(0, 1))
+        else:
+            new_NWHK = new_RD.view(self.sentences, width, heads, -1)
+            slots.view(self.sentences, heads, width, -1).copy_(new_NWHK.transpose(1, 2))
+        return cached_NhLK.narrow(1, 0, self.used)
+
+    def keys_and_values(self) -> list[tuple[torch.Tensor, ...]]:
+        """Each layer's keys and values of a hypothesis's tokens and of a source, each (N, H, L, K)."""
+        own = [[part[:, : self.used] for part in parts] for parts in (self.keys, self.values)]
+        sources = [[keys.mT for keys, _ in self.sources], [values for _, values in self.sources]]
+        kinds = [*own, *sources] if self.sources else own
+        return [tuple(part.unflatten(0, (self.sentences, -1)) for part in parts) for parts in zip(*kinds, strict=True)]
+
+    def reorder(self, parents_NW: torch.Tensor) -> None:
+        """Makes each hypothesis the child of one of its sentence: it inherits that one's ancestors."""
+        if self.ancestor_bias is None:
+            return
+        if self.sentences == 1:
+            self.ancestor_bias = self.ancestor_bias.index_select(2, parents_NW[0])
+        else:
+            parents = parents_NW[:, None, :, None].expand(-1, -1, -1, self.capacity)
+            self.ancestor_bias = self.ancestor_bias.gather(2, parents)
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Drops all other sentences; `sentences` are indices."""
+        heads = torch.arange(self.decoder.num_heads, device=self.device)
+        rows = (sentences[:, None] * self.decoder.num_heads + heads).flatten()
+        self.sources = [(keys[rows], values[rows]) for keys, values in self.sources]
+        for parts in (self.keys, self.values):
+            for layer, part in enumerate(parts):
+                parts[layer] = part[rows]
+        self.source_bias = None if self.source_bias is None else self.source_bias[sentences]
+        self.padding = None if self.padding is None else self.padding[sentences]
+        self.ancestor_bias = None if self.ancestor_bias is None else self.ancestor_bias[sentences]
+        self.sentences = len(sentences)
+
+    def _compact(self, spare: int) -> None:
+        """Copies the slots with descendants to larger tensors, and leaves the others behind."""
+        if self.ancestor_bias is None or self.ancestor_bias.shape[2] == 1:
+            # All are ancestors, or padding, which stays where it is.
+            kept_NL = torch.arange(self.used, device=self.device).expand(self.sentences, -1)
+            capacity = 2 * self.used + spare
+        else:
+            used_NL = (self.ancestor_bias[:, 0, :, : self.used] == 0).any(1)
+            longest = int(used_NL.sum(1).max())
+            # Slots in use first, in their order; a sentence with fewer keeps some that are not in use.
+            kept_NL = used_NL.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+            capacity = longest + spare
+        if self.ancestor_bias is not None:
+            bias = self.ancestor_bias.new_full((*self.ancestor_bias.shape[:3], capacity), -torch.inf)
+            kept = kept_NL[:, None, None].expand(-1, -1, self.ancestor_bias.shape[2], -1)
+            bias[..., : kept.shape[3]] = self.ancestor_bias.gather(3, kept)
+            self.ancestor_bias = bias
+        used = kept_NL.shape[1]
+        heads = torch.arange(self.sentences * self.decoder.num_heads, device=self.device)
+        rows = heads.view(self.sentences, -1, 1) * self.capacity + kept_NL[:, None]
+        for parts in (self.keys, self.values):
+            for layer, part in enumerate(parts):
+                # One layer at a time, each replaced at once: the cache is the largest thing in a search.
+                parts[layer] = _copied(part, rows.flatten(0, 1), capacity)
+        self.used, self.capacity = used, capacity
+
+
+class _Layer:
+    """The linear layers and norms of one decoder layer; 1 / √d_k is in the queries."""
+
+    def __init__(self, layer: Any, weights: LiveWeights | PackedWeights) -> None:
+        own, feed_forward = layer.self_attention, layer.feed_forward
+        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
+        self.self_out = weights.residual_linear(own.out_proj)
+        self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+        if hasattr(layer, "cross_attention"):
+            cross = layer.cross_attention
+            self.source_query = weights.projections(cross.q_proj, scaled=cross.d_k**-0.5)
+            self.cross_out = weights.residual_linear(cross.out_proj)
+            self.cross_norm = weights.norm(layer.cross_attention_norm)
+        self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
+        self.second = weights.residual_linear(feed_forward.w_2)
+
+
+def decoder_stack(model: Any) -> Any:
+    """The decoder of a model, which in a decoder-only one is all beside the output projection."""
+    return getattr(model.model, "decoder", model.model)
+
+
+def _copied(cached_NhLK: torch.Tensor, rows_NhL: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Some rows of K numbers at the beginning of a tensor (N·H, capacity, K), whose rest is not set."""
+    copied = cached_NhLK.new_empty(len(cached_NhLK), capacity, cached_NhLK.shape[2])
+    if rows_NhL.shape[1]:
+        copied[:, : rows_NhL.shape[1]] = F.embedding(rows_NhL, cached_NhLK.reshape(-1, cached_NhLK.shape[2]))
+    return copied

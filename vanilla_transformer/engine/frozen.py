@@ -1,0 +1,120 @@
+"""A model's weights as a caller holds them fixed by name: packed, quantized or compiled once, and then only used."""
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .cpu import computing_dtype
+from .decoder import Decoder
+from .encoder import Encoder
+from .graph import engine as onnx_runtime
+from .graph import unknown_to_graphs
+from .graph_search import GraphSearch
+from .known import unknown
+from .linear import PackedWeights, unsupported_quantization
+
+# A graph multiplies on one thread, and large weights no faster than torch: numbers of a model, and these times rows.
+LARGEST_GRAPH = 1 << 23
+MULTIPLICATIONS = 1 << 26
+
+
+class Frozen:
+    """Encoder and decoder of a model on copies of its weights, made when they are first needed.
+
+    Args:
+        model: A model that the engine knows.
+        quantization: None for what each call asks for, or "int8" for all of them.
+    """
+
+    def __init__(self, model: Any, quantization: str | None = None) -> None:
+        # The model's entry among the open ones must not keep it alive.
+        self._model, self.quantization = weakref.ref(model), quantization
+        self._parts: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
+        """The decoder in some type of its activations."""
+        packed = PackedWeights(dtype, quantization, few_rows=True)
+        return self._part(Decoder, packed, packed._replace(few_rows=False))
+
+    def encode(self, arguments: dict[str, Any], quantization: str | None) -> torch.Tensor:
+        """The encoder's output in the type in which the library's search would compute.
+
+        Args:
+            arguments: `input_ids` or `inputs_embeds`, and `attention_mask`.
+            quantization: None, or "int8".
+        """
+        model: Any = self._model()
+        device = model.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+        with torch.autocast(device, enabled=False):
+            encoder = self._part(Encoder, PackedWeights(computing_dtype(dtype, model.device), quantization))
+            return encoder(**arguments).to(dtype)
+
+    def graph(self, dtype: torch.dtype, quantization: str | None, rows: int) -> GraphSearch | None:
+        """The whole search as one graph, where that is the fastest way to find so many hypotheses; else None."""
+        if dtype != torch.float32 or quantization is not None or onnx_runtime() is None:
+            return None
+        with self._lock:
+            if "size" not in self._parts:
+                model: Any = self._model()
+                # Embeddings are looked up, the output projection is multiplied with.
+                size = sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name)
+                suits = model.device.type == "cpu" and unknown_to_graphs(model) is None
+                self._parts["size"] = size if suits and size <= LARGEST_GRAPH else None
+            size = self._parts["size"]
+        if size is None or size * rows * min(torch.get_num_threads(), 2) > MULTIPLICATIONS:
+            return None
+        return self._part(GraphSearch)
+
+    def _part(self, kind: Any, *weights: PackedWeights) -> Any:
+        with self._lock:
+            key = kind, weights[:1]
+            if key not in self._parts:
+                with torch.no_grad():
+                    self._parts[key] = kind(self._model(), *weights)
+            return self._parts[key]
+
+
+# The innermost of a model is used, from any thread, until its `with` ends.
+_OPEN: "weakref.WeakKeyDictionary[Any, list[Frozen]]" = weakref.WeakKeyDictionary()
+_OPENING = threading.Lock()
+
+
+def opened(model: Any) -> Frozen | None:
+    """The engine of the `with frozen(model)` around the call, if there is one."""
+    found = _OPEN.get(model)
+    return found[-1] if found else None
+
+
+@contextmanager
+def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
+    """Holds an engine for a model that is known; see `PaperGenerationMixin.frozen`.
+
+    Raises:
+        ValueError: There is no such quantization, or not of this model or here.
+    """
+    reason = unsupported_quantization(quantization, model.device)
+    reason = unknown(model) if reason is None else reason
+    if reason is not None and quantization is not None:
+        raise ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
+    engine = Frozen(model, quantization)
+    if reason is not None:
+        yield engine  # Each call asks again, and says why it is the library's.
+        return
+    with _OPENING:
+        _OPEN.setdefault(model, []).append(engine)
+    try:
+        yield engine
+    finally:
+        with _OPENING:
+            left = [one for one in _OPEN.pop(model, []) if one is not engine]
+            if left:
+                _OPEN[model] = left
+
+
+__all__ = ["Frozen", "frozen", "opened"]

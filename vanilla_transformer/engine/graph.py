@@ -1,0 +1,328 @@
+"""Graphs of ONNX, written operator by operator from a model's weights, which are copied into them.
+
+ONNX Runtime is optional: `engine` says whether it is there.
+
+Shapes in names: N sentences · R tokens of each that are computed together: all of a source, or the newest of each
+hypothesis · S source · L keys · D d_model · H heads · K d_k.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+from .known import unknown
+
+# The version that the graphs were tried with first.
+OLDEST_VERSION = (1, 31)
+OPSET, IR_VERSION = 20, 10
+OWN_OPERATORS = "com.microsoft"
+# Activations as operators; `silu` and `swish` are two.
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("Relu", {}),
+    "gelu": ("Gelu", {}),
+    "gelu_new": ("Gelu", {"approximate": "tanh"}),
+    "gelu_pytorch_tanh": ("Gelu", {"approximate": "tanh"}),
+    "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
+    "mish": ("Mish", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "silu": ("", {}),
+    "swish": ("", {}),
+    "tanh": ("Tanh", {}),
+}
+
+
+@cache
+def engine() -> tuple[Any, Any] | None:
+    """The modules `onnx` and `onnxruntime`, if both are there and new enough."""
+    try:
+        onnx, onnxruntime = import_module("onnx"), import_module("onnxruntime")
+    except ImportError:
+        return None
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    return (onnx, onnxruntime) if version >= OLDEST_VERSION else None
+
+
+def unknown_to_graphs(model: Any) -> str | None:
+    """The first thing in a model that a graph would not compute as the model does, in words."""
+    reason = unknown(model, may_train=True)
+    if reason is not None:
+        return reason
+    name = model.config.activation_function
+    if name not in ACTIVATIONS:
+        return f"activation_function={name!r}, which is not one of {', '.join(ACTIVATIONS)}"
+    for place, module in model.named_modules():
+        if place.endswith(".activation") and type(module) is not type(ACT2FN[name]):
+            return f"{place}, which is a {type(module).__name__} and not the configuration's {name}"
+        if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
+            return f"{place}, which has no weight or no bias"
+    return None
+
+
+class Graph:
+    """A graph while it is written: each method adds nodes and returns the name of what they compute.
+
+    Args:
+        around: The graph of which it is the body of a loop.
+    """
+
+    def __init__(self, around: "Graph | None" = None) -> None:
+        import onnx
+
+        self.onnx, self.around = onnx, around
+        # Names within a loop have to differ from those around it.
+        self.prefix: str = "" if around is None else f"{around.prefix}{len(around.nodes)}_"
+        self.nodes: list[Any] = []
+        self.inputs: list[Any] = []
+        self.outputs: dict[str, Any] = {}
+        self.constants: list[Any] = []
+        self._kept: dict[Any, str] = {}
+
+    def input(self, name: str, shape: list[Any] | None, kind: str = "FLOAT", default: Any = None) -> str:
+        """What each run is given, or takes by default; of a loop's body what each round is given."""
+        name = self.prefix + name
+        self.inputs.append(self._described(name, shape, kind))
+        if default is not None:
+            self._keep(torch.as_tensor(default), name)
+        return name
+
+    def output(self, name: str, value: str, shape: list[Any], kind: str = "FLOAT") -> None:
+        """A name and a description for what is computed."""
+        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
+        self.outputs[name] = self._described(name, shape, kind)
+
+    def constant(self, value: torch.Tensor) -> str:
+        """A copy of the value."""
+        return self._keep(value, f"{self.prefix}constant_{len(self.constants)}")
+
+    def number(self, *values: float) -> str:
+        """A vector of whole numbers, truths or floats; one copy of equal ones."""
+        return self._number(values, torch.tensor(values))
+
+    def scalar(self, value: float) -> str:
+        """One number without a dimension."""
+        return self._number(value, torch.tensor(value))
+
+    def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """One node; its output's name, or those of several."""
+        names = [f"{self.prefix}{operator}_{len(self.nodes)}_{number}" for number in range(outputs)]
+        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def own_node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """One node of ONNX Runtime's own operators."""
+        return self.node(operator, *inputs, outputs=outputs, domain=OWN_OPERATORS, **attributes)
+
+    def loop(self, rounds: str, body: "Graph", first: list[str], results: list[str]) -> list[str]:
+        """Another graph again and again, whose own inputs are the number of the round, a truth, and `first`.
+
+        Args:
+            rounds: How many there are at most.
+            body: It may use what is computed here.
+            first: What the first round begins with; the others with what the one before has left.
+            results: Of a round: whether there is another one, what it leaves, and what is kept of each.
+
+        Returns:
+            What the last round leaves, and what is kept of all, along a first dimension.
+        """
+        graph = body.finished(results)
+        return self.node("Loop", rounds, self.scalar(True), *first, outputs=len(results) - 1, body=graph)
+
+    def cast(self, x: str, kind: str) -> str:
+        """In another type."""
+        return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
+
+    def finished(self, results: list[str]) -> Any:
+        """The graph as the library has it."""
+        outputs = [self.outputs.get(name, self.onnx.ValueInfoProto(name=name)) for name in results]
+        return self.onnx.helper.make_graph(self.nodes, "graph", self.inputs, outputs, self.constants)
+
+    def model(self, results: list[str], told: dict[str, str] | None = None) -> Any:
+        """The graph as a file has it, with what its metadata tell."""
+        helper = self.onnx.helper
+        operators = [helper.make_opsetid("", OPSET), helper.make_opsetid(OWN_OPERATORS, 1)]
+        model = helper.make_model(self.finished(results), opset_imports=operators, ir_version=IR_VERSION)
+        helper.set_model_props(model, told or {})
+        return model
+
+    def _described(self, name: str, shape: list[Any] | None, kind: str) -> Any:
+        return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
+
+    def _number(self, given: Any, value: torch.Tensor) -> str:
+        return self.once((given, value.dtype), lambda: self.constant(value))
+
+    def once(self, key: Any, write: Callable[[], str]) -> str:
+        """The name of what is written when it is first asked for."""
+        if key not in self._kept:
+            self._kept[key] = write()
+        return self._kept[key]
+
+    def _keep(self, value: torch.Tensor, name: str) -> str:
+        array = value.detach().cpu().contiguous().numpy()
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+
+class LayerGraph(Graph):
+    """A graph of the layers of encoder and decoder, whose inputs and outputs are (N, R, D).
+
+    Args:
+        config: The model's.
+        quantization: None, or "int8" for matrices of 8 bits with a scale for each output, by which activations are
+            multiplied that are rounded to 8 bits for each product. These 8 bits are 7: without VNNI the sums of
+            weights of 8 do not fit in the 16 that pairs are added in, and nobody knows where a file goes.
+        around: The graph of which it is the body of a loop.
+    """
+
+    def __init__(self, config: Any, quantization: str | None = None, around: "LayerGraph | None" = None) -> None:
+        super().__init__(around)
+        self.config, self.quantization = config, quantization
+        self.outermost: LayerGraph = self if around is None else around.outermost
+        # The operator has one width of heads: what is narrower is filled up with zeros, which change nothing.
+        self.head_width = max(config.d_k, config.d_v)
+        self._attention: dict[str, Any] = {
+            "num_heads": config.num_heads,
+            "scale": config.d_k**-0.5,
+            "mask_filter_value": torch.finfo(torch.float32).min,
+        }
+
+    def body(self) -> "LayerGraph":
+        """The body of a loop in this graph."""
+        return LayerGraph(self.config, self.quantization, self)
+
+    def linear(self, x: str, weight: torch.Tensor, bias: torch.Tensor | None) -> str:
+        """xWᵀ + b, (N, R, D)."""
+        if self.quantization is None:
+            outputs = self.node("MatMul", x, self.constant(weight.float().mT))
+            return outputs if bias is None else self.node("Add", outputs, self.constant(bias.float()))
+        rounded, scales = rounded_rows(weight)
+        return self._int8_product(x, self.constant(rounded.mT), self.constant(scales), bias)
+
+    def logits(self, x: str, lm_head: nn.Linear) -> str:
+        """Section 3.4: the output projection, which may be the embedding."""
+        matrix, scales = self.outermost.table(lm_head.weight)
+        if not scales:
+            outputs = self.own_node("FusedMatMul", x, matrix, transB=1)
+            return outputs if lm_head.bias is None else self.node("Add", outputs, self.constant(lm_head.bias.float()))
+        turned = self.outermost.once((matrix, "turned"), lambda: self.outermost.turned(matrix))
+        return self._int8_product(x, turned, scales, lm_head.bias)
+
+    def embed(self, tokens: str, embedding: nn.Embedding, encodings: str) -> str:
+        """Sections 3.4 and 3.5."""
+        matrix, scales = self.outermost.table(embedding.weight)
+        rows, scale = self.node("Gather", matrix, tokens), self.scalar(self.config.d_model**0.5)
+        if scales:
+            rows, scale_of = self.cast(rows, "FLOAT"), self.node("Gather", scales, tokens)
+            scale = self.node("Mul", self.node("Unsqueeze", scale_of, self.number(-1)), scale)
+        return self.node("Add", self.node("Mul", rows, scale), encodings)
+
+    def table(self, weight: torch.Tensor) -> tuple[str, str]:
+        """A matrix of one row for each token, and the scales of its rows where it is rounded; kept once."""
+        key = weight.data_ptr(), "table"
+        if self.quantization is None:
+            return self.once(key, lambda: self.constant(weight.float())), ""
+        rounded, scales = rounded_rows(weight)
+        matrix = self.once(key, lambda: self.constant(rounded))
+        return matrix, self.once((*key, "scales"), lambda: self.constant(scales))
+
+    def turned(self, matrix: str) -> str:
+        """The other way round, which is done as the graph is loaded."""
+        return self.node("Transpose", matrix, perm=[1, 0])
+
+    def _int8_product(self, x: str, matrix: str, scales: str, bias: torch.Tensor | None) -> str:
+        more = [] if bias is None else ["", self.constant(bias.float())]
+        return self.own_node("DynamicQuantizeMatMul", x, matrix, scales, *more)
+
+    def encoder_self_attention(self, x: str, layer: Any, mask_NS: str) -> str:
+        """An encoder layer's first part."""
+        own = layer.self_attention
+        inputs = *self._projected(x, own.q_proj, own.k_proj, own.v_proj), "", mask_NS
+        attended = self.own_node("MultiHeadAttention", *inputs, **self._attention)
+        return self._sublayer(x, self._joined(attended, own), layer.self_attention_norm)
+
+    def decoder_self_attention(self, x: str, layer: Any, past: list[str], bias: str) -> tuple[str, list[str]]:
+        """A decoder layer's first part.
+
+        Args:
+            x: The newest tokens.
+            layer: The module.
+            past: Keys and values, (N, H, L, K), to which those of the tokens are added.
+            bias: Added to what each token attends with, (N, 1, R, L + R); without it each attends to all.
+
+        Returns:
+            The tokens, and keys and values with theirs.
+        """
+        own = layer.self_attention
+        inputs = *self._projected(x, own.q_proj, own.k_proj, own.v_proj), "", "", bias, *past
+        attended, *present = self.own_node("MultiHeadAttention", *inputs, outputs=3, **self._attention)
+        return self._sublayer(x, self._joined(attended, own), layer.self_attention_norm), present
+
+    def keys_and_values(self, x: str, layer: Any) -> list[str]:
+        """The encoder's output to a decoder layer's keys and values of the source, (N, H, S, K)."""
+        cross = layer.cross_attention
+        shape = self.number(0, 0, self.config.num_heads, self.head_width)
+        return [
+            self.node("Transpose", self.node("Reshape", part, shape), perm=[0, 2, 1, 3])
+            for part in self._projected(x, cross.k_proj, cross.v_proj)
+        ]
+
+    def cross_attention(self, x: str, layer: Any, source: list[str], mask_NS: str) -> str:
+        """A decoder layer's second part."""
+        cross = layer.cross_attention
+        inputs = *self._projected(x, cross.q_proj), *source, "", mask_NS
+        attended = self.own_node("MultiHeadAttention", *inputs, **self._attention)
+        return self._sublayer(x, self._joined(attended, cross), layer.cross_attention_norm)
+
+    def feed_forward(self, x: str, layer: Any) -> str:
+        """A layer's last part."""
+        first, second = layer.feed_forward.w_1, layer.feed_forward.w_2
+        inner = self._activated(self.linear(x, first.weight, first.bias))
+        return self._sublayer(x, self.linear(inner, second.weight, second.bias), layer.feed_forward_norm)
+
+    def _activated(self, x: str) -> str:
+        """Of `ACTIVATIONS`."""
+        name = self.config.activation_function
+        if name in ("silu", "swish"):
+            return self.node("Mul", x, self.node("Sigmoid", x))
+        operator, attributes = ACTIVATIONS[name]
+        return self.node(operator, x, **attributes)
+
+    def _projected(self, x: str, *modules: Any) -> list[str]:
+        """Queries, keys or values of the tokens by one product."""
+        weight = torch.cat([self._filled(module.weight) for module in modules])
+        bias = None if modules[0].bias is None else torch.cat([self._filled(module.bias) for module in modules])
+        outputs = self.linear(x, weight, bias)
+        if len(modules) == 1:
+            return [outputs]
+        return self.node("Split", outputs, outputs=len(modules), axis=-1, num_outputs=len(modules))
+
+    def _joined(self, attended: str, attention: Any) -> str:
+        """The output projection of all heads."""
+        projection = attention.out_proj
+        return self.linear(attended, self._filled(projection.weight.mT).mT, projection.bias)
+
+    def _filled(self, weight: torch.Tensor) -> torch.Tensor:
+        """Rows of heads, each filled up with zeros to the common width."""
+        by_head = weight.unflatten(0, (self.config.num_heads, -1))
+        filled = by_head.new_zeros(self.config.num_heads, self.head_width, *weight.shape[1:])
+        filled[:, : by_head.shape[1]] = by_head.detach()
+        return filled.flatten(0, 1)
+
+    def _sublayer(self, x: str, outputs: str, norm: nn.LayerNorm) -> str:
+        """LayerNorm(x + Sublayer(x))."""
+        weights = self.constant(norm.weight.float()), self.constant(norm.bias.float())
+        return self.node("LayerNormalization", self.node("Add", x, outputs), *weights, epsilon=norm.eps)
+
+
+def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows in numbers of 7 bits, and the scale of each."""
+    weight = weight.detach().float()
+    scales = (weight.abs().amax(1) / 63).clamp(min=torch.finfo(torch.float32).tiny)
+    return (weight / scales[:, None]).round().to(torch.int8), scales
+
+
+__all__ = ["ACTIVATIONS", "Graph", "LayerGraph", "engine", "unknown_to_graphs"]

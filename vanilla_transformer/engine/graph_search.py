@@ -1,0 +1,362 @@
+"""Section 6.1's whole search as one graph of ONNX: sentences in, hypotheses out, in one call.
+
+Encoder, steps, choices and the rule that ends a search are one graph, with a `Loop` over the steps and a `Scan` back
+along the hypotheses that have won. A sentence of a batch whose search is over is left as it is until all are over.
+
+Shapes in names: N sentences · S source · W hypotheses of a sentence, one at first · C candidates · T steps · B best
+hypotheses · D d_model · V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .graph import LayerGraph, engine
+from .search import IMPOSSIBLE, Hypotheses, Limits
+
+# Changes the log-probabilities of a step, given the step, their name and that of its number.
+Change = Callable[[LayerGraph, str, str], str]
+
+
+class Rules(NamedTuple):
+    """What a beam follows, as names in a graph; see `Limits`. Vectors of one number but for the first two, (N, 1).
+
+    Attributes:
+        lengths_N1: Tokens that a hypothesis may have.
+        horizon_N1: Length under whose penalty running hypotheses are compared, where `exact`.
+        width: W.
+        candidates: C.
+        counted: Hypotheses that must have ended.
+        best: B.
+        exponent: Of the length penalty ((offset + length) / divisor)^exponent.
+        offset: 5 for Google's penalty, 0 for the library's.
+        divisor: 6 for Google's penalty, 1 for the library's.
+        exact: Truth.
+        may_improve: Truth: whether running hypotheses are compared at all.
+    """
+
+    lengths_N1: str
+    horizon_N1: str
+    width: str
+    candidates: str
+    counted: str
+    best: str
+    exponent: str
+    offset: str
+    divisor: str
+    exact: str
+    may_improve: str
+
+
+class SearchGraph(LayerGraph):
+    """The graph of a search while it is written.
+
+    Args:
+        model: An encoder-decoder.
+        quantization: None, or "int8" for matrices of 8 bits.
+    """
+
+    def __init__(self, model: Any, quantization: str | None = None) -> None:
+        super().__init__(model.config, quantization)
+        self.lm_head = model.lm_head
+        self.encoder, self.decoder = model.model.encoder, model.model.decoder
+
+    def positions(self, length: str) -> tuple[str, str]:
+        """Section 3.5: tables of source and target, of at least so many positions; learned ones end before."""
+        learned = [stack.positional_encoding.learned for stack in (self.encoder, self.decoder)]
+        if learned[0] is not None:
+            return self.constant(learned[0].weight.float()), self.constant(learned[1].weight.float())
+        exponents = torch.arange(0, self.config.d_model, 2, dtype=torch.float32) / self.config.d_model
+        places_L = self.node("Range", self.scalar(0), length, self.scalar(1))
+        places_L1 = self.node("Unsqueeze", self.cast(places_L, "FLOAT"), self.number(1))
+        angles = self.node("Mul", places_L1, self.constant(10000.0**-exponents))
+        pairs = [self.node("Unsqueeze", self.node(part, angles), self.number(2)) for part in ("Sin", "Cos")]
+        table = self.node("Reshape", self.node("Concat", *pairs, axis=2), self.number(0, self.config.d_model))
+        return table, table
+
+    def read(self, tokens_NS: str, mask_NS: str, positions_LD: str) -> None:
+        """Adds the encoder, and each decoder layer's keys and values of its output; the mask is of 32 bits."""
+        self.mask_NS = mask_NS
+        places_NS = self.node("CumSum", mask_NS, self.scalar(1), exclusive=1)
+        x = self.embed(tokens_NS, self.encoder.embed_tokens, self.node("Gather", positions_LD, places_NS))
+        for layer in self.encoder.layers:
+            x = self.feed_forward(self.encoder_self_attention(x, layer, mask_NS), layer)
+        self.source = [self.keys_and_values(x, layer) for layer in self.decoder.layers]
+        self.shape_N1 = self.node("Concat", self.node("Shape", tokens_NS, end=1), self.number(1), axis=0)
+
+    def greedy(self, longest: str, start: str, ends_V: str, positions_LD: str) -> str:
+        """The likeliest token, again and again, until all sentences have ended: tokens, (T, N, 1)."""
+        step, number, tokens_N1, past = self._step()
+        live_N1 = step.input("live", None, "BOOL")
+        logits_N1V, present = self._advance(step, number, tokens_N1, past, "", positions_LD)
+        newest_N1 = step.node("ArgMax", logits_N1V, axis=-1, keepdims=0)
+        live_on_N1 = step.node("And", live_N1, step.node("Gather", self.node("Not", ends_V), newest_N1))
+        tokens, live = (self.node("Expand", part, self.shape_N1) for part in (start, self.number(True)))
+        results = [_any(step, live_on_N1), newest_N1, *present, live_on_N1, step.node("Identity", newest_N1)]
+        return self.loop(longest, step, [tokens, *self._nothing(), live], results)[-1]
+
+    def beam(
+        self,
+        rules: Rules,
+        start: str,
+        ends_V: str,
+        positions_LD: str,
+        change: Change | None = None,
+        padding: int | None = None,
+    ) -> tuple[str, str, str, str]:
+        """Section 6.1: the best hypotheses of each sentence.
+
+        Keys and values of all that has run stay where they are, and a bias says which of them each hypothesis comes
+        from. What does not end has an impossible score.
+
+        Returns:
+            Scores (N, B), tokens and parents (N, B, T), and lengths (N, B).
+        """
+        longest = self.node("ReduceMax", rules.lengths_N1, keepdims=0)
+        steps_T11 = self.node("Range", self.scalar(1), self.node("Add", longest, self.scalar(1)), self.scalar(1))
+        steps_T11 = self.node("Unsqueeze", steps_T11, self.number(1, 2))
+        penalties_T11 = self._penalty(steps_T11, rules)
+        bounds_TN1 = self._penalty(self.node("Where", rules.exact, rules.horizon_N1, steps_T11), rules)
+        last_step_N1 = self.node("Sub", rules.lengths_N1, self.number(1))
+        last_counted = self.node("Sub", rules.counted, self.number(1))
+
+        step, number, tokens_NW, past = self._step()
+        bias, running_NW1, finished_NW = (step.input(name, None) for name in ("bias", "running", "finished"))
+        may_end_NC = step.input("may_end", None, "BOOL")
+        node, impossible = step.node, self.number(IMPOSSIBLE)
+        logits_NWV, present = self._advance(step, number, tokens_NW, past, bias, positions_LD)
+        log_p_NWV = node("LogSoftmax", logits_NWV, axis=-1)
+        if change is not None:
+            log_p_NWV = change(step, log_p_NWV, number)
+        scores = node("Reshape", node("Add", log_p_NWV, running_NW1), self.number(0, -1))
+        scores_NC, places_NC = node("TopK", scores, rules.candidates, outputs=2)
+        vocabulary = self.number(self.config.vocab_size)
+        parents_NC, tokens_NC = node("Div", places_NC, vocabulary), node("Mod", places_NC, vocabulary)
+        ended_NC = node("Or", node("Gather", ends_V, tokens_NC), node("GreaterOrEqual", number, last_step_N1))
+
+        # The best that have not ended run on.
+        left_NC = node("Add", scores_NC, node("Where", ended_NC, impossible, self.number(0.0)))
+        left_NW, chosen_NW = node("TopK", left_NC, rules.width, outputs=2)
+        parents_NW, newest_NW = (node("GatherElements", part, chosen_NW, axis=1) for part in (parents_NC, tokens_NC))
+        origins = node("Unsqueeze", parents_NW, self.number(1, 3))
+        zeros_N1 = self.node("Expand", self.number(0.0), self.shape_N1)
+        first_bias = self.node("Unsqueeze", zeros_N1, self.number(2, 3))
+        own_bias = self.node("Add", first_bias, self._own_bias(rules.width))
+        next_bias = node("Concat", node("GatherND", bias, origins, batch_dims=2), own_bias, axis=3)
+
+        # The best of what had ended before and of what ends now; only the best W candidates of a step may.
+        penalized_NC = node("Div", scores_NC, node("Gather", penalties_T11, number))
+        ended_scores_NC = node("Where", node("And", ended_NC, may_end_NC), penalized_NC, impossible)
+        best_NW, _ = node("TopK", node("Concat", finished_NW, ended_scores_NC, axis=1), rules.width, outputs=2)
+
+        # Whether too few have ended, or the best that runs may overtake the last of those that count.
+        last_N1 = node("Gather", best_NW, last_counted, axis=1)
+        bound_N1 = node("Div", node("Gather", left_NW, self.number(0), axis=1), node("Gather", bounds_TN1, number))
+        improves_N1 = node("And", rules.may_improve, node("Greater", bound_N1, last_N1))
+        goes_on_N1 = node("Or", node("LessOrEqual", last_N1, impossible), improves_N1)
+        may_end_on_NC = node("And", may_end_NC, goes_on_N1)
+
+        next_running = node("Unsqueeze", left_NW, self.number(2))
+        results = [_any(step, may_end_on_NC), newest_NW, *present, next_bias, next_running, best_NW, may_end_on_NC]
+        results += [ended_scores_NC, parents_NC, tokens_NC, chosen_NW]
+        may_end_C = self.node("Less", self._range(rules.candidates), rules.width)
+        first = [self.node("Expand", start, self.shape_N1), *self._nothing(), first_bias]
+        first += [self.node("Unsqueeze", zeros_N1, self.number(2))]
+        first += [self.node("Add", zeros_N1, self.node("Expand", impossible, rules.width))]
+        first += [self.node("And", self.node("Expand", self.number(True), self.shape_N1), may_end_C)]
+        return self._paths(self.loop(longest, step, first, results)[-4:], rules, padding)
+
+    def _paths(self, kept: list[str], rules: Rules, padding: int | None) -> tuple[str, str, str, str]:
+        """The best of what has ended, and the way of each from its end to its beginning."""
+        ended_TNC, parents_TNC, tokens_TNC, chosen_TNW = kept
+        ended = self.node("Reshape", self.node("Transpose", ended_TNC, perm=[1, 0, 2]), self.number(0, -1))
+        # Of equal ones the first, as when they are merged step by step.
+        scores_NB, places_NB = self.node("TopK", ended, rules.best, outputs=2)
+        last_NB, candidate_NB = (self.node(part, places_NB, rules.candidates) for part in ("Div", "Mod"))
+        there_NB = self.node("Greater", scores_NB, self.number(IMPOSSIBLE))
+        lengths_NB = self.node("Mul", self.node("Add", last_NB, self.number(1)), self.cast(there_NB, "INT64"))
+        steps_T = self.node("Squeeze", self.node("NonZero", self._ones(chosen_TNW)), self.number(0))
+
+        step = self.body()
+        hypothesis_NB, number = step.input("hypothesis", None, "INT64"), step.input("number", None, "INT64")
+        parents_NC, tokens_NC, chosen_NW = (
+            step.input(name, None, "INT64") for name in ("parents", "tokens", "chosen")
+        )
+        went_on_NB = step.node("GatherElements", chosen_NW, hypothesis_NB, axis=1)
+        taken_NB = step.node("Where", step.node("Equal", number, last_NB), candidate_NB, went_on_NB)
+        parents_NB, token_NB = (
+            step.node("GatherElements", part, taken_NB, axis=1) for part in (parents_NC, tokens_NC)
+        )
+        nobody_NB = self.node("Sub", places_NB, places_NB)
+        _, tokens_NBT, parents_NBT = self.node(
+            "Scan",
+            *(nobody_NB, steps_T, parents_TNC, tokens_TNC, chosen_TNW),
+            outputs=3,
+            num_scan_inputs=4,
+            scan_input_directions=[1] * 4,
+            scan_output_directions=[1] * 2,
+            scan_output_axes=[2] * 2,
+            body=step.finished([parents_NB, token_NB, step.node("Identity", parents_NB)]),
+        )
+        if padding is not None:
+            there_NBT = self.node("Less", steps_T, self.node("Unsqueeze", lengths_NB, self.number(2)))
+            tokens_NBT = self.node("Where", there_NBT, tokens_NBT, self.number(padding))
+        return scores_NB, tokens_NBT, parents_NBT, lengths_NB
+
+    def _ones(self, chosen_TNW: str) -> str:
+        return self.node("Expand", self.number(1), self.node("Shape", chosen_TNW, end=1))
+
+    def _penalty(self, lengths: str, rules: Rules) -> str:
+        """What a log-probability is divided by: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
+        moved = self.node("Add", self.cast(lengths, "FLOAT"), rules.offset)
+        return self.node("Pow", self.node("Div", moved, rules.divisor), rules.exponent)
+
+    def _range(self, count: str) -> str:
+        """0, 1, 2 ... below a number, (1, number)."""
+        return self.node("NonZero", self.node("Expand", self.number(1), count))
+
+    def _own_bias(self, width: str) -> str:
+        """Each hypothesis attends to its own newest token, (W, W)."""
+        range_1W = self._range(width)
+        own_WW = self.node("Equal", self.node("Transpose", range_1W, perm=[1, 0]), range_1W)
+        return self.node("Where", own_WW, self.number(0.0), self.number(torch.finfo(torch.float32).min))
+
+    def _step(self) -> tuple[LayerGraph, str, str, list[list[str]]]:
+        """A step: its graph, its number, the newest tokens, and each layer's keys and values before them."""
+        step = self.body()
+        number, _ = step.input("number", [], "INT64"), step.input("goes_on", [], "BOOL")
+        tokens_NW, layers = step.input("tokens", None, "INT64"), range(len(self.decoder.layers))
+        past = [[step.input(f"{part}{layer}", None) for part in ("keys", "values")] for layer in layers]
+        return step, number, tokens_NW, past
+
+    def _nothing(self) -> list[str]:
+        """Each layer's keys and values before the first step."""
+        return [
+            self.node("Slice", part, self.number(0), self.number(0), self.number(2))
+            for layer in self.source
+            for part in layer
+        ]
+
+    def _advance(
+        self, step: LayerGraph, number: str, tokens_NW: str, past: list[list[str]], bias: str, positions_LD: str
+    ) -> tuple[str, list[str]]:
+        """The decoder's step: logits (N, W, V), and keys and values with those of the tokens."""
+        encoding = step.node("Gather", positions_LD, number)
+        x, found = step.embed(tokens_NW, self.decoder.embed_tokens, encoding), []
+        for layer, before, source in zip(self.decoder.layers, past, self.source, strict=True):
+            x, present = step.decoder_self_attention(x, layer, before, bias)
+            found += present
+            x = step.feed_forward(step.cross_attention(x, layer, source, self.mask_NS), layer)
+        return step.logits(x, self.lm_head), found
+
+
+def _any(graph: LayerGraph, truths: str) -> str:
+    return graph.node("ReduceMax", truths, keepdims=0)
+
+
+class GraphSearch:
+    """Greedy and beam search of a model, each a session of ONNX Runtime with the weights as they are now.
+
+    Args:
+        model: An encoder-decoder.
+        threads: Of each session.
+        quantization: None, or "int8" for matrices of 8 bits.
+    """
+
+    def __init__(self, model: Any, threads: int = 1, quantization: str | None = None) -> None:
+        found = engine()
+        assert found is not None
+        _, self._runtime = found
+        self._threads, self._vocabulary = threads, model.config.vocab_size
+        self._positions = [stack.positional_encoding for stack in (model.model.encoder, model.model.decoder)]
+        self._table = torch.empty(0).numpy()
+        self._ends: dict[tuple[int, ...], Any] = {}
+        graphs = SearchGraph(model, quantization), SearchGraph(model, quantization)
+        self._greedy, self._beam = (
+            self._session(self._greedy_graph(graphs[0])),
+            self._session(self._beam_graph(graphs[1])),
+        )
+
+    def greedy(
+        self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The likeliest token at each step: tokens (N, T), of which each sentence has so many, (N,)."""
+        longest = max(limits.lengths.tolist())
+        inputs = self._inputs(ids_NS, mask_NS, limits, longest)
+        inputs |= {"start": np.array([start]), "longest": np.array(longest)}
+        tokens_NT = torch.from_numpy(self._greedy.run(None, inputs)[0][..., 0].T)
+        steps = tokens_NT.shape[1]
+        if len(tokens_NT) == 1:
+            return tokens_NT, torch.tensor([steps])
+        ended_NT = torch.isin(tokens_NT, limits.end_tokens)
+        lengths_N = torch.where(ended_NT.any(1), ended_NT.int().argmax(1) + 1, steps)
+        return tokens_NT, lengths_N.minimum(limits.lengths)
+
+    def beam(self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits, width: int) -> Hypotheses:
+        """Section 6.1: the `width` best hypotheses of each sentence."""
+        lengths = limits.lengths.tolist()
+        inputs = self._inputs(ids_NS, mask_NS, limits, max(lengths))
+        inputs |= {
+            "lengths": np.array((lengths, limits.horizon.tolist())).T,
+            "numbers": np.array((start, width, limits.candidates, limits.counted)),
+            "penalty": np.array((limits.length_penalty, limits.offset, limits.divisor), dtype=np.float32),
+            "truths": np.array((limits.is_exact, limits.early_stopping is not True)),
+        }
+        scores, tokens, parents, found = map(torch.from_numpy, self._beam.run(None, inputs))
+        return Hypotheses(scores, torch.stack((tokens, parents), 2), found)
+
+    def _inputs(self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, limits: Limits, longest: int) -> dict[str, Any]:
+        inputs = {"tokens": ids_NS.numpy(), "mask": mask_NS.int().numpy(), "ends": self._ends_of(limits.end_tokens)}
+        if self._positions[0].learned is None:
+            inputs["positions"] = self._encodings(max(longest, ids_NS.shape[1]))
+        return inputs
+
+    def _ends_of(self, end_tokens: torch.Tensor) -> Any:
+        """Truths that tell which tokens of the vocabulary end a hypothesis."""
+        key = tuple(end_tokens.tolist())
+        if key not in self._ends:
+            self._ends[key] = torch.isin(torch.arange(self._vocabulary), end_tokens).numpy()
+        return self._ends[key]
+
+    def _encodings(self, length: int) -> Any:
+        """Those of at least so many positions, which are no weights."""
+        if len(self._table) < length:
+            self._table = self._positions[0](max(length, 2 * len(self._table))).detach().numpy()
+        return self._table
+
+    def _greedy_graph(self, graph: SearchGraph) -> Any:
+        source, target, ends_V = self._begin(graph)
+        start, longest = graph.input("start", [1], "INT64"), graph.input("longest", [], "INT64")
+        return graph.model([graph.greedy(longest, start, ends_V, target)])
+
+    def _beam_graph(self, graph: SearchGraph) -> Any:
+        source, target, ends_V = self._begin(graph)
+        lengths = graph.node("Split", graph.input("lengths", ["N", 2], "INT64"), outputs=2, axis=1, num_outputs=2)
+        start, width, candidates, counted = graph.node(
+            "Split", graph.input("numbers", [4], "INT64"), outputs=4, num_outputs=4
+        )
+        penalty = graph.node("Split", graph.input("penalty", [3]), outputs=3, num_outputs=3)
+        truths = graph.node("Split", graph.input("truths", [2], "BOOL"), outputs=2, num_outputs=2)
+        rules = Rules._make([*lengths, width, candidates, counted, width, *penalty, *truths])
+        return graph.model(list(graph.beam(rules, start, ends_V, target)))
+
+    def _begin(self, graph: SearchGraph) -> tuple[str, str, str]:
+        """Writes the encoder; returns names of both tables of positions and of the tokens that end."""
+        if self._positions[0].learned is None:
+            source = target = graph.input("positions", ["L", "D"])
+        else:
+            source, target = (graph.constant(module.learned.weight.float()) for module in self._positions)
+        graph.read(graph.input("tokens", ["N", "S"], "INT64"), graph.input("mask", ["N", "S"], "INT32"), source)
+        return source, target, graph.input("ends", ["V"], "BOOL")
+
+    def _session(self, model: Any) -> Any:
+        options = self._runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
+        # What there is to fuse costs more to look for at each building than it saves.
+        options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        return self._runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+__all__ = ["GraphSearch", "Rules", "SearchGraph"]

@@ -1,0 +1,272 @@
+"""All that the engine and the exports can compute: exact classes, their parameters, and every configuration field.
+
+They compute a model in another way than its `forward`. So whatever is not on these lists is declined with a reason:
+an added parameter, field or class, a hook, a patched method. The lists hold names, since this package's models import
+the engine and not the other way round.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+_OURS = "vanilla_transformer.model."
+_LINEAR, _NORM = ("torch.nn.modules.linear", "Linear"), ("torch.nn.modules.normalization", "LayerNorm")
+_EMBEDDING, _LIST = ("torch.nn.modules.sparse", "Embedding"), ("torch.nn.modules.container", "ModuleList")
+_DROPOUT = ("torch.nn.modules.dropout", "Dropout")
+
+
+class _Class(NamedTuple):
+    """Names of the parameters and of the modules that a module of some class may have; None for any."""
+
+    parameters: frozenset[str] | None
+    children: frozenset[str] | None
+
+
+def _names(parameters: str = "", children: str = "") -> _Class:
+    return _Class(frozenset(parameters.split()), frozenset(children.split()))
+
+
+_ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm dropout"
+_STACK = "embed_tokens positional_encoding dropout layers"
+_ANYTHING = _Class(None, None)
+# A module that is called as it is, instead of being computed in another way.
+_CALLED = {"feed_forward.activation"}
+
+CLASSES: dict[tuple[str, str], _Class] = {
+    _LINEAR: _names("weight bias"),
+    _NORM: _names("weight bias"),
+    _EMBEDDING: _names("weight"),
+    _LIST: _Class(frozenset(), None),
+    _DROPOUT: _names(),
+    ("layers", "MultiHeadAttention"): _names("", "q_proj k_proj v_proj out_proj"),
+    ("layers", "PositionwiseFeedForward"): _names("", "w_1 w_2 activation activation_dropout"),
+    ("layers", "PositionalEncoding"): _names("", "learned"),
+    ("layers", "Dropout"): _names(),
+    ("layers", "EncoderLayer"): _names("", _ATTENTION),
+    ("layers", "DecoderLayer"): _names("", f"{_ATTENTION} cross_attention cross_attention_norm"),
+    ("stacks", "Encoder"): _names("", _STACK),
+    ("stacks", "Decoder"): _names("", _STACK),
+    ("modeling_vanilla_transformer", "VanillaTransformerModel"): _names("", "shared encoder decoder"),
+    ("modeling_vanilla_transformer", "VanillaTransformerForConditionalGeneration"): _names("", "model lm_head"),
+    ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderModel"): _names("", _STACK),
+    ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderForCausalLM"): _names("", "model lm_head"),
+}
+# Its own layers advance a recurrent decoder by steps, without their `forward`.
+RECURRENT: dict[tuple[str, str], _Class] = {
+    **{name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)},
+    **{
+        ("modeling_recurrent_encoder_decoder", name): _ANYTHING
+        for name in (
+            "RecurrentDecoder",
+            "RecurrentEncoder",
+            "RecurrentEncoderDecoderForConditionalGeneration",
+            "RecurrentEncoderDecoderModel",
+            "SourceAttention",
+            "_GRU",
+            "_LSTM",
+        )
+    },
+}
+
+# Fields that change nothing that is computed after a model is built, or that are read where they act: sizes and
+# switches from the modules and weights themselves, d_model by the embedding's scale.
+_ANY_VALUE = frozenset(
+    [
+        "vocab_size",
+        "d_model",
+        "d_ff",
+        "num_heads",
+        "d_k",
+        "d_v",
+        "encoder_layers",
+        "decoder_layers",
+        "dropout",
+        "attention_dropout",
+        "activation_dropout",
+        "label_smoothing",
+        "positional_encoding",
+        "max_position_embeddings",
+        "layer_norm_eps",
+        "attention_bias",
+        "output_bias",
+        "activation_function",
+        "tie_word_embeddings",
+        "target_direction",
+        "documents",
+        "num_layers",
+        "cell",
+        "attention",
+        "input_feeding",
+        "attention_window",
+        "bidirectional",
+        "initializer_range",
+        "use_cache",
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+        "decoder_start_token_id",
+        "is_encoder_decoder",
+        "transformers_version",
+        "architectures",
+        "output_hidden_states",
+        "_output_attentions",
+        "return_dict",
+        "dtype",
+        "problem_type",
+        "id2label",
+        "label2id",
+        "name_or_path",
+        "_name_or_path",
+        "_commit_hash",
+        "auto_map",
+        "custom_pipelines",
+        "model_type",
+        "tokenizer_class",
+        "_attn_implementation_internal",
+        "_experts_implementation_internal",
+        "_post_init_done",
+        "torch_dtype",
+    ]
+)
+# Fields that must have one of some values.
+_VALUES: dict[str, tuple[Any, ...]] = {"chunk_size_feed_forward": (0, None)}
+# Implementations of the same attention.
+_ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
+# Methods that a call of a module passes, beside those of its own class.
+_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
+# Hooks that transformers leaves on a model once it was asked for attentions; they act only when it is asked again.
+_CAPTURING = "transformers.utils.output_capturing"
+# Packages whose decorators may stand around a method.
+_DECORATORS = tuple(
+    str(Path(sys.modules[name].__file__ or "").parent) for name in ("torch", "transformers", "contextlib", "functools")
+)
+
+
+def unknown(model: nn.Module, may_train: bool = False) -> str | None:
+    """The first thing in a model that is not on the lists, in words; None where all of it is known.
+
+    Args:
+        model: A model.
+        may_train: Whether it may be in training mode, as for an export of its weights.
+    """
+    if model.training and not may_train:
+        return "dropout (model.train())"
+    lists = RECURRENT if type(model).__module__ == f"{_OURS}modeling_recurrent_encoder_decoder" else CLASSES
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return "a global forward hook"
+    kinds: dict[type, tuple[_Class, frozenset[str]]] = {}
+    for name, module in model.named_modules():
+        if name.endswith(tuple(_CALLED)):
+            continue
+        kind = type(module)
+        if kind not in kinds:
+            allowed = lists.get(_key(kind))
+            if allowed is None:
+                return f"{name or 'the model'}, which is a {kind.__name__}"
+            patched = next(_patched(kind), None)
+            if patched is not None:
+                return f"{patched}, which is patched"
+            kinds[kind] = allowed, _own_methods(kind)
+        reason = _unknown_module(name or "the model", module, *kinds[kind])
+        if reason is not None:
+            return reason
+        config = getattr(module, "config", None)
+        reason = None if config is None else _unknown_field(config)
+        if reason is not None:
+            return reason
+    return _unknown_weights(model) if lists is CLASSES else None
+
+
+def _key(kind: type) -> tuple[str, str]:
+    return kind.__module__.removeprefix(_OURS), kind.__qualname__
+
+
+def _unknown_module(name: str, module: nn.Module, allowed: _Class, methods: frozenset[str]) -> str | None:
+    own = vars(module)
+    if not methods.isdisjoint(own):
+        return f"{name}.{min(methods.intersection(own))}, which is patched"
+    hooks = module._forward_hooks.values()
+    if module._forward_pre_hooks or any(getattr(hook, "__module__", None) != _CAPTURING for hook in hooks):
+        return f"a hook on {name}"
+    for key, value in module._parameters.items():
+        if value is not None and allowed.parameters is not None and key not in allowed.parameters:
+            return f"the parameter {name}.{key}"
+    for key, buffer in module._buffers.items():
+        if buffer is not None:
+            return f"the buffer {name}.{key}"
+    for key, child in module._modules.items():
+        if child is not None and allowed.children is not None and key not in allowed.children:
+            return f"the module {name}.{key}"
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
+        return f"{name}, which has a max_norm"
+    return None
+
+
+def _unknown_field(config: Any) -> str | None:
+    for name, value in vars(config).items():
+        if name not in _ANY_VALUE and not (name in _VALUES and value in _VALUES[name]):
+            return f"the configuration field {name} = {value!r}"
+    if config._attn_implementation not in _ATTENTIONS:
+        return f"attn_implementation={config._attn_implementation!r}"
+    return None
+
+
+def _unknown_weights(model: Any) -> str | None:
+    """Weights that are no plain tensors of one device, and attention whose widths are not those of its weights."""
+    device = model.device
+    for name, weight in model.named_parameters():
+        if type(weight) is not nn.Parameter or weight.device != device or not weight.is_floating_point():
+            return f"{name}, which is not a plain tensor on {device}"
+    widths = set()
+    for name, module in model.named_modules():
+        if hasattr(module, "q_proj"):
+            widths.add((module.d_k, module.d_v))
+            heads = len(module.q_proj.weight) / module.d_k
+            outputs = heads * module.d_k, heads * module.d_k, heads * module.d_v
+            found = tuple(len(part.weight) for part in (module.q_proj, module.k_proj, module.v_proj))
+            if found != outputs or module.is_causal != _is_causal(model, name):
+                return f"{name}, whose weights, d_k, d_v and is_causal do not belong together"
+    return None if len(widths) == 1 else "attention of several widths"
+
+
+def _is_causal(model: Any, name: str) -> bool:
+    return name.endswith("self_attention") and not name.startswith("model.encoder.")
+
+
+def _own_methods(kind: type) -> frozenset[str]:
+    """Methods that a module's own attributes must not stand in for."""
+    names = set(_CALLS)
+    for base in kind.__mro__:
+        if base.__module__.startswith(_OURS):
+            names.update(name for name, value in vars(base).items() if callable(value) or isinstance(value, property))
+    return frozenset(names)
+
+
+def _patched(kind: type) -> Iterator[str]:
+    """Methods of a class that are not those of its source."""
+    for base in kind.__mro__:
+        module = sys.modules.get(base.__module__)
+        own, source = base.__module__.startswith(_OURS), str(getattr(module, "__file__", ""))
+        for name in [*vars(base)] if own else _CALLS:
+            function: Any = vars(base).get(name)
+            if isinstance(function, property):
+                function = function.fget
+            function = getattr(function, "__func__", function)
+            while inspect.isfunction(function) and hasattr(function, "__wrapped__"):
+                if not function.__code__.co_filename.startswith(_DECORATORS):
+                    break
+                function = function.__wrapped__
+            if not inspect.isfunction(function):
+                continue
+            written_in = function.__code__.co_filename
+            if written_in == source or written_in.startswith(str(Path(source).parent) if own else _DECORATORS):
+                continue
+            yield f"{base.__name__}.{name}"
+
+
+__all__ = ["unknown"]

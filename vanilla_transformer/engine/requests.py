@@ -1,0 +1,263 @@
+"""A search as the library hands it over, and the first thing in it that the engine does not do."""
+
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    EosTokenCriteria,
+    GenerationConfig,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
+
+from .frozen import opened
+from .linear import unsupported_quantization
+from .search import Limits, Processor
+
+# Processors that look at each row alone, and only at its own tokens, so that sentences may leave the batch.
+_ROWWISE_PROCESSORS = {
+    getattr(transformers, name, None)
+    for name in (
+        "EpsilonLogitsWarper",
+        "EtaLogitsWarper",
+        "ExponentialDecayLengthPenalty",
+        "ForcedBOSTokenLogitsProcessor",
+        "ForcedEOSTokenLogitsProcessor",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "MinPLogitsWarper",
+        "NoBadWordsLogitsProcessor",
+        "NoRepeatNGramLogitsProcessor",
+        "RepetitionPenaltyLogitsProcessor",
+        "SequenceBiasLogitsProcessor",
+        "SuppressTokensAtBeginLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TypicalLogitsWarper",
+    )
+}
+# By these a processor brings a choice, or a search, of its own.
+_SEAMS = ("draw", "beam_search")
+_CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
+# Undocumented attributes of the settings that reach a search.
+_TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
+# Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes
+# labels on, which change nothing.
+_ARGUMENTS = {
+    "attention_mask",
+    "encoder_outputs",
+    "labels",
+    "logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
+    "past_key_values",
+    "position_ids",
+    "streamer",
+    "synced_gpus",
+    "use_cache",
+}
+
+
+class Request(NamedTuple):
+    """The arguments of the library's searches.
+
+    A criterion of another class may say by `limits` and `prompt_length` how many new tokens each sentence may have.
+    A processor may bring a choice of its own (`draw`, where it is the last one) or a search (`beam_search`).
+    """
+
+    model: Any
+    prompts: torch.Tensor
+    logits_processor: Any
+    stopping_criteria: StoppingCriteriaList
+    settings: GenerationConfig
+    kwargs: dict[str, Any]
+
+    @property
+    def quantization(self) -> str | None:
+        """None, or "int8"."""
+        frozen = opened(self.model)
+        return (frozen and frozen.quantization) or getattr(self.settings, "quantization", None)
+
+    def unsupported(self) -> str | None:
+        """The first thing asked for that the engine does not do, in words; None where it does everything."""
+        missing = [f"GenerationConfig.{name}" for name in _TENSOR_SETTINGS if not hasattr(self.settings, name)]
+        if missing:
+            return f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
+        return (
+            unsupported_quantization(self.quantization, self.model.device)
+            or self._unsupported_settings()
+            or self._unsupported_parts()
+            or self._unsupported_arguments()
+            or self._unsupported_positions()
+        )
+
+    def _unsupported_settings(self) -> str | None:
+        settings = self.settings
+        if settings.do_sample and settings.num_beams > 1:
+            return "do_sample=True with beams"
+        for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+            if getattr(settings, name):
+                return f"{name}=True"
+        if settings.cache_implementation not in (None, "dynamic"):
+            return f"cache_implementation={settings.cache_implementation!r}"
+        if not settings.use_cache:
+            return "use_cache=False"
+        if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
+            return "low_memory, compile_config or the part of an assistant"
+        # The settings with which an assistant's search is asked about the encoder have no tensors yet.
+        ends: Any = getattr(settings, "_eos_token_tensor", None)
+        if ends is None:
+            return "no eos_token_id"
+        if settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > self.model.config.vocab_size:
+            return f"num_beams={settings.num_beams} in a vocabulary of {self.model.config.vocab_size}"
+        return None
+
+    def _unsupported_parts(self) -> str | None:
+        for part in self.logits_processor:
+            if type(part) not in _ROWWISE_PROCESSORS and not any(hasattr(part, name) for name in _SEAMS):
+                return type(part).__name__
+            if isinstance(getattr(part, "prompt_ignore_length", None), torch.Tensor):
+                return "repetition_penalty after prompts with padding, which it counts for each row"
+        drawing, searching = ([hasattr(part, name) for part in self.logits_processor] for name in _SEAMS)
+        if any(drawing[:-1]) or (any(drawing) and self.settings.num_beams != 1):
+            return "a processor that draws, and is not the last one or has a beam"
+        if any(searching) and self.settings.num_beams == 1:
+            return "a processor that brings a search, without a beam"
+        for criterion in self.stopping_criteria:
+            if type(criterion) not in _CRITERIA and not hasattr(criterion, "limits"):
+                return type(criterion).__name__
+        return None
+
+    def _unsupported_arguments(self) -> str | None:
+        mask = self.kwargs.get("attention_mask")
+        if mask is not None and not bool(mask.any(-1).all()):
+            # What there is to attend to is then a matter of the implementation.
+            return "a source of padding alone"
+        for name, value in self.kwargs.items():
+            if name not in _ARGUMENTS and value is not None:
+                return name
+        for name in ("synced_gpus", "streamer", "output_attentions", "output_hidden_states"):
+            if self.kwargs.get(name):
+                return name
+        cache = self.kwargs.get("past_key_values")
+        made_here = EncoderDecoderCache if self.model.config.is_encoder_decoder else DynamicCache
+        if cache is None or (type(cache) is made_here and cache.get_seq_length() == 0):
+            return None
+        return "past_key_values"
+
+    def _unsupported_positions(self) -> str | None:
+        """An encoder-decoder takes no positions of a caller's own; a decoder-only model's must count its tokens."""
+        positions, prompts = self.kwargs.get("position_ids"), self.prompts
+        if self.model.config.is_encoder_decoder:
+            return None if positions is None else "position_ids"
+        mask = self.kwargs.get("attention_mask")
+        if not prompts.shape[1]:
+            return "prompts without a token"
+        if mask is None:
+            expected = torch.arange(prompts.shape[1], device=prompts.device)[None]
+        else:
+            mask = mask.to(prompts.device)
+            if mask.shape != prompts.shape or not bool(mask.long().diff(dim=1).ge(0).all()):
+                return "padding after a prompt's beginning"
+            expected = (mask.long().cumsum(1) - 1).clamp(min=0)
+        if positions is not None and not bool((positions.to(prompts.device) == expected).all()):
+            return "position_ids"
+        return None
+
+    def limits(self, prompts_NP: torch.Tensor) -> Limits:
+        """When hypotheses and searches end, from all that says so."""
+        settings, prompt_length, device = self.settings, prompts_NP.shape[1], prompts_NP.device
+        longest: Any = settings.max_length - prompt_length
+        lengths = torch.full((len(prompts_NP),), torch.iinfo(torch.long).max, device=device)
+        end_tokens = []
+        # Criteria of the caller's own stand instead of those that the settings have led to, or beside them.
+        for criterion in self.stopping_criteria:
+            if isinstance(criterion, MaxLengthCriteria):
+                lengths = lengths.clamp(max=criterion.max_length - prompt_length)
+            elif isinstance(criterion, EosTokenCriteria):
+                end_tokens.append(criterion.eos_token_id.to(device).flatten())
+            else:
+                own: Any = criterion
+                allowed = own.limits.to(device) + (own.prompt_length - prompt_length)
+                # Of a sentence several samples may be drawn.
+                lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
+        lengths = lengths.clamp(min=1)  # A criterion is asked about what has been written.
+        # The library ranks so many candidates as the settings have ends, whatever else ends a hypothesis.
+        known_ends: Any = settings._eos_token_tensor
+        # Where scores never rise, what is returned is certain before all W hypotheses are.
+        processors = [part for part in self.logits_processor if not hasattr(part, "beam_search")]
+        certain = settings.early_stopping == "never" and all(map(_suppression, processors))
+        return Limits(
+            end_tokens=torch.cat(end_tokens),
+            candidates=max(2, 1 + len(known_ends)) * settings.num_beams,
+            lengths=lengths,
+            horizon=lengths if certain else torch.full_like(lengths, longest),
+            counted=settings.num_return_sequences if certain else settings.num_beams,
+            length_penalty=1.0 if settings.length_penalty is None else settings.length_penalty,
+            early_stopping=settings.early_stopping,
+        )
+
+    def padding(self) -> Any:
+        """The token after the end of a hypothesis; None where there is neither padding nor an end."""
+        padding = getattr(self.settings, "_pad_token_tensor", None)
+        return self.model.config.pad_token_id if padding is None else int(padding)
+
+
+def processor(parts: Any) -> Processor | None:
+    """All processors as one that may change scores in place; None where there are none."""
+    parts = [_suppression(part) or part for part in parts]
+
+    def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        for part in parts:
+            scores_RV = part(ids_RT, scores_RV)
+        return scores_RV
+
+    return process if parts else None
+
+
+def _suppression(processor: Any) -> Processor | None:
+    """Suppresses tokens in place where that does not depend on the tokens before: the library's copies all scores."""
+    try:
+        suppressed = _suppressed(processor)
+    except AttributeError:  # It has other names in this version: it is asked itself.
+        return None
+    if suppressed is None:
+        return None
+    tokens, first, while_short = suppressed
+
+    def suppress(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
+        if first <= ids_RT.shape[1] < while_short:
+            scores_RV.index_fill_(1, tokens.to(scores_RV.device), -torch.inf)
+        return scores_RV
+
+    return suppress
+
+
+def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
+    """The tokens, and the lengths from and below which they are suppressed; None for any other kind of processor."""
+    endless = 1 << 62
+    if type(processor) is transformers.MinLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.min_length
+    if type(processor) is transformers.MinNewTokensLengthLogitsProcessor:
+        return processor.eos_token_id, 0, processor.prompt_length_to_skip + processor.min_new_tokens
+    if type(processor) is transformers.SuppressTokensLogitsProcessor:
+        return processor.suppress_tokens, 0, endless
+    if type(processor) is transformers.SuppressTokensAtBeginLogitsProcessor:
+        return processor.begin_suppress_tokens, processor.begin_index, processor.begin_index + 1
+    if type(processor) is transformers.NoBadWordsLogitsProcessor and all(map(_is_one, processor.sequence_bias)):
+        return torch.tensor([word[0] for word in processor.sequence_bias]), 0, endless
+    return None
+
+
+def _is_one(word: Any) -> bool:
+    return len(word) == 1
+
+
+__all__ = ["Request", "processor"]

@@ -1,0 +1,373 @@
+"""Section 6.1's search in small steps: score, rank, select the running hypotheses, update the finished ones.
+
+Shapes in names: N sentences · W beam width · C candidates of a sentence · V vocabulary · T tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+# Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
+Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Takes a token for each row, (rows, 1), by its scores, (rows, vocabulary), the numbers of the rows in the whole batch,
+# (rows,), and the number of tokens before it.
+Choice = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+# Finished sentences are dropped once they are such a share of a batch: copying the others has a price.
+MIN_SHARE_TO_DROP = 0.1
+# Vocabulary entries that share one maximum, where there are so many that finding these is worth some 40 µs a step.
+BLOCK = 64
+SMALL_VOCABULARY, FEW_SCORES = 1024, 1 << 15
+# Log-probability of a continuation that is ruled out, as in the library's search.
+IMPOSSIBLE = -1.0e9
+
+
+class Decoding(Protocol):
+    """All that a search knows of a model: the decoding of some sentences, a token of each hypothesis at a time."""
+
+    def read(self, tokens_NP: torch.Tensor, /) -> None:
+        """Before the first step: reads the tokens of each sentence's prompt but the last."""
+
+    def step(self, tokens_NW: torch.Tensor, /) -> torch.Tensor:
+        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary).
+
+        The number of hypotheses may grow from one to the beam's width, and stays that.
+        """
+
+    def reorder(self, parents_NW: torch.Tensor, /) -> None:
+        """Before the next step: each hypothesis continues the one of its sentence that it names."""
+
+    def select(self, sentences: torch.Tensor, /) -> None:
+        """Continues with some sentences alone, given by their indices in the batch."""
+
+
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first: log-probability, hypothesis and token, each (N, C)."""
+
+    scores: torch.Tensor
+    parents: torch.Tensor
+    tokens: torch.Tensor
+
+    def first(self, count: int) -> "Candidates":
+        """The best so many of each sentence."""
+        return Candidates(*(part[:, :count] for part in self))
+
+
+def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
+    """The log-softmax in float32; takes the place of the logits where they are float32, which saves a copy."""
+    logits_RV = logits_RV.float()
+    return torch.log_softmax(logits_RV, -1, out=logits_RV)
+
+
+def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> Candidates:
+    """The `count` best of all tokens after all hypotheses of a sentence; `count` is at most W·V.
+
+    Args:
+        log_p_NWV: Log-probability of each token after each hypothesis.
+        scores_NW: Log-probability of each hypothesis.
+    """
+    vocabulary = log_p_NWV.shape[2]
+    values, places = best_places(log_p_NWV, scores_NW, count)
+    return Candidates(values, places // vocabulary, places % vocabulary)
+
+
+def best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` best of W·V scores, and their places among them, (N, count).
+
+    Exact, and cheaper than sorting: a token among the best lies in one of the best blocks by maximum, so only the
+    tokens of so many blocks are looked at.
+    """
+    sentences, width, vocabulary = log_p_NWV.shape
+    blocks = vocabulary // BLOCK
+    if vocabulary <= SMALL_VOCABULARY or log_p_NWV.numel() <= FEW_SCORES or width * blocks <= count:
+        return (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
+    in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
+    best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
+    device = log_p_NWV.device
+    first = best_blocks // blocks * vocabulary + best_blocks % blocks * BLOCK
+    members = first[..., None] + torch.arange(BLOCK, device=device)
+    hypotheses = torch.arange(width, device=device)[:, None]
+    rest = torch.arange(blocks * BLOCK, vocabulary, device=device) + vocabulary * hypotheses
+    places = torch.cat((members.flatten(1), rest.flatten().expand(sentences, -1)), dim=1)
+    values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // vocabulary)
+    best = values.topk(count)
+    return best.values, places.gather(1, best.indices)
+
+
+class Hypotheses(NamedTuple):
+    """Some hypotheses of each sentence, best first.
+
+    Attributes:
+        scores: Log-probability, divided by the length penalty once a hypothesis has ended, (N, W).
+        paths: Tokens, and the hypothesis that each was taken from, (N, W, 2, T).
+        lengths: New tokens, 0 where there is no hypothesis, (N, W).
+    """
+
+    scores: torch.Tensor
+    paths: torch.Tensor
+    lengths: torch.Tensor
+
+    def select(self, sentences: torch.Tensor) -> "Hypotheses":
+        """Those of some sentences."""
+        return Hypotheses(*(part[sentences] for part in self))
+
+
+class Limits(NamedTuple):
+    """When a hypothesis ends, and when the search of a sentence does.
+
+    Attributes:
+        end_tokens: Tokens that end a hypothesis, (ends,).
+        candidates: Continuations of a sentence that a step ranks.
+        lengths: New tokens that a hypothesis may have, (N,).
+        horizon: Length under whose penalty running hypotheses are compared with ended ones, (N,).
+        counted: Hypotheses of a sentence that must have ended, and that none may overtake, before its search stops.
+        length_penalty: Exponent of the penalty ((offset + length) / divisor)^exponent that a log-probability is
+            divided by: attributes of the number say so (Google's: 5 and 6), else it is length^exponent.
+        early_stopping: As in `GenerationConfig`.
+    """
+
+    end_tokens: torch.Tensor
+    candidates: int
+    lengths: torch.Tensor
+    horizon: torch.Tensor
+    counted: int
+    length_penalty: float
+    early_stopping: bool | str
+
+    def penalty(self, length: Any) -> Any:
+        """The penalty of a length, or of a tensor of lengths."""
+        return ((self.offset + length) / self.divisor) ** float(self.length_penalty)
+
+    @property
+    def offset(self) -> float:
+        """Added to a length."""
+        return getattr(self.length_penalty, "offset", 0.0)
+
+    @property
+    def divisor(self) -> float:
+        """Divides the sum."""
+        return getattr(self.length_penalty, "divisor", 1.0)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether running hypotheses are bounded by the penalty of the longest that is allowed."""
+        return self.early_stopping == "never" and self.length_penalty > 0
+
+    def select(self, sentences: torch.Tensor) -> "Limits":
+        """Those of some sentences."""
+        return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
+
+
+def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
+    """Marks the candidates that end a hypothesis of `length` new tokens, (N, C)."""
+    at_end_NC = (candidates.tokens[..., None] == limits.end_tokens).any(-1)
+    return at_end_NC | (length >= limits.lengths)[:, None]
+
+
+def update_finished(
+    finished: Hypotheses, running: Hypotheses, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
+) -> Hypotheses:
+    """The best W of the hypotheses that had ended before and of the candidates that end now.
+
+    Args:
+        finished: Those that had ended, (N, W).
+        running: Those that the candidates continue.
+        ending: Candidates that may end, (N, W).
+        ended: The ones that do, (N, W).
+        length: New tokens of the candidates.
+        limits: Give the penalty.
+    """
+    scores = (ending.scores / limits.penalty(float(length))).masked_fill(~ended, IMPOSSIBLE)
+    scores, chosen = torch.cat((finished.scores, scores), 1).topk(finished.scores.shape[1])
+    paths = torch.cat((finished.paths, _extended(running.paths, ending, length)), 1)
+    lengths = torch.cat((finished.lengths, length * ended), 1)
+    return Hypotheses(scores, paths.gather(1, _like_paths(chosen, paths)), lengths.gather(1, chosen))
+
+
+def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: Limits) -> torch.Tensor:
+    """Marks the sentences whose running hypotheses of `length` new tokens may still change the result, (N,).
+
+    Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by going on, so that the best
+    running one, under the penalty of the longest that is allowed, bounds all that is to come. The library's other
+    rules give up before that: True once W have ended, False by the bound of a hypothesis that is as long as now.
+    """
+    best, last = running.scores[:, 0], finished.scores[:, limits.counted - 1]
+    goes_on = best > IMPOSSIBLE / 2
+    if limits.early_stopping is True:
+        return goes_on & (last <= IMPOSSIBLE)
+    bound = best / limits.penalty(limits.horizon if limits.is_exact else float(length))
+    return goes_on & (bound > last)
+
+
+def _extended(paths: torch.Tensor, chosen: Candidates, length: int) -> torch.Tensor:
+    """The paths of the candidates' parents with their tokens, `length` in all."""
+    paths = paths.gather(1, _like_paths(chosen.parents, paths))
+    paths[..., 0, length - 1], paths[..., 1, length - 1] = chosen.tokens, chosen.parents
+    return paths
+
+
+def _like_paths(chosen_NW: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+    """Numbers of hypotheses, in the shape that gathers their paths."""
+    return chosen_NW[..., None, None].expand(-1, -1, *paths.shape[2:])
+
+
+class BeamSearch:
+    """Section 6.1: the search for the best hypotheses of some sentences, dropped from the batch as they finish.
+
+    Args:
+        decoding: Gives the logits of the next tokens.
+        prompts_NP: Tokens that the decoder starts with, (sentences, prompt length).
+        width: Hypotheses kept at each step.
+        limits: When hypotheses and searches end.
+        process: Changes log-probabilities (rows, vocabulary), given the tokens before, (rows, length).
+    """
+
+    def __init__(
+        self,
+        decoding: Decoding,
+        prompts_NP: torch.Tensor,
+        width: int,
+        limits: Limits,
+        process: Processor | None = None,
+    ) -> None:
+        self.decoding, self.prompts_NP, self.width = decoding, prompts_NP, width
+        self.limits, self.process, self.length = limits, process, 0
+        sentences, longest, device = len(prompts_NP), int(limits.lengths.max()), prompts_NP.device
+        self.running = _no_hypotheses(sentences, 1, longest, device)._replace(
+            scores=torch.zeros(sentences, 1, device=device)
+        )
+        self.finished = _no_hypotheses(sentences, width, longest, device)
+        self.found = _no_hypotheses(sentences, width, longest, device)
+        self.numbers = torch.arange(sentences, device=device)
+        self.searching = torch.ones(sentences, dtype=torch.bool, device=device)
+        self.tokens_NW = read_prompts(decoding, prompts_NP)
+
+    def run(self) -> Hypotheses:
+        """The best hypotheses of each sentence, W of them, in the sentences' order."""
+        while len(self.numbers):
+            self._step()
+            self._drop_finished()
+        return self.found
+
+    def _step(self) -> None:
+        """One more token for each hypothesis."""
+        sentences, width = self.tokens_NW.shape
+        log_p_RV = log_probabilities(self.decoding.step(self.tokens_NW))
+        if self.process is not None:
+            log_p_RV = self.process(self._rows(), log_p_RV)
+        self.length += 1
+        chosen, ending, ended_NW = self.continuations(log_p_RV.view(sentences, width, -1))
+        if ended_NW.any():
+            self.finished = update_finished(self.finished, self.running, ending, ended_NW, self.length, self.limits)
+        paths = _extended(self.running.paths, chosen, self.length)
+        self.running = Hypotheses(chosen.scores, paths, torch.full_like(chosen.parents, self.length))
+        self.tokens_NW = chosen.tokens
+        self.decoding.reorder(chosen.parents)
+        over = self.searching & ~may_improve(self.running, self.finished, self.length, self.limits)
+        if over.any():
+            self._store_results(over)
+            self.searching &= ~over
+
+    def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
+        """The W candidates of each sentence that run on, the W that may end, and which of these do, (N, W)."""
+        candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
+        ended_NC = ends(candidates, self.length, self.limits)
+        scores, chosen = (candidates.scores + ended_NC * IMPOSSIBLE).topk(self.width)
+        running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
+        # Only the best W of a step may end.
+        return running, candidates.first(self.width), ended_NC[:, : self.width]
+
+    def _store_results(self, over: torch.Tensor) -> None:
+        """Stores the results of the sentences whose search is over."""
+        for kept, found in zip(self.found, self.finished.select(over), strict=True):
+            kept[self.numbers[over]] = found
+
+    def _drop_finished(self) -> None:
+        """Continues without the sentences whose search is over, where that saves more than copying costs."""
+        left = self.searching.nonzero().squeeze(1)
+        if len(self.numbers) - len(left) >= max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
+            self.select(left)
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Continues with some sentences alone, given by their indices in the batch."""
+        self.numbers, self.searching = self.numbers[sentences], self.searching[sentences]
+        self.running, self.finished = self.running.select(sentences), self.finished.select(sentences)
+        self.limits = self.limits.select(sentences)
+        self.tokens_NW, self.prompts_NP = self.tokens_NW[sentences], self.prompts_NP[sentences]
+        self.decoding.select(sentences)
+
+    def _rows(self) -> torch.Tensor:
+        """All tokens of the running hypotheses, (rows, length)."""
+        sentences, width = self.tokens_NW.shape
+        prompts = self.prompts_NP[:, None].expand(-1, width, -1)
+        return torch.cat((prompts, self.running.paths[..., 0, : self.length]), -1).flatten(0, 1)
+
+
+def likeliest(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
+    """The token of the highest score in each row, (rows, 1)."""
+    return scores_RV.argmax(-1, keepdim=True)
+
+
+def sampled(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
+    """A token of each row, (rows, 1), drawn by the softmax of its scores by torch's generator, as the library does."""
+    return torch.multinomial(scores_RV.float().softmax(-1), 1)
+
+
+def greedy_search(
+    decoding: Decoding,
+    prompts_NP: torch.Tensor,
+    limits: Limits,
+    padding: int,
+    process: Processor | None = None,
+    choose: Choice = likeliest,
+    *,
+    may_drop_finished: bool = True,
+) -> torch.Tensor:
+    """The likeliest token at each step, (sentences, prompt and new tokens), `padding` after the end.
+
+    Args:
+        choose: Takes another token than the likeliest.
+        may_drop_finished: Whether finished sentences may be dropped from the decoding.
+    """
+    device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape
+    tokens_N1 = read_prompts(decoding, prompts_NP)
+    allowed, ends = limits.lengths.tolist(), set(limits.end_tokens.tolist())
+    found = torch.cat((prompts_NP, prompts_NP.new_full((sentences, max(allowed)), padding)), 1)
+    numbers, rows = list(range(sentences)), torch.arange(sentences, device=device)
+    searching = set(numbers)
+    for length in range(prompt_length, found.shape[1]):
+        scores_NV = decoding.step(tokens_N1)
+        if process is not None:
+            scores_NV = process(found[rows, :length], scores_NV.float())
+        tokens_N1 = choose(scores_NV, rows, length)
+        if len(searching) < len(numbers):
+            over = torch.tensor([[number not in searching] for number in numbers], device=device)
+            tokens_N1 = tokens_N1.masked_fill(over, padding)
+        found.select(1, length).index_copy_(0, rows, tokens_N1.squeeze(1))
+        new = length + 1 - prompt_length
+        for number, (token,) in zip(numbers, tokens_N1.tolist(), strict=True):
+            if token in ends or new >= allowed[number]:
+                searching.discard(number)
+        if not searching:
+            return found[:, : length + 1]
+        if may_drop_finished and len(numbers) - len(searching) >= max(1, len(numbers) * MIN_SHARE_TO_DROP):
+            left = [place for place, number in enumerate(numbers) if number in searching]
+            numbers, kept = [numbers[place] for place in left], torch.tensor(left, device=device)
+            rows, tokens_N1 = rows[kept], tokens_N1[kept]
+            decoding.select(kept)
+    return found
+
+
+def read_prompts(decoding: Decoding, prompts_NP: torch.Tensor) -> torch.Tensor:
+    """Reads all tokens of the prompts but the last; returns the last, (sentences, 1)."""
+    if prompts_NP.shape[1] > 1:
+        decoding.read(prompts_NP[:, :-1])
+    return prompts_NP[:, -1:]
+
+
+def _no_hypotheses(sentences: int, width: int, longest: int, device: torch.device) -> Hypotheses:
+    return Hypotheses(
+        scores=torch.full((sentences, width), IMPOSSIBLE, device=device),
+        paths=torch.zeros(sentences, width, 2, longest, dtype=torch.long, device=device),
+        lengths=torch.zeros(sentences, width, dtype=torch.long, device=device),
+    )

@@ -1,0 +1,108 @@
+"""Which models the page computes: it has their equations in JavaScript, and declines what it does not know."""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
+    RecurrentEncoderDecoderForConditionalGeneration,
+)
+from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
+from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+)
+
+FAMILIES: dict[type, str] = {
+    VanillaTransformerForConditionalGeneration: "encoder-decoder",
+    VanillaTransformerDecoderForCausalLM: "language-model",
+    VanillaTransformerEncoderForMaskedLM: "masked-language-model",
+    VanillaTransformerEncoderForSequenceClassification: "classifier",
+    VanillaTransformerEncoderForTokenClassification: "tagger",
+    RecurrentEncoderDecoderForConditionalGeneration: "recurrent",
+}
+SEARCHED = ("encoder-decoder", "recurrent")
+# As `activations` in web/arithmetic.js.
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid")
+# Settings of a search that change what is found, with the values at which they change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "do_sample": (None, False),
+    "repetition_penalty": (None, 1.0),
+    "encoder_repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "num_beam_groups": (None, 1),
+    "bad_words_ids": (None, []),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "sequence_bias": (None, {}),
+    "guidance_scale": (None, 1.0),
+    "quantization": (None,),
+}
+# Fields of the configurations that change what a forward pass computes; each is in the page's equations.
+_FIELDS = (
+    *("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "vocab_size"),
+    *("positional_encoding", "max_position_embeddings", "layer_norm_eps", "activation_function", "classifier_pooling"),
+    *("num_layers", "cell", "attention", "input_feeding", "attention_window", "bidirectional"),
+)
+_MOST_PARAMETERS = 40_000_000
+
+
+class ExploreError(ValueError):
+    """A model that the page does not compute."""
+
+
+def family(model: PreTrainedModel) -> str:
+    """Which of the page's families the model is.
+
+    Raises:
+        ExploreError: It is none, or differs from it by what the page does not know.
+    """
+    found = FAMILIES.get(type(model))
+    if found is None:
+        known = ", ".join(kind.__name__ for kind in FAMILIES)
+        raise ExploreError(f"The page does not compute a {type(model).__name__}: it knows {known}.")
+    config: Any = model.config
+    if is_right_to_left(config):
+        raise ExploreError("The model writes from right to left, which the page does not show.")
+    if found != "recurrent" and config.activation_function not in ACTIVATIONS:
+        raise ExploreError(
+            f"The page does not compute the activation {config.activation_function}: "
+            f"it knows {', '.join(ACTIVATIONS)}."
+        )
+    if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
+        raise ExploreError("The model gives a text a number (regression), and the page shows classes.")
+    with torch.device("meta"):
+        expected = {name: weight.shape for name, weight in type(model)(config).state_dict().items()}
+    there = {name: weight.shape for name, weight in model.state_dict().items()}
+    if there != expected:
+        name = sorted(there.items() ^ expected.items(), key=lambda item: item[0])[0][0]
+        raise ExploreError(f"The page does not compute a model whose weight {name} is not that of its family.")
+    count = sum(weight.numel() for weight in model.parameters())
+    if count > _MOST_PARAMETERS:
+        raise ExploreError(
+            f"The model has {count:,} parameters; a browser computes up to {_MOST_PARAMETERS:,} in a bearable time."
+        )
+    return found
+
+
+def fields(config: Any) -> dict[str, Any]:
+    """What the equations need of a configuration."""
+    labels = [str(config.id2label[number]) for number in range(config.num_labels)]
+    return {name: getattr(config, name) for name in _FIELDS if hasattr(config, name)} | {
+        "labels": labels,
+        "problem_type": config.problem_type,
+    }
+
+
+def unknown_settings(settings: dict[str, Any]) -> list[str]:
+    """The settings of `generate` that the page's search does not follow."""
+    return [name for name, neutral in _NEUTRAL.items() if settings.get(name) not in neutral]

@@ -1,0 +1,133 @@
+"""A model's weights as a browser reads them: float32 in one file, and earlier ones of its training in 8 bits."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from vanilla_transformer.checkpointing.store import list_checkpoints
+
+# All weights of a page: what a reader on a telephone waits for.
+MOST_BYTES = 15_000_000
+_MOST_CHECKPOINTS = 12
+
+Weights = Mapping[str, torch.Tensor]
+
+
+class Tensor(NamedTuple):
+    """Where a tensor begins, in numbers of the file, and its shape."""
+
+    offset: int
+    shape: list[int]
+
+
+def pack(weights: Weights) -> tuple[dict[str, Tensor], bytes]:
+    """Each tensor's place, and the file, little-endian float32; tensors that are one are there once."""
+    places: dict[str, Tensor] = {}
+    stored: dict[tuple[int, torch.Size], int] = {}
+    parts: list[bytes] = []
+    end = 0
+    for name, weight in weights.items():
+        key = (weight.data_ptr(), weight.shape)
+        if key not in stored:
+            stored[key] = end
+            parts.append(weight.detach().cpu().float().contiguous().numpy().astype("<f4").tobytes())
+            end += weight.numel()
+        places[name] = Tensor(stored[key], list(weight.shape))
+    return places, b"".join(parts)
+
+
+def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
+    """The same tensors with each row of a matrix as 8-bit numbers times one scale, vectors as they are.
+
+    The scales and vectors of all come first, as float32, then the 8-bit numbers.
+    """
+    exact: list[np.ndarray] = []
+    rounded: list[np.ndarray] = []
+    for name in distinct(places):
+        weight = weights[name].detach().cpu().float().numpy()
+        if weight.ndim < 2:
+            exact.append(weight)
+            continue
+        scales = np.abs(weight).max(axis=1) / 127
+        exact.append(scales)
+        rounded.append(np.rint(weight / np.where(scales == 0, 1, scales)[:, None]).astype("i1"))
+    return b"".join([*(one.astype("<f4").tobytes() for one in exact), *(one.tobytes() for one in rounded)])
+
+
+def size_in_8_bits(places: Mapping[str, Tensor]) -> int:
+    """Bytes of `pack_8_bits`."""
+    shapes = [places[name].shape for name in distinct(places)]
+    return sum(4 * shape[0] + (math.prod(shape) if len(shape) > 1 else 0) for shape in shapes)
+
+
+def distinct(places: Mapping[str, Tensor]) -> list[str]:
+    """A name for each tensor of the file, in its order."""
+    by_offset: dict[int, str] = {}
+    for name, place in places.items():
+        by_offset.setdefault(place.offset, name)
+    return [by_offset[offset] for offset in sorted(by_offset)]
+
+
+class Moment(NamedTuple):
+    """A step of the training, and the weights after it."""
+
+    step: int
+    file: Path
+
+
+def moments(run: Path, size: int, room: int, report: Callable[[str], None]) -> list[Moment]:
+    """As many of a run's checkpoints as there is room for, closer to each other where more is learned: at the start.
+
+    Args:
+        size: Bytes of one in 8 bits.
+        room: Bytes of all.
+    """
+    there = [Moment(one.step, one.path / "model.safetensors") for one in list_checkpoints(run / "checkpoints", report)]
+    there = [moment for moment in there if moment.file.is_file()]
+    count = min(_MOST_CHECKPOINTS, room // size, len(there))
+    if count < 1:
+        return []
+    if count == len(there):
+        return there
+    wanted = np.geomspace(there[0].step or 1, there[-1].step, count)
+    chosen: dict[int, Moment] = {}
+    for step in wanted:
+        left = [moment for moment in there if moment.step not in chosen]
+        nearest = min(left, key=lambda moment: abs(moment.step - step))
+        chosen[nearest.step] = nearest
+    return [chosen[step] for step in sorted(chosen)]
+
+
+def weights_of(moment: Moment, places: Mapping[str, Tensor]) -> dict[str, torch.Tensor] | None:
+    """The weights of a checkpoint by the names of `distinct`; None where they are those of another model.
+
+    Tensors that are one are stored under one of their names.
+    """
+    stored = load_file(moment.file)
+    by_offset = {places[name].offset: weight for name, weight in stored.items() if name in places}
+    found = {name: by_offset.get(places[name].offset) for name in distinct(places)}
+    whole = {name: weight for name, weight in found.items() if weight is not None}
+    fits = whole.keys() == found.keys() and all(list(one.shape) == places[name].shape for name, one in whole.items())
+    return whole if fits else None
+
+
+def learning_curve(run: Path) -> list[dict[str, Any]]:
+    """The losses of the run's log: of training and of dev, by step."""
+    file = run / "metrics.jsonl"
+    curve = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # The last line of a run that was killed.
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            kept = {name: record[name] for name in ("loss", "dev_loss") if isinstance(record.get(name), int | float)}
+            if kept:
+                curve.append({"step": record["step"], **kept})
+    return curve

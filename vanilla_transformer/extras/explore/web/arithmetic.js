@@ -1,0 +1,113 @@
+// The few operations that the models are made of, on Float32Arrays in row-major order. Sums are added up in 64 bits.
+
+/** y = x Wᵀ + b, as `nn.Linear`: x has `rows` rows of `ins` numbers, W `outs` rows of `ins`. */
+export function linear(x, rows, W, outs, ins, bias = null) {
+  const y = new Float32Array(rows * outs);
+  let row = 0;
+  // Four rows and two columns at a time: a weight that was read is used four times.
+  for (; row + 3 < rows; row += 4) {
+    const a = row * ins, b = a + ins, c = b + ins, d = c + ins;
+    for (let out = 0; out < outs; out += 2) {
+      const first = out * ins, second = out + 1 < outs ? first + ins : first;
+      let a0 = 0, b0 = 0, c0 = 0, d0 = 0, a1 = 0, b1 = 0, c1 = 0, d1 = 0;
+      for (let i = 0; i < ins; i++) {
+        const w0 = W[first + i], w1 = W[second + i], p = x[a + i], q = x[b + i], r = x[c + i], s = x[d + i];
+        a0 += p * w0; b0 += q * w0; c0 += r * w0; d0 += s * w0;
+        a1 += p * w1; b1 += q * w1; c1 += r * w1; d1 += s * w1;
+      }
+      const at = row * outs + out;
+      y[at] = a0; y[at + outs] = b0; y[at + 2 * outs] = c0; y[at + 3 * outs] = d0;
+      if (second !== first) { y[at + 1] = a1; y[at + outs + 1] = b1; y[at + 2 * outs + 1] = c1; y[at + 3 * outs + 1] = d1; }
+    }
+  }
+  for (; row < rows; row++) {
+    const a = row * ins, at = row * outs;
+    let out = 0;
+    for (; out + 3 < outs; out += 4) {
+      const w = out * ins;
+      let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+      for (let i = 0; i < ins; i++) {
+        const p = x[a + i];
+        s0 += p * W[w + i]; s1 += p * W[w + ins + i]; s2 += p * W[w + 2 * ins + i]; s3 += p * W[w + 3 * ins + i];
+      }
+      y[at + out] = s0; y[at + out + 1] = s1; y[at + out + 2] = s2; y[at + out + 3] = s3;
+    }
+    for (; out < outs; out++) y[at + out] = dot(x, a, W, out * ins, ins);
+  }
+  if (bias) for (let at = 0; at < y.length; at++) y[at] += bias[at % outs];
+  return y;
+}
+
+export function dot(x, from, y, start, length) {
+  let sum = 0;
+  for (let i = 0; i < length; i++) sum += x[from + i] * y[start + i];
+  return sum;
+}
+
+export function add(x, y) {
+  return x.map((value, at) => value + y[at]);
+}
+
+/** Softmax of each row, of the numbers divided by a temperature; −∞ becomes 0. */
+export function softmax(x, cols, temperature = 1) {
+  const y = new Float32Array(x.length);
+  for (let start = 0; start < x.length; start += cols) {
+    let most = -Infinity, sum = 0;
+    for (let c = 0; c < cols; c++) most = Math.max(most, x[start + c]);
+    for (let c = 0; c < cols; c++) sum += Math.exp((x[start + c] - most) / temperature);
+    for (let c = 0; c < cols; c++) y[start + c] = Math.exp((x[start + c] - most) / temperature) / sum;
+  }
+  return y;
+}
+
+/** Log-softmax of one row. */
+export function logSoftmax(x, from, cols, temperature = 1) {
+  const y = new Float32Array(cols);
+  let most = -Infinity, sum = 0;
+  for (let c = 0; c < cols; c++) most = Math.max(most, x[from + c]);
+  for (let c = 0; c < cols; c++) sum += Math.exp((x[from + c] - most) / temperature);
+  const log = Math.log(sum);
+  for (let c = 0; c < cols; c++) y[c] = (x[from + c] - most) / temperature - log;
+  return y;
+}
+
+/** Mean and variance of a row, as layer normalisation has them. */
+export function moments(x, from, cols) {
+  let mean = 0, variance = 0;
+  for (let c = 0; c < cols; c++) mean += x[from + c];
+  mean /= cols;
+  for (let c = 0; c < cols; c++) variance += (x[from + c] - mean) ** 2;
+  return { mean, variance: variance / cols };
+}
+
+export function layerNorm(x, cols, gamma, beta, eps) {
+  const y = new Float32Array(x.length);
+  for (let start = 0; start < x.length; start += cols) {
+    const { mean, variance } = moments(x, start, cols);
+    const scale = 1 / Math.sqrt(variance + eps);
+    for (let c = 0; c < cols; c++) y[start + c] = (x[start + c] - mean) * scale * gamma[c] + beta[c];
+  }
+  return y;
+}
+
+export const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+const tanhGelu = (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+
+/** By the names of transformers; `ACTIVATIONS` in known.py lists the same. */
+export const activations = {
+  relu: (x) => Math.max(0, x),
+  gelu: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),
+  gelu_new: tanhGelu,
+  gelu_pytorch_tanh: tanhGelu,
+  silu: (x) => x * sigmoid(x),
+  swish: (x) => x * sigmoid(x),
+  tanh: Math.tanh,
+  sigmoid,
+};
+
+/** Abramowitz and Stegun 1964, 7.1.26: right to 1.5e-7. */
+function erf(x) {
+  const t = 1 / (1 + 0.3275911 * Math.abs(x));
+  const sum = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+  return Math.sign(x) * (1 - sum * Math.exp(-x * x));
+}

@@ -1,0 +1,235 @@
+// A matrix as a picture: colours on a canvas, each cell to be pointed at, reached by keys, and read as a table.
+import { h, number, t } from "./dom.js";
+
+const visible = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const picture = target.picture;
+    picture.inView = isIntersecting;
+    if (isIntersecting && picture.stale) picture.draw();
+  }
+}, { rootMargin: "300px" });
+
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) target.picture.invalidate();
+});
+
+const tables = {};
+/** 256 colours from a scale's ends, as pixels; d3 blends them in a space that the eye finds even. */
+function colours(kind) {
+  const style = getComputedStyle(document.documentElement), read = (name) => style.getPropertyValue(name).trim();
+  const key = `${kind} ${read("--zero")}`;
+  if (tables[key]) return tables[key];
+  const stops = kind === "signed" ? [read("--least"), read("--less"), read("--zero"), read("--more"), read("--most")]
+    : [read("--zero"), read("--some"), read("--much")];
+  const scale = d3.piecewise(d3.interpolateRgb.gamma(2.2), stops);
+  return (tables[key] = Uint32Array.from({ length: 256 }, (_, at) => {
+    const { r, g, b } = d3.rgb(scale(at / 255));
+    return pixel(r, g, b, 255);
+  }));
+}
+
+const pixel = (r, g, b, a) => (a << 24) | (b << 16) | (g << 8) | r;
+const MASKED = pixel(128, 128, 128, 70);
+
+/** A matrix as an image of a pixel a cell; `share` gives where on the scale a number is, from 0 to 1. */
+function image({ data, cols, rows }, table, share) {
+  const made = new ImageData(cols, rows), pixels = new Uint32Array(made.data.buffer);
+  for (let at = 0; at < data.length; at++) {
+    pixels[at] = Number.isFinite(data[at]) ? table[Math.max(0, Math.min(255, Math.round(255 * share(data[at]))))] : MASKED;
+  }
+  return made;
+}
+
+/** A head's weights, a pixel a cell, with the small ones brought out. */
+export function thumbnail(canvas, weights) {
+  canvas.width = weights.cols;
+  canvas.height = weights.rows;
+  canvas.getContext("2d").putImageData(image(weights, colours("amounts"), Math.sqrt), 0, 0);
+}
+
+export class Picture {
+  /**
+   * kind: "signed" (blue below 0, orange above), "weights" (0 to 1) or "amounts" (0 to the largest).
+   * shape: "strip" (many columns without names) or "grid" (rows and columns are tokens).
+   * ask: is told of a cell that is pointed at, as ask(picture, row, col, pinned).
+   */
+  constructor({ title, note = "", kind = "signed", shape = "strip", ask, columns = null }) {
+    Object.assign(this, { title, kind, shape, ask, columns, stale: true, inView: false, cursor: null });
+    this.canvas = h("canvas", {
+      tabIndex: 0, role: "img", "aria-roledescription": t("picture"),
+      onpointermove: (event) => this.point(event, false), onpointerdown: (event) => this.point(event, true),
+      onpointerleave: () => this.leave(), onkeydown: (event) => this.key(event), onblur: () => this.leave(),
+    });
+    this.caption = h("span", { class: "caption" });
+    this.scale = h("span", { class: "scale", "aria-hidden": "true" });
+    this.button = h("button", { class: "quiet", type: "button", "aria-expanded": "false", onclick: () => this.toggleTable() }, t("table"));
+    this.sheet = h("div", { class: "sheet", hidden: true });
+    this.box = h("div", { class: "canvas" }, this.canvas);
+    this.element = h("figure", { class: `picture ${shape}` },
+      h("figcaption", {}, this.caption, note && h("span", { class: "note" }, note), this.scale, this.button), this.box, this.sheet);
+    this.box.picture = this;
+    visible.observe(this.box);
+    resized.observe(this.box);
+  }
+
+  /** Shows a value; rows and columns are the names of its tokens, `current` the row that is being computed. */
+  update(value, rows, columns = null, { current = null, path = "" } = {}) {
+    Object.assign(this, { value, rowNames: rows, columnNames: columns, current, path });
+    this.caption.textContent = this.title;
+    this.canvas.setAttribute("aria-label", t("pictureLabel", { title: this.title, rows: value.rows, cols: value.cols }));
+    if (this.cursor && (this.cursor.row >= value.rows || this.cursor.col >= value.cols)) this.cursor = null;
+    if (!this.sheet.hidden) this.fillTable();
+    this.invalidate();
+  }
+
+  invalidate() {
+    this.stale = true;
+    if (this.inView && this.value) requestAnimationFrame(() => this.stale && this.draw());
+  }
+
+  layout() {
+    const { value, shape } = this, width = Math.max(60, this.box.clientWidth), font = 11;
+    const context = this.canvas.getContext("2d");
+    context.font = `${font}px ${getComputedStyle(document.body).getPropertyValue("--mono")}`;
+    const longest = (names) => Math.ceil(Math.max(0, ...names.slice(0, 200).map((name) => context.measureText(cut(name)).width)));
+    const labelled = value.rows <= 60;
+    const left = labelled && this.rowNames ? Math.min(76, longest(this.rowNames)) + 8 : 6;
+    const room = width - left - 2;
+    let cellWidth = room / value.cols, cellHeight = value.rows <= 24 ? 17 : Math.max(2, Math.min(17, 420 / value.rows)), top = 2;
+    if (shape === "grid") {
+      cellWidth = Math.min(30, cellWidth);
+      cellHeight = Math.max(2, Math.min(24, cellWidth * 0.8, 480 / value.rows));
+      cellHeight = value.rows <= 24 ? Math.max(13, cellHeight) : cellHeight;
+      this.names = this.columnNames && cellWidth >= 7;
+      this.fits = (name) => context.measureText(cut(name)).width + 2 <= cellWidth;
+      const turned = this.names ? this.columnNames.filter((name) => !this.fits(name)) : [];
+      top = this.names ? (turned.length ? Math.min(60, longest(turned)) + 6 : 16) : 2;
+    }
+    return { width, left, top, cellWidth, cellHeight, height: Math.ceil(top + value.rows * cellHeight + 3), font, labelled };
+  }
+
+  draw() {
+    this.stale = false;
+    const { value, kind } = this;
+    if (!value || !this.box.clientWidth) return;
+    const at = (this.at = this.layout()), ratio = devicePixelRatio || 1, context = this.canvas.getContext("2d");
+    this.canvas.width = Math.round(at.width * ratio);
+    this.canvas.height = Math.round(at.height * ratio);
+    this.canvas.style.height = `${at.height}px`;
+    context.scale(ratio, ratio);
+    const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--ink"), faint = style.getPropertyValue("--faint");
+    let most = 0;
+    for (const number of value.data) if (Number.isFinite(number)) most = Math.max(most, Math.abs(number));
+    if (kind === "weights") most = 1;
+    this.most = most;
+    this.drawCells(context, at, most);
+    context.font = `${at.font}px ${getComputedStyle(document.body).getPropertyValue("--mono")}`;
+    context.textBaseline = "middle";
+    if (at.labelled && this.rowNames) {
+      context.textAlign = "right";
+      this.rowNames.forEach((name, row) => {
+        if (at.cellHeight < 10 && row % Math.ceil(10 / at.cellHeight)) return;
+        context.fillStyle = row === this.current ? style.getPropertyValue("--accent") : ink;
+        context.fillText(cut(name), at.left - 5, at.top + (row + 0.5) * at.cellHeight);
+      });
+    }
+    if (this.shape === "grid" && this.names) {
+      context.fillStyle = ink;
+      this.columnNames.forEach((name, col) => {
+        if (at.cellWidth < 11 && col % Math.ceil(11 / at.cellWidth)) return;
+        const x = at.left + (col + 0.5) * at.cellWidth;
+        context.save();
+        context.translate(x, at.top - 4);
+        const upright = this.fits(name);
+        if (!upright) context.rotate(-Math.PI / 2);
+        context.textAlign = upright ? "center" : "left";
+        context.textBaseline = upright ? "bottom" : "middle";
+        context.fillText(cut(name), 0, upright ? 1 : 0);
+        context.restore();
+      });
+    }
+    if (this.current !== null && value.rows > 1) this.outline(context, at, this.current, 0, value.cols, style.getPropertyValue("--accent"), 1.2);
+    if (this.cursor) this.outline(context, at, this.cursor.row, this.cursor.col, 1, ink, 2);
+    this.scale.textContent = kind === "weights" ? "0 … 1" : kind === "signed" ? `±${number(most, 2)}` : `0 … ${number(most, 2)}`;
+    this.scale.style.setProperty("color", faint);
+  }
+
+  drawCells(context, at, most) {
+    const { value, kind } = this, signed = kind === "signed";
+    const share = signed ? (number) => (most ? (number / most + 1) / 2 : 0.5) : (number) => (most ? number / most : 0);
+    const small = new OffscreenCanvas(value.cols, value.rows);
+    small.getContext("2d").putImageData(image(value, colours(signed ? "signed" : "amounts"), share), 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, at.left, at.top, value.cols * at.cellWidth, value.rows * at.cellHeight);
+    if (at.cellHeight >= 8) {
+      context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ground");
+      const gap = this.shape === "grid" ? 1 : 1.5;
+      for (let row = 1; row < value.rows; row++) context.fillRect(at.left, at.top + row * at.cellHeight - gap / 2, value.cols * at.cellWidth, gap);
+      if (this.shape === "grid" && at.cellWidth >= 8) {
+        for (let col = 1; col < value.cols; col++) context.fillRect(at.left + col * at.cellWidth - 0.5, at.top, 1, value.rows * at.cellHeight);
+      }
+    }
+  }
+
+  outline(context, at, row, col, cols, colour, width) {
+    context.strokeStyle = colour;
+    context.lineWidth = width;
+    context.strokeRect(at.left + col * at.cellWidth, at.top + row * at.cellHeight + 0.5, cols * at.cellWidth, at.cellHeight - 1);
+  }
+
+  point(event, pinned) {
+    if (!this.at || !this.value) return;
+    const box = this.canvas.getBoundingClientRect(), { left, top, cellWidth, cellHeight } = this.at;
+    const col = Math.floor((event.clientX - box.left - left) / cellWidth), row = Math.floor((event.clientY - box.top - top) / cellHeight);
+    if (row < 0 || col < 0 || row >= this.value.rows || col >= this.value.cols) return;
+    if (!pinned && event.pointerType === "touch") return;
+    this.go(row, col, pinned);
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Enter: [0, 0] }[event.key];
+    if (!steps || !this.value) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { row, col } = this.cursor ?? { row: 0, col: 0 }, clamp = (place, size) => Math.max(0, Math.min(size - 1, place));
+    this.go(clamp(row + steps[0], this.value.rows), clamp(col + steps[1], this.value.cols), event.key === "Enter");
+  }
+
+  go(row, col, pinned) {
+    this.cursor = { row, col };
+    this.stale = true;
+    requestAnimationFrame(() => this.stale && this.draw());
+    this.ask?.(this, row, col, pinned);
+  }
+
+  leave() {
+    if (!this.cursor) return;
+    this.cursor = null;
+    this.invalidate();
+  }
+
+  rowName(row) {
+    return this.rowNames?.[row] ?? String(row);
+  }
+
+  columnName(col) {
+    return this.shape === "grid" && this.columnNames ? this.columnNames[col] : this.columns?.(col) ?? String(col + 1);
+  }
+
+  toggleTable() {
+    this.sheet.hidden = !this.sheet.hidden;
+    this.button.setAttribute("aria-expanded", String(!this.sheet.hidden));
+    if (!this.sheet.hidden) this.fillTable();
+  }
+
+  /** The same numbers in words: what a screen reader reads, and what can be copied. */
+  fillTable() {
+    const { value } = this;
+    const head = h("tr", {}, h("th", {}, ""), Array.from({ length: value.cols }, (_, col) => h("th", { scope: "col" }, this.columnName(col))));
+    const rows = Array.from({ length: value.rows }, (_, row) => h("tr", {}, h("th", { scope: "row" }, this.rowName(row)),
+      Array.from(value.row(row), (one) => h("td", {}, number(one)))));
+    this.sheet.replaceChildren(h("table", {}, h("caption", {}, this.title), h("thead", {}, head), h("tbody", {}, rows)));
+  }
+}
+
+export const cut = (name) => (name.length > 10 ? `${name.slice(0, 9)}…` : name);

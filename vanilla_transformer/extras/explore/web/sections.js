@@ -1,0 +1,174 @@
+// The page from top to bottom, in the paper's order. Each part is built once and shown again for each new computation.
+import { h, number, percent, t } from "./dom.js";
+import { Picture, thumbnail } from "./picture.js";
+
+/** A part of the page: its place in the paper, what to look for, and what it holds. */
+export function section(id, { paper, title, text, colour, formula = null, body = [] }) {
+  return h("section", { id, class: "part", style: `--hue: var(--${colour})`, "aria-labelledby": `${id}-title` },
+    h("header", {}, h("span", { class: "number" }, paper), h("h2", { id: `${id}-title` }, title)),
+    text && h("p", { class: "text" }, text), formula && h("p", { class: "equation" }, formula), body);
+}
+
+/** Tokens in a row, each a chip. */
+export function chips(tokens, label) {
+  return h("ol", { class: "chips", "aria-label": label }, tokens.map(({ text, id, current }) => h("li", { class: current ? "current" : "" }, h("span", { class: "piece" }, text), h("small", {}, String(id)))));
+}
+
+export const picture = (app, key, section, options = {}) => {
+  const made = new Picture({ title: t(key), ask: (...asked) => app.inspector.show(...asked), ...options });
+  made.section = section;
+  return made;
+};
+
+/** Sections 3.4 and 3.5 of one stack. */
+export class EmbeddingPart {
+  constructor(app, stack) {
+    this.stack = stack;
+    this.tokens = h("div");
+    this.embedding = picture(app, "scaled", "3.4");
+    this.positions = picture(app, "positions", "3.5");
+    this.sum = picture(app, "sum", "3.5");
+    this.element = section(`${stack}-embedding`, {
+      paper: "3.4 · 3.5", colour: "embedding", title: t(`${stack}.embeddingTitle`), text: t("embeddingText", { root: number(Math.sqrt(app.model.config.d_model), 2) }),
+      formula: t("embeddingFormula"),
+      body: [this.tokens, this.embedding.element, h("p", { class: "sign", "aria-hidden": "true" }, "+"), this.positions.element, h("p", { class: "sign", "aria-hidden": "true" }, "="), this.sum.element],
+    });
+  }
+
+  update({ embedded, ids }, rows, current) {
+    this.tokens.replaceChildren(chips(ids.map((id, at) => ({ text: rows[at], id, current: at === current })), t("tokens")));
+    const told = { current, path: t(`stack.${this.stack}`) };
+    this.embedding.update(embedded.scaled, rows, null, told);
+    this.positions.update(embedded.positions, rows, null, told);
+    this.sum.update(embedded.sum, rows, null, told);
+  }
+}
+
+/** Section 3.2: all heads as small pictures, one of them in full, and how they are joined. */
+class AttentionPart {
+  constructor(app, stack, number, kind) {
+    Object.assign(this, { app, stack, number, kind, place: `${stack}.${number}.${kind}` });
+    const heads = app.model.config.num_heads;
+    this.small = Array.from({ length: heads }, (_, head) => {
+      const canvas = h("canvas", { class: "thumb", width: 64, height: 64, "aria-hidden": "true" });
+      const choose = h("button", { type: "button", class: "head", "aria-pressed": "false", onclick: () => app.chooseHead(this.place, head) }, canvas, h("span", {}, t("head", { head: head + 1 })));
+      const power = h("button", { type: "button", class: "power", "aria-pressed": "false", title: t("switchHead"), "aria-label": t("switchHeadNumber", { head: head + 1 }), onclick: () => app.toggle("heads", `${this.place}.${head}`) }, "⏻");
+      return { canvas, choose, power, box: h("div", { class: "small" }, choose, power) };
+    });
+    this.q = picture(app, "q", "3.2.2");
+    this.k = picture(app, "k", "3.2.2");
+    this.v = picture(app, "v", "3.2.2");
+    this.scores = picture(app, "scores", "3.2.1", { shape: "grid" });
+    this.masked = stack !== "encoder" && kind === "self_attention" ? picture(app, "masked", "3.2.3", { shape: "grid" }) : null;
+    this.weights = picture(app, "weights", "3.2.1", { shape: "grid", kind: "weights" });
+    this.output = picture(app, "mixed", "3.2.1");
+    this.concat = picture(app, "concat", "3.2.2");
+    this.joined = picture(app, "joined", "3.2.2");
+    this.element = h("div", { class: "attention" },
+      h("h4", {}, t(`${kind}.${stack === "encoder" || !this.masked ? "free" : "masked"}`)), h("p", { class: "text" }, t(`${kind}.text`)),
+      h("div", { class: "headrow", role: "group", "aria-label": t("heads") }, this.small.map((one) => one.box)),
+      h("div", { class: "three" }, this.q.element, this.k.element, this.v.element),
+      h("div", { class: "two" }, this.scores.element, this.masked?.element, this.weights.element),
+      this.output.element, this.concat.element, this.joined.element);
+  }
+
+  update(attention, queries, keys, current) {
+    const { app } = this, chosen = app.chosenHead(this.place), head = attention.heads[chosen];
+    const path = `${t("layerPath", { stack: t(`stack.${this.stack}`), layer: this.number + 1 })}, ${t(`${this.kind}.name`)}`;
+    const told = { current, path: `${path}, ${t("head", { head: chosen + 1 })}` };
+    this.small.forEach(({ canvas, choose, power }, at) => {
+      thumbnail(canvas, attention.heads[at].weights);
+      choose.setAttribute("aria-pressed", String(at === chosen));
+      choose.classList.toggle("off", attention.heads[at].off);
+      power.setAttribute("aria-pressed", String(attention.heads[at].off));
+    });
+    this.q.update(head.q, queries, null, told);
+    this.k.update(head.k, keys, null, { path: told.path });
+    this.v.update(head.v, keys, null, { path: told.path });
+    for (const made of [this.scores, this.masked, this.weights]) {
+      const value = made === this.scores ? head.scores : made === this.masked ? head.masked ?? head.scores : head.weights;
+      made?.update(value, queries, keys, told);
+    }
+    this.output.keyName = (key) => keys[key];
+    this.output.update(head.output, queries, null, told);
+    this.concat.update(attention.concat, queries, null, { current, path });
+    this.joined.update(attention.output, queries, null, { current, path });
+  }
+}
+
+/** Section 3.1: a layer, folded until it is asked for. */
+export class LayerPart {
+  constructor(app, stack, number, { cross, open }) {
+    Object.assign(this, { app, stack, number, place: `${stack}.${number}` });
+    this.self = new AttentionPart(app, stack, number, "self_attention");
+    this.cross = cross ? new AttentionPart(app, stack, number, "cross_attention") : null;
+    this.norms = ["self", ...(cross ? ["cross"] : []), "feed"].map((name) => ({
+      name, residual: picture(app, "residual", "3.1"), norm: picture(app, "norm", "3.1"),
+    }));
+    this.active = picture(app, "active", "3.3", { kind: "signed" });
+    this.fires = h("p", { class: "fires" });
+    this.feed = picture(app, "feedOutput", "3.3");
+    const [afterSelf, ...later] = this.norms, afterFeed = later.at(-1), afterCross = cross ? later[0] : null;
+    const addAndNorm = (one) => h("div", { class: "addnorm" }, h("h4", {}, t("addNorm")), one.residual.element, one.norm.element);
+    this.skip = h("button", { type: "button", class: "quiet skip-layer", "aria-pressed": "false", onclick: (event) => { event.preventDefault(); app.toggle("layers", this.place); } }, t("skipLayer"));
+    this.peek = h("span", { class: "peek", "aria-hidden": "true" });
+    this.skipped = h("p", { class: "text", hidden: true }, t("skippedText"));
+    this.content = h("div", { class: "inside" }, this.self.element, addAndNorm(afterSelf), this.cross?.element, afterCross && addAndNorm(afterCross),
+      h("div", { class: "feed" }, h("h4", {}, t("feedTitle")), h("p", { class: "text" }, t("feedText", { d_ff: app.model.config.d_ff })), h("p", { class: "equation" }, t("feedFormula")), this.active.element, this.fires, this.feed.element), addAndNorm(afterFeed));
+    this.details = h("details", { open, class: "layer" }, h("summary", {}, h("span", { class: "number" }, "3.1"), h("h3", {}, t("layerTitle", { stack: t(`stack.${stack}`), layer: number + 1 })), this.peek, this.skip), this.skipped, this.content);
+    this.element = h("section", { id: `${stack}-${number}`, class: "part layerpart", style: "--hue: var(--attention)", "aria-label": t("layerPath", { stack: t(`stack.${stack}`), layer: number + 1 }) }, this.details);
+    this.details.addEventListener("toggle", () => this.details.open && this.shown && this.update(...this.shown));
+  }
+
+  update(layer, rows, memoryRows, current) {
+    this.shown = [layer, rows, memoryRows, current];
+    this.skip.setAttribute("aria-pressed", String(Boolean(layer.skipped)));
+    this.skipped.hidden = !layer.skipped;
+    this.content.hidden = Boolean(layer.skipped);
+    this.peek.replaceChildren();
+    if (layer.skipped) return;
+    for (const head of [...layer.self.heads, ...(layer.cross?.heads ?? [])].slice(0, 16)) {
+      const canvas = h("canvas", { class: "tiny" });
+      thumbnail(canvas, head.weights);
+      this.peek.append(canvas);
+    }
+    if (!this.details.open) return;
+    this.self.update(layer.self, rows, rows, current);
+    if (this.cross) this.cross.update(layer.cross, rows, memoryRows, current);
+    const path = t("layerPath", { stack: t(`stack.${this.stack}`), layer: this.number + 1 });
+    for (const { name, residual, norm } of this.norms) {
+      const made = layer[{ self: "afterSelf", cross: "afterCross", feed: "afterFeed" }[name]];
+      residual.update(made.residual, rows, null, { current, path });
+      norm.update(made.norm, rows, null, { current, path });
+    }
+    this.active.update(layer.feed.active, rows, null, { current, path });
+    this.feed.update(layer.feed.output, rows, null, { current, path });
+    const row = layer.feed.active.row(current ?? layer.feed.active.rows - 1), firing = row.reduce((count, unit) => count + (unit > 0), 0);
+    this.fires.textContent = t("fires", { token: rows[current ?? rows.length - 1], count: firing, all: row.length, share: percent(firing / row.length) });
+  }
+}
+
+/** Section 3.4 again: the output projection, and the softmax over what may come next. */
+export class OutputPart {
+  constructor(app, { title, text, names, choose = null }) {
+    Object.assign(this, { app, names, choose });
+    this.logits = picture(app, "logits", "3.4", { columns: (col) => names(col) });
+    this.probabilities = picture(app, "probabilities", "3.4", { kind: "amounts", columns: (col) => names(col) });
+    this.list = h("ol", { class: "likeliest" });
+    this.element = section("output", { paper: "3.4", colour: "softmax", title, text, body: [this.logits.element, this.probabilities.element, h("h4", {}, t("likeliest")), this.list] });
+  }
+
+  /** `row` is the position whose likeliest are listed; `chosen` what the answer has there. */
+  update({ logits, probabilities }, rows, row, chosen = null) {
+    const path = t("output");
+    this.logits.update(logits, rows, null, { current: row, path });
+    this.probabilities.update(probabilities, rows, null, { current: row, path });
+    const shares = probabilities.row(row), order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 10);
+    const most = shares[order[0]];
+    this.list.replaceChildren(...order.map((id) => {
+      const told = [h("span", { class: "piece" }, this.names(id)), h("span", { class: "bar plus", style: `--share: ${shares[id] / most}` }), h("span", { class: "share" }, percent(shares[id])), h("span", { class: "log" }, `log ${number(Math.log(shares[id]), 3)}`)];
+      return h("li", { class: id === chosen ? "chosen" : "" }, this.choose
+        ? h("button", { type: "button", title: t("takeInstead"), onclick: () => this.choose(id) }, told) : h("span", { class: "line" }, told));
+    }));
+  }
+}

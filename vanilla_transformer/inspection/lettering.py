@@ -1,0 +1,56 @@
+"""Letters of every script in pictures: fonts of this machine that have them, or their numbers."""
+
+import re
+import warnings
+from collections.abc import Iterable
+from functools import cache
+
+# What matplotlib brings along.
+_OWN = "DejaVu Sans"
+
+
+def lettering(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Font families for the texts, in the order in which matplotlib tries them, and each text as it takes it.
+
+    A character that no font has becomes its number, `[1F916]`, and a dollar sign begins no formula.
+    """
+    printable = {text: "".join(c if c.isprintable() else "·" for c in text) for text in texts}
+    families = [_OWN]
+    missing = set(map(ord, "".join(printable.values()))) - _characters(_OWN)
+    while missing:
+        best = max(_installed(), key=lambda family: len(missing & _characters(family)), default=_OWN)
+        if not missing & _characters(best):
+            break
+        families.append(best)
+        missing -= _characters(best)
+    if missing:
+        listed = "".join(map(chr, sorted(missing)))
+        warnings.warn(f"No font of this machine has {listed}: they are shown by their numbers.", stacklevel=3)
+        unknown = re.compile(f"[{re.escape(listed)}]+")
+        printable = {text: unknown.sub(_numbers, shown) for text, shown in printable.items()}
+    return families, {text: shown.replace("$", r"\$") for text, shown in printable.items()}
+
+
+def _numbers(run: re.Match[str]) -> str:
+    return "[" + " ".join(f"{ord(character):X}" for character in run[0]) + "]"
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Families of upright regular fonts, those without serifs first."""
+    from matplotlib.font_manager import fontManager
+
+    families = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}
+    return tuple(sorted(families, key=lambda name: ("Sans" not in name, name)))
+
+
+@cache
+def _characters(family: str) -> frozenset[int]:
+    """Numbers of the characters that a family has outlines for; fonts of coloured bitmaps have none."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    try:
+        font = get_font(findfont(FontProperties(family=family), fallback_to_default=False))
+    except (RuntimeError, ValueError, OSError):
+        return frozenset()
+    return frozenset(font.get_charmap()) if font.scalable else frozenset()

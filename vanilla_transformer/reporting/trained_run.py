@@ -1,0 +1,62 @@
+"""A finished run as Python has it: where the model is, and what it came to."""
+
+import base64
+import html
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vanilla_transformer.reporting.summary import CURVES, SUMMARY, read_summary
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedRun(os.PathLike[str]):
+    """The directory of a finished run, an `os.PathLike`. A notebook shows its scores and its curves.
+
+    Attributes:
+        directory: The model, with its tokenizer, card, log and learning curves.
+    """
+
+    directory: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures of the run: steps, seconds, losses, memory and more."""
+        return read_summary(self.directory / SUMMARY) or {}
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """The value of each metric on `dev` and `test`, as far as there were such texts."""
+        parts = self.summary.get("scores", {}).items()
+        return {part: {score["name"]: score["value"] for score in scores} for part, scores in parts}
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
+    def __str__(self) -> str:
+        return str(self.directory)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.directory)!r}, scores={self.scores})"
+
+    def __truediv__(self, name: str) -> Path:
+        """A file of the directory."""
+        return self.directory / name
+
+    def _repr_png_(self) -> bytes | None:
+        curves = self.directory / CURVES
+        return curves.read_bytes() if curves.is_file() else None
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(part)}</td><td>{html.escape(name)}</td><td>{value:.2f}</td></tr>"
+            for part, scores in self.scores.items()
+            for name, value in scores.items()
+            if value is not None
+        )
+        table = f"<table><tr><th>data</th><th>metric</th><th>value</th></tr>{rows}</table>" if rows else ""
+        picture = self._repr_png_()
+        source = "" if picture is None else base64.b64encode(picture).decode()
+        curves = f'<img alt="Learning curves" src="data:image/png;base64,{source}" style="max-width: 100%">'
+        return f"<p><code>{html.escape(str(self))}</code></p>{table}{curves if source else ''}"

@@ -1,0 +1,51 @@
+"""A model scored on a corpus, in one call."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.data.corpus import read_corpus
+from vanilla_transformer.data.sources import corpora_from_values, only_corpus
+from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.tasks.interface import Evaluated, Task
+from vanilla_transformer.tasks.registry import task_of_model
+from vanilla_transformer.translation.loading import load_model
+
+
+def evaluate(
+    model: str | os.PathLike[str], data: Any, *, metrics: Sequence[str] | None = None, **settings: Any
+) -> Evaluated:
+    """Scores a model on a corpus, in float32 and on the best device there is, as the command `evaluate` does.
+
+    `evaluate("my-model", ("test.en", "test.de")).scores` is what `vanilla-transformer evaluate my-model --data test.en
+    test.de` prints; `.predictions` has a line for each row.
+
+    Args:
+        model: Model directory or Hub id.
+        data: A corpus in any form that a recipe takes, such as two line-aligned files or `cmudict:test`.
+        metrics: Their names; by default those of the model's recipe, or else of its task.
+        settings: Columns of the corpus (`source_column`, `label_column`, ...), and how the model is asked, such as
+            `num_beams` or, of a language model, `stride`.
+
+    Raises:
+        OSError, ValueError: There is no such model or corpus, or they do not belong together.
+    """
+    path = os.fspath(model)
+    task = task_of_model(path)
+    names = metrics_of_model(path, task) if metrics is None else tuple(metrics)
+    task.check(Recipe(task=task.name, metrics=names))
+    columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
+    spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
+    corpus = read_corpus(spec, form=task.form)
+    loaded, tokenizer = load_model(path, translates=False)
+    return task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
+
+
+def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
+    """What a model is scored by: the metrics of its recipe, or else of its task."""
+    recipe = Path(model) / "recipe.yaml"
+    metrics = load_recipe(recipe).metrics if recipe.is_file() else None
+    return task.metrics if metrics is None else metrics

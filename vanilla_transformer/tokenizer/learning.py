@@ -1,0 +1,297 @@
+"""Section 5.1: how a vocabulary is learned. It stays with the package; what reads text with it ships with a model."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
+
+# The library takes memory for as many before it learns, and ends the process where there is not so much.
+_MOST_TYPES = 4_000_000
+ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
+
+# What `_TO_BYTES` writes for each of the 256 bytes.
+_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+_TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+# In characters. Longer words are cut for learning alone: time grows with the square of a word's length.
+LONGEST_WORD = 1000
+
+# What no sub-word crosses: words with the space before them (apostrophes and joiners inside belong to the word),
+# single digits, so that every number is copied with the same ten pieces, runs of other signs, and white space.
+# Letters never stand together with < or >: so no piece can be learned that spells a special token.
+_WORDS = Regex(r" ?\p{L}(?:[\p{L}\p{M}]|['’\u200C\u200D](?=\p{L}))*| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+_CUT_WORDS = Regex(rf"[\s\S]{{1,{LONGEST_WORD}}}")
+_CHARACTERS = Regex(r"[\s\S]")
+# With the space before it, as everywhere.
+_BETWEEN_SPACES = Regex(" [^ ]*")
+
+# A space goes before a text, and not before what follows a token inside it. The library's way to tell these apart
+# leaves out texts that begin with a space: for it alone they begin with a character that no text is written with.
+_SHIELD = "\ufdd0"
+_SPACE_BEFORE_TEXT = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
+_SHIELDS = Regex(rf"(?<![\s\S][\s\S])(?<= ){_SHIELD}|(?<![\s\S]){_SHIELD}")
+
+# What subword-nmt leaves at the end of a piece of a word that goes on.
+_GOES_ON = Regex(r"@@(?: |\z)")
+
+# In bytes. Wordpiece looks at so many of a word together, for its search is cubic in them.
+_LONGEST_PIECE = 100
+
+# Unigram begins with so many times the pieces it ends with, and keeps this share in each round.
+_SEEDS = 4
+_KEPT = 0.75
+
+
+class VocabularyError(ValueError):
+    """The texts cannot give a vocabulary of the size asked for.
+
+    Attributes:
+        available: The size that they can give.
+    """
+
+    def __init__(self, vocab_size: int, available: int) -> None:
+        super().__init__(vocab_size, available)
+        self.vocab_size = vocab_size
+        self.available = available
+
+    def __str__(self) -> str:
+        return (
+            f"The texts give a vocabulary of {self.available} types at most, not of {self.vocab_size}: "
+            f"ask for {self.available} or fewer, or give more text."
+        )
+
+
+def learn_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int | None,
+    algorithm: str,
+    ends: bool,
+    tags: Sequence[str] = (),
+    mask_token: str | None = None,
+) -> Tokenizer:
+    """Learns a vocabulary; see `VanillaTransformerTokenizer.train`.
+
+    Args:
+        texts: As there, as are the next three.
+        vocab_size: Types in all.
+        algorithm: One of `ALGORITHMS`.
+        ends: Whether something stands after a text.
+        tags: Pieces that no text gives.
+        mask_token: The last piece before the tags.
+    """
+    if isinstance(texts, str):
+        raise ValueError("Give an iterable of texts to learn a vocabulary from, not one text.")
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+    wanted = vocab_size
+    others = (mask_token is not None) + len(tags)
+    vocab_size = None if wanted is None else wanted - others
+    least = len(SPECIAL_TOKENS) + len(_BYTES)
+    if vocab_size is not None and vocab_size < least:
+        raise ValueError(
+            f"vocab_size must be at least {least + others}, for {len(_BYTES)} bytes and "
+            f"{len(SPECIAL_TOKENS) + others} special tokens, not {wanted}."
+        )
+    if vocab_size is not None and vocab_size > _MOST_TYPES:
+        raise ValueError(f"vocab_size must be at most {_MOST_TYPES}, not {vocab_size}.")
+    if algorithm == "presplit":
+        tokenizer = _learn_presplit(texts, vocab_size)
+    elif vocab_size is None:
+        raise ValueError(f"vocab_size is missing: {algorithm} can learn a vocabulary of any size.")
+    elif algorithm == "character":
+        tokenizer = _learn_characters(texts, vocab_size)
+    else:
+        tokenizer = _learn_sub_words(texts, vocab_size, algorithm, ends)
+    available = tokenizer.get_vocab_size() + others
+    if wanted is not None and available < wanted:
+        raise VocabularyError(wanted, available)
+    if mask_token is not None:
+        masks_space = algorithm != "character"
+        tokenizer.add_special_tokens([AddedToken(mask_token, normalized=False, lstrip=masks_space)])
+    if known := [tag for tag in tags if tokenizer.token_to_id(tag) is not None]:
+        raise ValueError(f"{', '.join(known)} stands in the text as a piece: choose another tag.")
+    tokenizer.add_special_tokens([AddedToken(tag, special=True, normalized=False) for tag in tags])
+    return tokenizer
+
+
+def lowercased(text: str) -> str:
+    """The text as a tokenizer that lower-cases reads it."""
+    return normalizers.Lowercase().normalize_str(text)
+
+
+def count_long_words(texts: Iterable[str]) -> int:
+    """How many words are longer than those that `train` learns from whole; it cuts them into pieces."""
+    splitter = pre_tokenizers.Split(_WORDS, "isolated")
+    return sum(
+        end - start > LONGEST_WORD
+        for text in texts
+        if len(text) > LONGEST_WORD
+        for _, (start, end) in splitter.pre_tokenize_str(text)
+    )
+
+
+def describe_long_words(count: int) -> str:
+    """What `train` does with words that `count_long_words` has counted, in a sentence."""
+    words = "word is" if count == 1 else "words are"
+    return f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that."
+
+
+def _special_tokens() -> list[AddedToken]:
+    return [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
+
+
+def _put_space_before_text(tokenizer: Tokenizer) -> list[pre_tokenizers.PreTokenizer]:
+    """Sets what a tokenizer needs to begin texts with a space and to drop it; what it splits by has to begin so."""
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(rf"(?<![\s\S]){first}"), _SHIELD + first) for first in (_SHIELD, " ")]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    return [_SPACE_BEFORE_TEXT, pre_tokenizers.Split(_SHIELDS, "removed")]
+
+
+def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends: bool) -> Tokenizer:
+    """Pieces of words; a word has the same ones wherever it stands, since a space goes before the text too.
+
+    But not before a text without an end: what goes on with it is decoded alone, and its first space must stay.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.decoder = decoders.ByteLevel()
+    cut = pre_tokenizers.Split(_CUT_WORDS, "isolated")
+    words: list[Any] = [pre_tokenizers.Split(_WORDS, "isolated")]
+    if ends:
+        words = _put_space_before_text(tokenizer) + words
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, cut, _TO_BYTES])
+    if algorithm == "unigram":
+        _learn_unigram(tokenizer, texts, vocab_size)
+    else:
+        _learn_bpe(tokenizer, texts, vocab_size)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, _TO_BYTES])
+    if algorithm == "wordpiece":
+        short = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_PIECE}}}"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, _TO_BYTES, short])
+        tokenizer.model = _longest_first(tokenizer.get_vocab())
+    return tokenizer
+
+
+def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+    """Byte-pair encoding (Sennrich et al. 2016): joins the most frequent pair of pieces, again and again."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=_special_tokens(),
+        initial_alphabet=_BYTES,
+        max_token_length=_LONGEST_PIECE,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+
+
+def _longest_first(vocabulary: dict[str, int]) -> models.WordPiece:
+    """Takes the longest piece from the left; a piece that begins a word has its space, so no other needs a mark."""
+    return models.WordPiece(
+        vocabulary,
+        unk_token=SPECIAL_TOKENS["unk_token"],
+        continuing_subword_prefix="",
+        max_input_chars_per_word=_LONGEST_PIECE,
+    )
+
+
+def _learn_unigram(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+    """Unigram language model (Kudo 2018): from many pieces, drops those that the likelihood of the texts needs least.
+
+    The library's own trainer gives other pieces in each run and other sizes than asked for. This one begins with
+    byte-pair pieces and counts pieces in each word's likeliest segmentation.
+    """
+    counts: Counter[str] = Counter()
+    # Taken here, for the tokenizer is locked while it trains.
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def counted() -> Iterator[str]:
+        for text in texts:
+            words = pre_tokenizer.pre_tokenize_str(text if normalizer is None else normalizer.normalize_str(text))
+            counts.update(word for word, _ in words)
+            yield text
+
+    _learn_bpe(tokenizer, counted(), _SEEDS * vocab_size)
+    ids = tokenizer.get_vocab()
+    scores = dict.fromkeys(sorted(ids, key=ids.__getitem__)[len(SPECIAL_TOKENS) :], -1.0)
+    size = vocab_size - len(SPECIAL_TOKENS)
+    while True:
+        uses = _count_pieces(_likeliest(scores), counts)
+        total = math.log(max(uses.total(), 1))
+        # Half a use for a piece without one: its score has to be finite.
+        scores = {piece: math.log(uses[piece] or 0.5) - total for piece in scores}
+        if len(scores) <= size:
+            break
+        _drop_least_needed(scores, uses, len(scores) - max(size, int(_KEPT * len(scores))))
+    tokenizer.model = _likeliest(scores)
+    tokenizer.add_special_tokens(_special_tokens())
+
+
+def _likeliest(scores: dict[str, float]) -> models.Unigram:
+    special = [(token, 0.0) for token in SPECIAL_TOKENS.values()]
+    return models.Unigram([*special, *scores.items()], unk_id=list(SPECIAL_TOKENS).index("unk_token"))
+
+
+def _count_pieces(model: models.Unigram, counts: Counter[str]) -> Counter[str]:
+    uses: Counter[str] = Counter()
+    for word, count in counts.items():
+        for token in model.tokenize(word):
+            uses[token.value] += count
+    return uses
+
+
+def _drop_least_needed(scores: dict[str, float], uses: Counter[str], count: int) -> None:
+    """Drops the pieces whose words lose least of their likelihood, and never a single byte."""
+    learned = (piece for piece in scores if len(piece) > 1)
+    losses = {piece: uses[piece] * (scores[piece] - _score_in_parts(piece, scores)) for piece in learned}
+    for piece in sorted(losses, key=lambda piece: (losses[piece], piece))[:count]:
+        del scores[piece]
+
+
+def _score_in_parts(piece: str, scores: dict[str, float]) -> float:
+    """The score of the likeliest way to write a piece with others."""
+    best = [0.0]
+    for end in range(1, len(piece) + 1):
+        starts = (start for start in range(end) if end - start < len(piece) and piece[start:end] in scores)
+        best.append(max(best[start] + scores[piece[start:end]] for start in starts))
+    return best[-1]
+
+
+def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """One piece for each of the most frequent characters, bytes for the others."""
+    counts = Counter(chain.from_iterable(texts))
+    frequent = sorted((char for char in counts if not char.isascii()), key=lambda char: (-counts[char], char))
+    pieces = [*SPECIAL_TOKENS.values(), *_BYTES]
+    pieces += [_TO_BYTES.pre_tokenize_str(char)[0][0] for char in frequent[: vocab_size - len(pieces)]]
+    # No character's bytes begin with another's: the longest piece is the character, or else each of its bytes.
+    tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_CHARACTERS, "isolated"), _TO_BYTES])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(_special_tokens())
+    return tokenizer
+
+
+def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
+    """The most frequent pieces as they stand, whole; bytes for the others. Decoding joins the pieces of a word."""
+    counts = Counter(piece for text in texts for piece in text.split(" ") if piece)
+    frequent = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    known = [*SPECIAL_TOKENS.values(), *_BYTES]
+    known += [
+        _TO_BYTES.pre_tokenize_str(f" {piece}")[0][0]
+        for piece in frequent[: None if vocab_size is None else vocab_size - len(known)]
+    ]
+    # Byte-pair encoding that has learned no pair: a piece is known, or else falls into its bytes.
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(known)}, [], ignore_merges=True))
+    splits = [*_put_space_before_text(tokenizer), pre_tokenizers.Split(_BETWEEN_SPACES, "isolated"), _TO_BYTES]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Replace(_GOES_ON, "")])
+    tokenizer.add_special_tokens(_special_tokens())
+    return tokenizer
+
+
+__all__ = ["ALGORITHMS", "LONGEST_WORD", "VocabularyError", "learn_tokenizer"]

@@ -1,0 +1,208 @@
+"""Beam search whose hypotheses hold phrases that are required: dynamic beam allocation (Post and Vilar 2018).
+
+Hypotheses compete only with those that have got equally far in what is required, so that one that is further is not
+lost to a likelier one; a hypothesis ends when it has everything. Shapes in names as in `engine.search`.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from transformers import LogitsProcessor
+
+from vanilla_transformer.engine.search import BeamSearch, Candidates, Hypotheses, best_continuations
+
+Phrases = Sequence[tuple[int, ...]]
+
+
+class RequiredPhrases(LogitsProcessor):
+    """Has each translation hold some phrases, as whole words, wherever they fit best.
+
+    To be given to `generate` as one of its `logits_processor`; it needs a beam, and the engine.
+
+    Args:
+        phrases: For each sentence the tokens of what is required; the first of each begins a word wherever it stands.
+        begin_within_word: Tokens that go on with a word before them.
+        end_within_word: Tokens that such a token goes on with.
+    """
+
+    def __init__(
+        self, phrases: Sequence[Phrases], begin_within_word: frozenset[int], end_within_word: frozenset[int]
+    ) -> None:
+        self.phrases, self.begin_within_word, self.end_within_word = phrases, begin_within_word, end_within_word
+        self.beam_search = partial(ConstrainedBeamSearch, self)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Refused: the library's search knows nothing of what is required.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "Required phrases need a beam of this package's own search: give num_beams of 2 or more, and nothing that "
+            "only the library's search does."
+        )
+
+
+class _State(NamedTuple):
+    """How much a hypothesis has of its sentence's phrases.
+
+    Attributes:
+        met: The numbers of those that it holds.
+        newest: Those of them that its last token has ended, which are met only if their last word ends there.
+        begun: Numbers of phrases, and how many of their tokens stand at the hypothesis's end.
+    """
+
+    met: frozenset[int]
+    newest: frozenset[int]
+    begun: tuple[tuple[int, int], ...]
+
+
+class ConstrainedBeamSearch(BeamSearch):
+    """The best hypotheses of each sentence that hold its phrases; other arguments as of `BeamSearch`.
+
+    Where fewer than W can be found, the last one stands for those that are missing.
+
+    Args:
+        required: The phrases.
+
+    Raises:
+        ValueError: A sentence's phrases are longer than its translation may be.
+    """
+
+    def __init__(
+        self, required: RequiredPhrases, decoding: Any, prompts_NP: torch.Tensor, width: int, *arguments: Any
+    ) -> None:
+        # Beside those asked for, two hypotheses for each step on the way to what is required: with fewer, those that
+        # have not begun with it would soon be crowded out by those that have.
+        width += 2 * max(sum(map(len, set(of_sentence))) for of_sentence in required.phrases)
+        super().__init__(decoding, prompts_NP, width, *arguments)
+        self.required = required
+        self.phrases = [[tuple(phrase) for phrase in dict.fromkeys(phrases)] for phrases in required.phrases]
+        for phrases, longest in zip(self.phrases, self.limits.lengths.tolist(), strict=True):
+            tokens = sum(map(len, phrases))
+            if tokens > longest:
+                raise ValueError(
+                    f"The phrases that a translation must hold have {tokens} tokens and it may have {longest}: raise "
+                    "max_length_beyond_source."
+                )
+        self.states = [[_State(frozenset(), frozenset(), ())] for _ in self.phrases]
+
+    def run(self) -> Hypotheses:
+        """The best hypotheses of each sentence, W of them, in the sentences' order."""
+        found = super().run()
+        count_N = (found.lengths > 0).sum(1)
+        if not bool(count_N.all()):
+            raise ValueError("No translation can hold the required phrases: other settings suppress their tokens.")
+        places = torch.arange(self.width, device=count_N.device).minimum(count_N[:, None] - 1)
+        rows = torch.arange(len(count_N), device=count_N.device)[:, None]
+        return Hypotheses(*(part[rows, places] for part in found))
+
+    def select(self, sentences: torch.Tensor) -> None:
+        """Continues with some sentences alone."""
+        super().select(sentences)
+        self.phrases, self.states = ([part[n] for n in sentences.tolist()] for part in (self.phrases, self.states))
+
+    def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
+        """The W candidates of each sentence that run on, the W that may end, and which of these do, (N, W)."""
+        ends, device = set(self.limits.end_tokens.tolist()), log_p_NWV.device
+        candidates = self._candidates(log_p_NWV, ends)
+        left_N = (self.limits.lengths - self.length).tolist()
+        running, counts, ending, ended, states = [], [], [], [], []
+        for number, (scores, parents, tokens) in enumerate(zip(*(part.tolist() for part in candidates), strict=True)):
+            after: dict[int, _State] = {}
+            missing: dict[int, int] = {}
+            complete: list[int] = []
+            for place, (score, parent, token) in enumerate(zip(scores, parents, tokens, strict=True)):
+                if score == -torch.inf:
+                    continue
+                after[place] = self._after(number, parent, token)
+                missing[place] = self._missing(self.phrases[number], after[place])
+                if missing[place] == 0 and len(complete) < self.width:
+                    complete.append(place)
+            # Nothing from which what is required could not be reached any more, and nothing that has ended.
+            going_on = [p for p in after if tokens[p] not in ends and 0 < left_N[number] >= missing[p]]
+            chosen = self._allocated(going_on, missing)
+            states.append([after[place] for place in chosen] or [next(iter(self.states[number]))])
+            counts.append(len(chosen))
+            running.append(_filled(chosen, self.width))
+            ending.append(_filled(complete, self.width))
+            ends_now = [tokens[place] in ends or left_N[number] == 0 for place in complete]
+            ended.append(ends_now + [False] * (self.width - len(ends_now)))
+        self.states = [_filled(of_sentence, self.width) for of_sentence in states]
+        going = _taken(candidates, torch.tensor(running, device=device))
+        repeated = torch.arange(self.width, device=device) >= torch.tensor(counts, device=device)[:, None]
+        going = going._replace(scores=going.scores.masked_fill(repeated, -torch.inf))
+        return going, _taken(candidates, torch.tensor(ending, device=device)), torch.tensor(ended, device=device)
+
+    def _candidates(self, log_p_NWV: torch.Tensor, ends: set[int]) -> Candidates:
+        """The best continuations and those that are wanted however unlikely they are, the best first."""
+        sentences, rows, vocabulary = log_p_NWV.shape
+        best = best_continuations(log_p_NWV, self.running.scores, min(2 * self.width, rows * vocabulary))
+        wanted = [list(self._wanted(number, rows, ends)) for number in range(sentences)]
+        most = max(map(len, wanted))
+        padded = torch.tensor([pairs + [(0, 0)] * (most - len(pairs)) for pairs in wanted], device=log_p_NWV.device)
+        parents, tokens = padded.unbind(-1)
+        scores = log_p_NWV.flatten(1).gather(1, parents * vocabulary + tokens)
+        scores += self.running.scores.gather(1, parents)
+        known = (best.parents * vocabulary + best.tokens)[:, None] == (parents * vocabulary + tokens)[..., None]
+        absent = torch.arange(most, device=scores.device) >= torch.tensor(
+            [[len(p)] for p in wanted], device=scores.device
+        )
+        scores = scores.masked_fill(known.any(-1) | absent, -torch.inf)
+        both = Candidates(*(torch.cat(parts, 1) for parts in zip(best, (scores, parents, tokens), strict=True)))
+        order = both.scores.argsort(dim=1, descending=True, stable=True)
+        return Candidates(*(part.gather(1, order) for part in both))
+
+    def _wanted(self, number: int, rows: int, ends: set[int]) -> Iterator[tuple[int, int]]:
+        """Hypotheses of a sentence, and tokens that have to be looked at after them."""
+        phrases = self.phrases[number]
+        for row, state in enumerate(self.states[number][:rows]):
+            tokens = {phrases[phrase][count] for phrase, count in state.begun}
+            tokens |= {phrase[0] for which, phrase in enumerate(phrases) if which not in state.met}
+            for token in sorted(tokens or ends):
+                yield row, token
+
+    def _after(self, number: int, parent: int, token: int) -> _State:
+        """The state of a sentence's hypothesis with a token more."""
+        state, phrases, met = self.states[number][parent], self.phrases[number], self.states[number][parent].met
+        if token in self.required.begin_within_word and self.length > 1:
+            newest = int(self.running.paths[number, parent, 0, self.length - 2])
+            if newest in self.required.end_within_word:
+                met -= state.newest  # Its last word was only the beginning of another.
+        begun = [(which, count + 1) for which, count in state.begun if phrases[which][count] == token]
+        begun += [(which, 1) for which, phrase in enumerate(phrases) if phrase[0] == token]
+        newest_met = frozenset(which for which, count in begun if count == len(phrases[which]))
+        met |= newest_met
+        return _State(met, newest_met, tuple(one for one in begun if one[0] not in met))
+
+    def _missing(self, phrases: list[tuple[int, ...]], state: _State) -> int:
+        """Tokens after which a hypothesis can have all that is required."""
+        missing = sum(len(phrase) for which, phrase in enumerate(phrases) if which not in state.met)
+        return missing - max((count for _, count in state.begun), default=0)
+
+    def _allocated(self, places: list[int], missing: dict[int, int]) -> list[int]:
+        """The best of those that miss nothing, of those that miss one token and so on, in turn; the best first."""
+        banks: dict[int, list[int]] = {}
+        for place in places:
+            banks.setdefault(missing[place], []).append(place)
+        chosen: list[int] = []
+        turns = [banks[count] for count in sorted(banks)]
+        for turn in range(self.width):
+            chosen += [bank[turn] for bank in turns if turn < len(bank)]
+        return sorted(chosen[: self.width])
+
+
+def _filled(items: list[Any], count: int) -> list[Any]:
+    """So many, of which the last stands for those that are missing; -1 where there is none."""
+    return items + (items[-1:] or [-1]) * (count - len(items))
+
+
+def _taken(candidates: Candidates, places_NW: torch.Tensor) -> Candidates:
+    """The candidates at some places; impossible ones at -1."""
+    taken = Candidates(*(part.gather(1, places_NW.clamp(min=0)) for part in candidates))
+    return taken._replace(scores=taken.scores.masked_fill(places_NW < 0, -torch.inf))
+
+
+__all__ = ["RequiredPhrases"]
