@@ -1,6 +1,7 @@
 """How the documentation is built, by `make docs`: the cells of its pages run, and pages print what they got."""
 
 import os
+import re
 from importlib.metadata import version as version_of
 
 from docutils.nodes import SkipNode
@@ -24,7 +25,10 @@ nb_output_stderr = "remove"
 # Cells that are not run have no kernel that would name their language.
 suppress_warnings = ["myst-nb.lexer"] if nb_execution_mode == "off" else []
 nb_render_markdown_format = "myst"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 default_role = "literal"
@@ -35,17 +39,29 @@ html_title = "vanilla_transformer"
 html_copy_source = True
 html_show_sphinx = html_show_copyright = False
 html_static_path = ["_static"]
-html_css_files = ["pages.css"]
+html_css_files = ["stix-two-math.css", "pages.css"]
+# A folder that holds `explore`, the quickstart's model as a page: see the Makefile.
+if os.environ.get("DOCS_PAGES"):
+    html_extra_path = [os.environ["DOCS_PAGES"]]
+    tags.add("explore")  # noqa: F821  # Sphinx has put it there.
 html_math_renderer = "mathml"
+_THIN = '<mspace width="0.167em"/>'
+
+
+def _mathml(tex, as_block=False):
+    """A formula as MathML, with the thin spaces around the names of functions that docutils leaves out."""
+    formula = latex2mathml.tex2mathml(tex, as_block=as_block)
+    formula = re.sub(r"(?<=</mn>)(\s*<mi>\w+</mi>\s*<mo>&ApplyFunction;)", rf"{_THIN}\1", formula)
+    return re.sub(r"(<mo>&ApplyFunction;</mo>)(?!\s*<mo)", rf"\1{_THIN}", formula)
 
 
 def _inline_math(translator, node):
-    translator.body.append(latex2mathml.tex2mathml(node.astext()))
+    translator.body.append(_mathml(node.astext()))
     raise SkipNode
 
 
 def _displayed_math(translator, node):
-    translator.body.append(f'<div class="math">{latex2mathml.tex2mathml(node.astext(), as_block=True)}</div>')
+    translator.body.append(f'<div class="math">{_mathml(node.astext(), as_block=True)}</div>')
     raise SkipNode
 
 

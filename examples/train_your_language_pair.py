@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         output=options.output,
         max_steps=options.max_steps,
     )
-    directory = train(recipe)  # A Hugging Face model directory: `AutoModelForSeq2SeqLM.from_pretrained` loads it.
+    run = train(recipe)  # Its directory is a Hugging Face model: `AutoModelForSeq2SeqLM.from_pretrained` loads it.
 
-    model, tokenizer = load_model(directory)
+    model, tokenizer = load_model(run)
     for translation in translate_lines(model, tokenizer, options.translate):
         print(translation.text)
 
