@@ -1,4 +1,4 @@
-# `make quickstart` trains a spelling-to-phoneme model from nothing; `make test` checks everything.
+# `make quickstart` trains a spelling-to-phoneme model from scratch; `make test` checks everything.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import vanilla_transformer
+from vanilla_transformer import seams
 
 PACKAGE = Path(vanilla_transformer.__file__).parent
 # Each part may import those to its right.
 LAYERS = [
-    *("cli", "extras", "demo", "export", "hub", "training"),
-    *("inspection", "checkpointing", "distributed", "reporting", "tasks", "evaluation"),
+    *("extras", "cli", "hub", "training"),
+    *("checkpointing", "distributed", "reporting", "tasks", "evaluation"),
     *("translation", "recipe", "data", "analysis", "numbered_tasks", "tokenizer"),
     *(
         "atomic_files",
@@ -33,6 +34,7 @@ LAYERS = [
         "import_hooks",
         "engine",
         "plain_text",
+        "seams",
         "model",
         "engine",
     ),
@@ -113,6 +115,35 @@ def test_imports_point_one_way(path: Path):
         if name.startswith("vanilla_transformer."):
             imported = name.split(".")[1]
             assert imported in LAYERS[LAYERS.index(part) :], f"{path.name} must not import {name}"
+
+
+def test_the_core_names_no_extra():
+    for path in modules():
+        if path.relative_to(PACKAGE).parts[0] not in ("extras", "seams.py"):
+            assert "vanilla_transformer.extras" not in path.read_text(encoding="utf-8"), path
+
+
+def test_extras_are_found_from_the_package():
+    assert (
+        vanilla_transformer.extras.inspection.attention.__module__ == "vanilla_transformer.extras.inspection.recording"
+    )
+
+
+def test_extras_import_only_these_others():
+    others = {"demo": {"inspection"}, "explore": {"demo", "export"}, "synthetic": {"cleaning"}}
+    for path in (PACKAGE / "extras").rglob("*.py"):
+        own = path.relative_to(PACKAGE / "extras").parts[0]
+        found = {name.split(".")[2] for name in imports(path) if name.startswith("vanilla_transformer.extras.")}
+        assert found - {own} <= others.get(own, set()), path
+
+
+def test_every_seam_of_an_extra_leads_somewhere():
+    for plugin in (PACKAGE / "extras").glob("*/plugin.py"):
+        package = f"vanilla_transformer.extras.{plugin.parent.name}"
+        for seam, parts in import_module(f"{package}.plugin").SEAMS.items():
+            assert seam in seams.__doc__
+            for name in parts:
+                assert seams.load(seam, name).__module__.startswith(f"{package}.")
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

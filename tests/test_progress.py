@@ -47,17 +47,17 @@ def test_a_log_gets_few_lines_with_the_rate_since_the_start_and_the_time_left(ca
         lines.update(10)
     lines.close()
     printed = capsys.readouterr().err.splitlines()
-    assert printed[0] == "1,100 of 101,000 lines, 10.0 lines/s, 00:10 passed, 2:46:30 left"
-    assert printed[-1] == "101,000 of 101,000 lines, 10.0 lines/s, 2:46:41 passed"
+    assert printed[0] == "1,100 of 101,000 lines, 10.0 lines/s, 00:10 elapsed, 2:46:30 left"
+    assert printed[-1] == "101,000 of 101,000 lines, 10.0 lines/s, 2:46:41 elapsed"
     assert 30 < len(printed) < 80
 
 
 def test_without_a_total_there_is_no_time_left(capsys):
     clock = itertools.count(0, 20)
-    lines = ProgressLines("lines", done=0, clock=lambda: float(next(clock)))
+    lines = ProgressLines("lines of dev", done=0, clock=lambda: float(next(clock)))
     lines.set_total(None)
     lines.reach(400)
-    assert capsys.readouterr().err == "400 lines, 20.0 lines/s, 00:20 passed\n"
+    assert capsys.readouterr().err == "400 lines of dev, 20.0 lines/s, 00:20 elapsed\n"
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@
     print(translate("A dog runs."))
 
     print(vt.evaluate("my-model", ("test.en", "test.de")).scores[0])
-    vt.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
+    vt.extras.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
 
 Importing the package tells transformers of its classes, so that `from_pretrained`, the Auto classes and `pipeline`
 load its models. torch and transformers are imported when a name that needs them is first used.

@@ -30,7 +30,7 @@ def own_threads() -> int:
 
 
 def _asked() -> int:
-    """What OMP_NUM_THREADS says, 0 if nothing; torchrun's own 1, however many cores there are, says nothing."""
+    """The value of OMP_NUM_THREADS, 0 if unset; the 1 that torchrun always sets counts as unset."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     by_torchrun = first == "1" and "TORCHELASTIC_RUN_ID" in os.environ
     return int(first) if first.isdecimal() and not by_torchrun else 0

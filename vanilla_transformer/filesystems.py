@@ -1,4 +1,4 @@
-"""Where data may lie: this disk, or any place that fsspec knows and has the package for."""
+"""Places where data may lie: this disk, or any that fsspec knows and has the package for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

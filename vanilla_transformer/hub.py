@@ -153,7 +153,7 @@ def push_card(model: Any, pushed: CommitInfo, revision: str | None, token: str |
 
 
 def _has_its_weights(directory: Path, model: Any) -> bool:
-    """Whether the model is still the one in its directory, so that what the card says of it is true."""
+    """Tells whether the model is still the one in its directory, so that what the card says of it is true."""
     if not (directory / "model.safetensors").is_file():
         return False
     weights = model.state_dict()

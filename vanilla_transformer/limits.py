@@ -1,4 +1,4 @@
-"""What settings may be: one check for each, whether a command is given it or a function."""
+"""Limits of settings: one check for each, shared by commands and functions."""
 
 import math
 from numbers import Integral, Real
@@ -48,7 +48,7 @@ def check_number(name: str, value: Any, least: float, most: float = math.inf, *,
 
 
 def refuse_one_text(name: str, texts: Any) -> None:
-    """Refuses one text in the place of several, which would be taken for its letters.
+    """Refuses one text instead of several, which would be taken for its letters.
 
     Raises:
         SettingError: Says what to give.

@@ -1,4 +1,4 @@
-"""Whether the Hub answers: where it does not, the libraries try for half a minute before they say so."""
+"""Tells whether the Hub answers: where it does not, the libraries try for half a minute before they say so."""
 
 import socket
 import urllib.request

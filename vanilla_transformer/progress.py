@@ -134,7 +134,8 @@ class ProgressLines(Progress):
         now = self._before + self._done
         of_all = "" if self._total is None else f" of {self._total:,}"
         rate = self._done / seconds if seconds else 0.0
-        line = f"{now:,}{of_all} {self._unit}, {rate:,.1f} {self._unit}/s, {tqdm.format_interval(seconds)} passed"
+        each = self._unit.partition(" of ")[0]
+        line = f"{now:,}{of_all} {self._unit}, {rate:,.1f} {each}/s, {tqdm.format_interval(seconds)} elapsed"
         if self._total is not None and rate and now < self._total:
             line += f", {tqdm.format_interval((self._total - now) / rate)} left"
         print(line, file=sys.stderr, flush=True)

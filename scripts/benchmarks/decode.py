@@ -73,8 +73,8 @@ def main() -> None:
 
 def export(model_directory: str, work: Path) -> None:
     """The same weights for the other two; what Marian cannot express is not what is measured."""
-    from vanilla_transformer.export.conversion import as_marian
-    from vanilla_transformer.export.to_ctranslate2 import export_ctranslate2
+    from vanilla_transformer.extras.export.conversion import as_marian
+    from vanilla_transformer.extras.export.to_ctranslate2 import export_ctranslate2
     from vanilla_transformer.translation import load_model
 
     model, tokenizer = load_model(model_directory, device="cpu")

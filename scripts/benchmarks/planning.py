@@ -77,7 +77,7 @@ def made_up(directory: Path, pairs: int) -> Path:
 
 
 class NoTokens(TokenFile):
-    """Stands in the place of a shard's ids where lengths alone are planned."""
+    """Stands instead of a shard's ids where lengths alone are planned."""
 
     def __init__(self, rows: int) -> None:
         self._ends = np.array([rows])

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from scripts.benchmarks.decode import read_lines
-from vanilla_transformer.export.to_web import GRAPHS, export_web
+from vanilla_transformer.extras.export.to_web import GRAPHS, export_web
 from vanilla_transformer.translation import load_model, translate_lines
 
 DTYPES = ("q8", "fp32")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vanilla_transformer.data.lines import read_lines
-from vanilla_transformer.inspection import Alignment, AlignmentHeads, alignments, choose_alignment_heads, spread
-from vanilla_transformer.inspection.alignment import STEPS
+from vanilla_transformer.extras.inspection import Alignment, AlignmentHeads, alignments, choose_alignment_heads, spread
+from vanilla_transformer.extras.inspection.alignment import STEPS
 from vanilla_transformer.translation import load_model
 
 Links = set[tuple[int, int]]

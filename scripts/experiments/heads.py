@@ -26,7 +26,7 @@ import torch
 
 from scripts.experiments.runs import ExperimentError, cells, command
 from vanilla_transformer.data.lines import read_lines
-from vanilla_transformer.inspection import Attention, attention, plot_attention
+from vanilla_transformer.extras.inspection import Attention, attention, plot_attention
 from vanilla_transformer.translation import load_model
 
 # "Long-distance": figure 3's words are up to eight apart.

@@ -1,4 +1,4 @@
-"""Many runs of the trainer, each in a process of its own, that can be stopped and gone on with."""
+"""Many runs of the trainer, each in a process of its own, that can be stopped and resumed."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 
 
 class ExperimentError(ValueError):
-    """An experiment that cannot be made or gone on with, said in one sentence."""
+    """An experiment that cannot be made or resumed, said in one sentence."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ PROCESSES.set_forkserver_preload(
         "vanilla_transformer.training.dry_run",
         "vanilla_transformer.cli",
         "vanilla_transformer.evaluation",
-        "vanilla_transformer.export.conversion",
+        "vanilla_transformer.extras.export.conversion",
         "vanilla_transformer.distributed.peers",
         "vanilla_transformer.translation.files",
         "scripts.stress.cases",

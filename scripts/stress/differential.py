@@ -302,10 +302,10 @@ def _difference(setting: Setting, ours: Found, theirs: Found) -> str | None:
     assert ours.sequences is not None and theirs.sequences is not None
     padding = setting.request.get("pad_token_id", PAD)
     if len(ours.sequences) != len(theirs.sequences):
-        return f"{len(ours.sequences)} rows in the place of {len(theirs.sequences)}"
+        return f"{len(ours.sequences)} rows instead of {len(theirs.sequences)}"
     both = None if ours.scores is None or theirs.scores is None else (ours.scores, theirs.scores)
     if both is not None and not torch.allclose(*both, atol=TOLERANCE, rtol=TOLERANCE):
-        return f"scores {both[0].tolist()} in the place of {both[1].tolist()}"
+        return f"scores {both[0].tolist()} instead of {both[1].tolist()}"
     for row, (own, expected) in enumerate(zip(ours.sequences, theirs.sequences, strict=True)):
         length = len(expected)
         if theirs.lengths is not None:  # A beam search of the library does not pad.
@@ -314,7 +314,7 @@ def _difference(setting: Setting, ours: Found, theirs: Found) -> str | None:
                 continue
             length = theirs.lengths[row]
         if own[:length] != expected[:length] or set(own[length:]) - {padding}:
-            return f"row {row}: {own} in the place of {expected[:length]}"
+            return f"row {row}: {own} instead of {expected[:length]}"
     for number, (step, expected_step) in enumerate(zip(ours.steps or (), theirs.steps or (), strict=False)):
         if number == 0 and not torch.allclose(step, expected_step, atol=1e-4, rtol=1e-4):
             return f"scores of step {number} differ by {(step - expected_step).abs().max()}"

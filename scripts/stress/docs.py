@@ -180,7 +180,7 @@ def run(block: Block, directory: Path, before: Sequence[str], most_seconds: int)
     if block.language == "python" and skipped:
         commands, verdict = [], ""
     for command in commands:
-        # A page begins anew with the same name.
+        # A page starts over with the same name.
         trained = re.search(r"(?:train |train.sh |machine.sh ).*--output (\S+)", command)
         if trained and block.language == "bash":
             shutil.rmtree(directory / trained[1], ignore_errors=True)

@@ -177,7 +177,7 @@ def other_weights(model: Path, draw: random.Random) -> str:
 
 
 def no_tensors(model: Path, draw: random.Random) -> str:
-    """Something else in the place of weights."""
+    """Something else instead of weights."""
     (model / WEIGHTS).write_bytes(draw.choice((b"", b"PK\x03\x04", draw.randbytes(100), b"version https://git-lfs\n")))
     return "something else as weights"
 

@@ -1,4 +1,4 @@
-"""`vanilla-transformer translate` from a file to a file: broken off, gone on with, refused, and told how far it is."""
+"""`vanilla-transformer translate` from a file to a file: broken off, resumed, refused, and told how far it is."""
 
 import contextlib
 import gzip

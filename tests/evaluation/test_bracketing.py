@@ -18,7 +18,7 @@ GOLD = "(S (NP XX XX )NP (VP XX (NP XX )NP )VP . )S"
         (GOLD, GOLD, 100.0),
         # Of S, NP, VP, NP the last has another name: 3 of 4 on both sides.
         ("(S (NP XX XX )NP (VP XX (PP XX )PP )VP . )S", GOLD, 75.0),
-        # NP from 0 to 1 in the place of 0 to 2, and no second NP: 2 of 3 written, 2 of 4 wanted.
+        # NP from 0 to 1 instead of 0 to 2, and no second NP: 2 of 3 written, 2 of 4 wanted.
         ("(S (NP XX )NP XX (VP XX XX )VP . )S", GOLD, 100 * 2 * 2 / (3 + 4)),
         # Where the full stop hangs is not counted.
         ("(S (NP XX XX )NP (VP XX (NP XX )NP . )VP )S", GOLD, 100.0),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hub_server import HubServer
-from huggingface_hub import constants
+from huggingface_hub import constants, hf_api
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -29,6 +29,8 @@ def hub() -> Iterator[HubServer]:
 def ann(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubServer:
     """The Hub, as this process sees it with the token of ann."""
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    # Made on import, with the address of that moment.
+    monkeypatch.setattr(hf_api.api, "endpoint", hub.url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))

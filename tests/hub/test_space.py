@@ -1,4 +1,4 @@
-"""Spaces: made, replaced whole, and never in the place of somebody else's; and the page of a model in one."""
+"""Spaces: made, replaced whole, and never instead of somebody else's; and the page of a model in one."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from hub_server import HubServer, Repository, card_head
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.demo.space import GRADIO
+from vanilla_transformer.extras.demo.space import GRADIO
 from vanilla_transformer.hub import PushError, push_space
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +118,8 @@ def test_a_model_is_pushed_with_a_space_that_shows_it(ann: HubServer, model: Pat
     }
     package = ROOT / "vanilla_transformer"
     sources = {str(path.relative_to(ROOT)) for path in package.rglob("*") if path.is_file()}
-    sources = {name for name in sources if not any(part in name for part in ("__pycache__", "/extras/", "/recipes/"))}
+    unused = ("__pycache__", *(f"/{name}/" for name in ("cleaning", "explore", "export", "recipes", "synthetic")))
+    sources = {name for name in sources if not any(part in name for part in unused)}
     assert set(files) - {".gitattributes"} == {"README.md", "app.py", "requirements.txt"} | sources
     for line in files["requirements.txt"].decode().splitlines():
         name, _, pinned = line.partition("==")

@@ -13,7 +13,13 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
     translate_lines,
 )
-from vanilla_transformer.inspection import AlignmentError, AlignmentHeads, InspectionError, alignments, attention
+from vanilla_transformer.extras.inspection import (
+    AlignmentError,
+    AlignmentHeads,
+    InspectionError,
+    alignments,
+    attention,
+)
 from vanilla_transformer.translation import LineTranslator
 from vanilla_transformer.translation.terms import Glossary, TermError, TermTranslator
 

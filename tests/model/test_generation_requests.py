@@ -44,7 +44,7 @@ CRITERIA = {
     "the shorter of two lengths": [MaxLengthCriteria(9), MaxLengthCriteria(5)],
     "ends": [EosTokenCriteria(ENDS)],
     "ends beside those of the settings": [EosTokenCriteria([END]), EosTokenCriteria(torch.tensor(ENDS))],
-    "an end in the place of that of the settings": [EosTokenCriteria(21)],
+    "an end instead of that of the settings": [EosTokenCriteria(21)],
     "a length and ends": [MaxLengthCriteria(6), EosTokenCriteria(ENDS)],
 }
 

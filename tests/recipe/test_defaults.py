@@ -12,6 +12,7 @@ from vanilla_transformer.recipe.defaults import (
     SIZE_PRESETS,
     CorpusFacts,
     DeviceFacts,
+    _epochs,
     check_sizes,
     choose_vocab_size,
     device_facts,
@@ -187,3 +188,11 @@ def test_the_loss_on_dev_takes_a_small_share_of_the_time(steps, dev_pairs):
 def test_the_recipe_of_a_run_says_how_many_processes_it_has():
     assert chosen(3_000, dataclasses.replace(LAPTOP, processes=2))[0].processes == 2
     assert chosen(3_000, LAPTOP, processes=4)[0].processes == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0.034, "0.034 epochs"), (1.04, "1 epoch"), (3.4, "3.4 epochs"), (104.2, "100 epochs"), (1234, "1,200 epochs")],
+)
+def test_epochs_are_never_a_power_of_ten(number, words):
+    assert _epochs(number) == words

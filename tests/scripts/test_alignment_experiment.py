@@ -2,10 +2,11 @@
 
 import re
 
-from scripts.experiments.alignment import error_rate, main, read_links
 from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+
+from scripts.experiments.alignment import error_rate, main, read_links
 from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderDecoderForConditionalGeneration
-from vanilla_transformer.inspection.alignment import STEPS
+from vanilla_transformer.extras.inspection.alignment import STEPS
 
 
 def test_the_error_rate_is_none_for_the_links_themselves_and_counts_both_sides():

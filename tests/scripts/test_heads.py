@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from scripts.experiments import heads
 from scripts.experiments.runs import ExperimentError
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
-from vanilla_transformer.inspection import Attention, Pieces
+from vanilla_transformer.extras.inspection import Attention, Pieces
 
 SENTENCES = "two men wait for the bus in the park .\na dog runs in the park and it waits .\ntoo short\n"
 

@@ -1,4 +1,4 @@
-"""The files that start a run on several devices and machines, with stubs in the place of the launchers."""
+"""The files that start a run on several devices and machines, with stubs instead of the launchers."""
 
 import json
 import os

@@ -22,9 +22,9 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.data.soft_targets import SoftTargets, SoftTargetsError
+from vanilla_transformer.extras.synthetic import soft_targets
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import soft_targets
 from vanilla_transformer.training.distillation import recipe_of_distillation
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train

@@ -61,7 +61,7 @@ def test_rows_that_say_nothing_are_named(tmp_path, text, message):
     with pytest.raises(TermError, match=re.escape(message)):
         Glossary.read(glossary(tmp_path, text))
     (tmp_path / "latin").write_bytes("dog\tHundeh\xfctte".encode("latin-1"))
-    with pytest.raises(TermError, match="latin is no UTF-8 text"):
+    with pytest.raises(TermError, match="latin is not valid UTF-8"):
         Glossary.read(tmp_path / "latin")
 
 

@@ -1,1 +1,1 @@
-"""What a model and its training take: parameters, FLOPs, memory, hardware peaks, the tables of the paper."""
+"""The needs of a model and its training: parameters, FLOPs, memory, hardware peaks, the tables of the paper."""

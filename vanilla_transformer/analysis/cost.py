@@ -1,4 +1,4 @@
-"""What training costs: parameters by part, and floating-point operations as in Table 2."""
+"""Training cost: parameters by part, and floating-point operations as in Table 2."""
 
 import numpy as np
 import torch
@@ -79,7 +79,7 @@ def _part(name: str, only_stack: str) -> str:
 
 
 def tokens_masked(lengths: np.ndarray) -> np.ndarray:
-    """How many tokens of rows are masked: round(0.15 n) of the n between `<s>` and `</s>`, and one of fewer."""
+    """The number of tokens masked per row: round(0.15 n) of the n between `<s>` and `</s>`, and one of fewer."""
     inner = np.maximum(np.asarray(lengths, dtype=np.int64) - 2, 0)
     return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
 

@@ -40,7 +40,7 @@ class TrainingMemory:
 def training_memory(
     config: VanillaTransformerBaseConfig, *, sentences: int, source_length: int, target_length: int, precision: str
 ) -> TrainingMemory:
-    """What a batch takes on a CPU, where attention is written out: a step on tensors that have shapes and no data.
+    """Memory of a batch on a CPU with eager attention, from a step on tensors that have shapes and no data.
 
     A model of one stack has texts of `source_length`, and `target_length` is the same.
 

@@ -43,7 +43,7 @@ TABLE_2 = {"base": DeviceTime(3.3e18, hours=12), "big": DeviceTime(2.3e19, hours
 
 
 def is_in_paper(preset: str) -> bool:
-    """Whether the preset is one of the paper's models."""
+    """Tells whether the preset is one of the paper's models."""
     return preset in ("base", "big") or preset.startswith("table3-")
 
 

@@ -1,10 +1,10 @@
-"""What a text costs a language model, in one line."""
+"""The cost of a text under a language model, in one line."""
 
 from typing import NamedTuple
 
 
 class TextCost(NamedTuple):
-    """What a text costs a model: the sum over its tokens of minus the logarithm of their probabilities.
+    """The cost of a text: the sum over its tokens of minus the logarithm of their probabilities.
 
     `context` is the most tokens that the model saw at once; a longer text is asked about in blocks of as many, each
     `stride` tokens after the one before. `ends` is whether the end of the text is one of its tokens.
@@ -21,7 +21,7 @@ class TextCost(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What `predict` and `evaluate --output` write: the log-probability in nats, and of how many tokens."""
+        """The line that `predict` and `evaluate --output` write: log-probability in nats, and number of tokens."""
         return f"{-self.nats:.4f}\t{self.tokens}"
 
     @classmethod

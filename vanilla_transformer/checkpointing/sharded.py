@@ -27,7 +27,7 @@ from vanilla_transformer.checkpointing.averaging import read_weights
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether each process holds only a shard of the weights."""
+    """Tells whether each process holds only a shard of the weights."""
     return accelerator.distributed_type == DistributedType.FSDP
 
 

@@ -52,7 +52,7 @@ class Checkpoint:
     files: dict[str, dict[str, int | str]] = field(repr=False)
 
     def damage(self) -> str | None:
-        """What is wrong with the files, or None: each must match its size and SHA-256 in the manifest."""
+        """Names a fault in the files, or None: each must match its size and SHA-256 in the manifest."""
         for name, expected in self.files.items():
             file = self.path / name
             try:
@@ -109,7 +109,7 @@ def _read_manifest(path: Path) -> Checkpoint | None:
 
 
 def weights_damage(path: Path) -> str | None:
-    """What is wrong with the weights in a directory according to their manifest, None without one."""
+    """Names a fault in the weights of a directory by their manifest; None if there is none, or no manifest."""
     if not (path / MANIFEST).is_file():
         return None
     checkpoint = _read_manifest(path)
@@ -125,7 +125,7 @@ def _step_of(path: Path) -> int | None:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a file name in a manifest stays inside the checkpoint, so that deleting it harms nothing else."""
+    """Tells whether a file name in a manifest stays inside the checkpoint, so that deleting it harms nothing else."""
     return bool(name) and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
 
 
@@ -152,7 +152,7 @@ def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Whether anything in `directory` is named like a checkpoint, complete or not."""
+    """Tells whether anything in `directory` is named like a checkpoint, complete or not."""
     return any(_step_of(path) is not None for path in directory.glob("step-*"))
 
 
@@ -171,7 +171,7 @@ def remove_partial_files(directory: Path) -> None:
 
 
 def partial_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is written until it is complete."""
+    """The directory in which the checkpoint of `step` grows until it is complete."""
     return directory / f"{PARTIAL}step-{step:08d}"
 
 

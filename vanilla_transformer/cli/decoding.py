@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 # Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
 # for each number of rows: with oneDNN's own 1,024 a process grows for tens of thousands of lines.
 PRIMITIVES = 32
-# What one processor does and not another is another precision for a translation that is gone on with.
+# What one processor does and not another is another precision for a translation that is resumed.
 _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How translations are searched for, and with what."""
+    """Options of the search for translations, its device and its precision."""
 
     num_beams: OptionalInt = None
     """Hypotheses kept at each step, 1 for greedy search (default: the model's; section 6.1: 4)."""
@@ -102,7 +102,7 @@ class Decoding:
             print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
 
     def arguments(self) -> dict[str, Any]:
-        """What `translate_lines` is told; for the rest the model's own settings hold."""
+        """Arguments of `translate_lines`; for all others the model's own settings hold."""
         self._check()
         names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -131,7 +131,7 @@ class Decoding:
         return str(model.dtype).removeprefix("torch.")
 
     def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
-        """What the translations depend on and the model does not say: the search, and the precision if not float32."""
+        """Settings that translations depend on and the model does not hold: search, and precision if not float32."""
         names = "num_beams", "length_penalty", "max_length_beyond_source"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         taken = self.taken(model)
@@ -157,7 +157,7 @@ class SamplingOptions:
     """Another seed draws other translations (default: 1)."""
 
     def check(self, decoding: Decoding) -> "Sampling | None":
-        """What translations are drawn by, None where they are searched for."""
+        """The sampling that translations are drawn by, None for a search."""
         given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
         if not self.sample:
             for name in given:
@@ -187,7 +187,7 @@ def check_ensemble(models: Sequence[str]) -> None:
 
 
 def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
-    """What tells one or several models, in their order, from any other; `model` is what was loaded of them, if it is.
+    """Fingerprint of one or several models in their order; `model` is given if they are loaded already.
 
     Its configuration knows which commit of the Hub it is.
     """
@@ -233,4 +233,4 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise UsageError(f"--device {device} is not to be had here: {reason}") from error
+        raise UsageError(f"--device {device} is not available here: {reason}") from error

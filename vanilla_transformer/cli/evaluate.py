@@ -89,7 +89,8 @@ class Evaluate:
     """Print the result as one JSON object."""
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional log lines."""
-    decoding: Decoding = Decoding(precision="float32")  # Scores are compared across machines.
+    decoding: Decoding = Decoding(precision="float32")
+    """The search. The default precision is float32, as scores are compared across machines."""
     rescoring: RescoringOptions = RescoringOptions()
 
     def run(self) -> None:
@@ -180,18 +181,18 @@ class Evaluate:
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 
     def _settings(self) -> dict[str, Any]:
-        """What the task is told of how to predict."""
+        """Settings of the prediction, for the task."""
         settings = self.decoding.arguments() | self.rescoring.arguments(self.decoding.num_beams)
         return settings | ({} if self.stride is None else {"stride": self.stride})
 
     def _rescored(self) -> dict[str, Any]:
-        """What chooses among several translations, where that was asked for."""
+        """The argument that chooses among several translations, if that was asked for."""
         if not self.rescoring.rescore:
             return {}
         return {"rescored": lambda translator: self.rescoring.translator(translator, self.decoding)}
 
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
-        """What has to be the same in all processes."""
+        """Settings that must be the same in all processes."""
         from vanilla_transformer.fingerprints import fingerprint_lines
 
         return {

@@ -84,7 +84,7 @@ class Generate:
                     print(file=output)
 
     def _search(self, decoding: Decoding) -> tuple[dict[str, Any], int | None]:
-        """What `generate` is told of the search, and the seed where it draws."""
+        """Arguments of `generate` for the search, and the seed for samples."""
         options = SamplingOptions(True, self.top_k, self.top_p, self.temperature, self.seed)
         if not self.sample and options == SamplingOptions(True):
             return {"do_sample": False, "num_beams": self.num_beams or 1}, None

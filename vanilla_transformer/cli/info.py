@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.cli.arguments import Flag, OptionalInt, OptionalPath, UsageError, at_least_one
 from vanilla_transformer.cli.info_page import info_page
 from vanilla_transformer.cli.streams import check_new_file, check_picture, print_result
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from vanilla_transformer.analysis.cost import OwnConfig
@@ -59,13 +60,12 @@ class Info:
             check_new_file(self.picture, "--picture")
         config, report = self._config_and_report()
         if self.picture is not None:
-            from vanilla_transformer.inspection import plot_model
             from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
             from vanilla_transformer.reporting.curves import save_figure
 
             if not isinstance(config, VanillaTransformerBaseConfig):
                 raise UsageError(f"{self.model} is a recurrent model: --picture draws the Transformer of figure 1.")
-            save_figure(plot_model(config, title=self.model), self.picture)
+            save_figure(load("drawing", "architecture")(config, title=self.model), self.picture)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
     def _config_and_report(self) -> "tuple[OwnConfig, dict[str, Any]]":
@@ -99,7 +99,7 @@ class Info:
         }
 
     def _processor(self, config: "OwnConfig") -> dict[str, Any]:
-        """What this processor supports, and which precision `translate` chooses for this model."""
+        """The processor's abilities, and the precision that `translate` chooses for this model."""
         import torch
 
         from vanilla_transformer.engine.cpu import describe, fastest_dtype

@@ -1,4 +1,4 @@
-"""What the commands share that answer each line: as lines come, or from a file to a file that can be gone on with."""
+"""Shared parts of commands that answer each line: as lines come, or from file to file with `--resume`."""
 
 import signal
 import sys
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answering:
-    """What answers lines, and how the answers are written.
+    """A function that answers lines, and how its answers are written.
 
     Attributes:
         work: Answers lines, in order, and tells how many are done.
@@ -101,7 +101,7 @@ def answer_file(
     """Answers the lines of a file into a file.
 
     Args:
-        job: What has to be the same for the file to be gone on with.
+        job: What has to be the same for the file to be resumed.
         resume: Go on with what is there.
         begin: Called before the first line that is answered.
         total: Counts the lines.

@@ -129,7 +129,7 @@ class Predict:
         return json.dumps(prediction.values, ensure_ascii=False) if self.json else prediction.line
 
     def _fingerprint(self, precision: str) -> dict[str, Any]:
-        """What has to be the same for predictions to be gone on with; the names are for messages."""
+        """Settings that must be the same to resume predictions; the names are for messages."""
         from vanilla_transformer import __version__
         from vanilla_transformer.translation import model_fingerprint
 

@@ -15,30 +15,22 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from vanilla_transformer import __version__
-from vanilla_transformer.cli.align import Align
 from vanilla_transformer.cli.arguments import UsageError
-from vanilla_transformer.cli.attend import Attend
 from vanilla_transformer.cli.average import Average
-from vanilla_transformer.cli.clean import Clean
-from vanilla_transformer.cli.convert import Convert
-from vanilla_transformer.cli.demo import Demo
 from vanilla_transformer.cli.evaluate import Evaluate
-from vanilla_transformer.cli.explore import Explore
-from vanilla_transformer.cli.export import Export
 from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.join import Join
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
-from vanilla_transformer.cli.soft_targets import SoftTargets
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
-from vanilla_transformer.cli.synthetic import BackTranslate, Distil
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import prepare_threads
 from vanilla_transformer.recipe.schema import RecipeError
+from vanilla_transformer.seams import load_commands
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
 # usage errors are instant.
@@ -47,27 +39,18 @@ PROGRAM = "vanilla-transformer"
 DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text to translations.
 
 --version prints the version; --debug, anywhere, shows the traceback of an error."""
-COMMANDS = {
-    "clean": Clean,
+COMMANDS: dict[str, type] = {
     "train": Train,
     "prepare": Prepare,
     "translate": Translate,
     "join": Join,
-    "back-translate": BackTranslate,
-    "distil": Distil,
-    "soft-targets": SoftTargets,
     "generate": Generate,
     "predict": Predict,
     "evaluate": Evaluate,
     "info": Info,
-    "attend": Attend,
-    "align": Align,
-    "explore": Explore,
-    "demo": Demo,
     "average": Average,
     "push": Push,
-    "convert": Convert,
-    "export": Export,
+    **load_commands(),
 }
 TOKENIZER_COMMANDS = {"train": TokenizerTrain, "encode": TokenizerEncode, "decode": TokenizerDecode}
 
@@ -178,12 +161,12 @@ def quieten_libraries() -> None:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether a library written in Rust, as the tokenizers', has given up: what it raises is no Exception."""
+    """Tells whether a library written in Rust, as the tokenizers', has given up: what it raises is no Exception."""
     return type(error).__name__ == "PanicException"
 
 
 def error_message(error: BaseException) -> str:
-    """What failed and what to do about it, in one line."""
+    """Says what failed and what to do about it, in one line."""
     message = " ".join(str(error).split())
     if _is_panic(error):
         return f"The tokenizer gives up on a text ({message}): its tokenizer.json has a pattern that asks too much."

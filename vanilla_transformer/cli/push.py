@@ -8,8 +8,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalText, UsageError
-from vanilla_transformer.cli.export import check_packages
 from vanilla_transformer.cli.streams import warn
+from vanilla_transformer.seams import load
 
 
 @dataclass(frozen=True)
@@ -46,44 +46,18 @@ class Push:
         """Pushes the model and prints its URL, and then that of the Space."""
         if self.space and self.web:
             raise UsageError("--space and --web make a Space of one name: choose one of them.")
-        shown = [f"--{name}" for name in ("space", "web", "explore") if getattr(self, name)]
+        shown = [name for name in ("space", "web", "explore") if getattr(self, name)]
         if shown and self.revision is not None:
-            raise UsageError(f"{shown[0]} shows what is on the branch main: it cannot be combined with --revision.")
+            raise UsageError(f"--{shown[0]} shows what is on the branch main: it cannot be combined with --revision.")
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
             # First, for what cannot be exported is not half pushed.
-            page = self._export(Path(directory) / "page") if self.web else None
-            explored = self._explore(Path(directory) / "explore") if self.explore else None
+            pages = [load("push", name)(self, Path(directory) / name) for name in shown]
             name = self._push()
-            if page is not None:
-                from vanilla_transformer.export.to_web import push_web
-
-                print(push_web(page, self.model, name, private=self.private, message=self.message))
-            if explored is not None:
-                from vanilla_transformer.extras.explore import push_page
-
-                print(push_page(explored, self.model, name, private=self.private, message=self.message))
-
-    def _explore(self, folder: Path) -> Path:
-        from vanilla_transformer.extras.explore import write_model_page
-
-        write_model_page(self.model, folder, training=self.model, report=warn)
-        return folder
-
-    def _export(self, page: Path) -> Path:
-        check_packages("web")
-        from vanilla_transformer.export.to_web import export_web
-        from vanilla_transformer.export.web_page import SPACE_HOSTS
-        from vanilla_transformer.translation import load_config, load_model
-        from vanilla_transformer.translation.loading import refuse_linked_files
-
-        refuse_linked_files(self.model)
-        load_config(self.model)
-        for remark in export_web(*load_model(self.model, device="cpu"), page, hosts=SPACE_HOSTS):
-            warn(remark)
-        return page
+            for publish in pages:
+                print(publish(name))
 
     def _push(self) -> str:
-        """Pushes the model, and the Space that reads it; returns its name on the Hub."""
+        """Pushes the model and returns its name on the Hub."""
         from vanilla_transformer.hub import push_model
 
         address = push_model(
@@ -97,14 +71,4 @@ class Push:
             report=warn,
         )
         print(address)
-        name = "/".join(address.split("/")[-2:])
-        if self.space:
-            from vanilla_transformer.demo.space import push_demo
-
-            print(push_demo(self.model, name, private=self.private, message=self.message))
-            if self.private:
-                warn(
-                    f"the Space reads a private model: add a token that may read {name} to the Space's secrets as "
-                    "HF_TOKEN."
-                )
-        return name
+        return "/".join(address.split("/")[-2:])

@@ -20,7 +20,7 @@ _MBR = "mbr"
 
 @dataclass(frozen=True)
 class RescoringOptions:
-    """What decides between several translations of a line."""
+    """Options for choosing among several translations of a line."""
 
     rescore: Annotated[tuple[str, ...], arg(metavar="mbr|MODEL [MODEL ...]", help_behavior_hint="")] = ()
     """Choose among the hypotheses of the beam. MODEL ...: by the sum of their score in the search and what each of
@@ -80,7 +80,7 @@ class RescoringOptions:
         return self.candidates or num_beams or CANDIDATES
 
     def arguments(self, num_beams: int | None, *, samples: bool = False) -> dict[str, Any]:
-        """What the translation is told to give candidates; nothing where none are asked for."""
+        """Arguments that make the translation give candidates; none if none are asked for."""
         if not self.rescore:
             return {}
         count = self.count(num_beams)
@@ -105,7 +105,7 @@ class RescoringOptions:
         return ModelRescorer.from_models(candidates, [(name, *decoding.load(name)) for name in self.models])
 
     def settings(self) -> dict[str, Any]:
-        """What translations depend on, by the names of the options."""
+        """Settings that translations depend on, by the names of the options."""
         from vanilla_transformer.translation import model_fingerprint
 
         if not self.rescore:

@@ -35,7 +35,7 @@ def read_input(path: Path | None) -> Iterator[str]:
 
 
 def is_typed(path: Path | None) -> bool:
-    """Whether somebody types the input: standard input, where `path` is None, is a terminal."""
+    """Tells whether somebody types the input: standard input, where `path` is None, is a terminal."""
     return path is None and sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -58,7 +58,7 @@ class _BinaryInput:
     buffer: BinaryIO
 
     def isatty(self) -> bool:
-        """Whether standard input is a terminal."""
+        """Tells whether standard input is a terminal."""
         return self.buffer.isatty()
 
 
@@ -209,12 +209,12 @@ def occupy_closed_streams() -> None:
 
 
 def can_be_read_again(path: Path | None) -> bool:
-    """Whether the input (standard input if `path` is None) is a regular file rather than a terminal or a pipe."""
+    """Tells whether the input (standard input if `path` is None) is a regular file, not a terminal or a pipe."""
     return stat.S_ISREG(os.stat(sys.stdin.fileno() if path is None else path).st_mode)
 
 
 def is_file(path: Path | None) -> bool:
-    """Whether the output is or will be a regular file, rather than standard output, a pipe or a device."""
+    """Tells whether the output is or will be a regular file, rather than standard output, a pipe or a device."""
     return path is not None and (path.is_file() or not path.exists())
 
 

@@ -1,4 +1,4 @@
-"""What the commands that work in numbered tasks have in common: their options, and who does the tasks."""
+"""Shared parts of commands that work in numbered tasks: their options, and who does the tasks."""
 
 import base64
 import os

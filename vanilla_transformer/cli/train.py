@@ -18,7 +18,7 @@ from vanilla_transformer.recipe.schema import Recipe, load_recipe, named_recipe,
 
 
 def recipe_help() -> str:
-    """What to say of the argument that names a recipe."""
+    """Describes the argument that names a recipe."""
     names = ", ".join(sorted(shipped_recipes()))
     return f"A built-in recipe ({names}) or a YAML file; must come before all options."
 

@@ -35,6 +35,7 @@ from vanilla_transformer.cli.streams import (
 )
 from vanilla_transformer.cli.task_options import TaskOptions
 from vanilla_transformer.cores import own_threads
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -150,7 +151,7 @@ class Translate:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What to read, none for standard input."""
+        """The file to read, None for standard input."""
         return self.inputs[len(self.models) - 1 :]
 
     @property
@@ -173,7 +174,7 @@ class Translate:
         return is_exported(self.model)
 
     def _refuse_options_of_single_models(self) -> None:
-        """What several models together do not have is refused."""
+        """Refuses options that an ensemble does not have."""
         check_ensemble(self.models)
         if len(self.models) == 1:
             return
@@ -182,7 +183,7 @@ class Translate:
                 raise UsageError(f"--{option} reads the attention of one model, so it cannot be given with several.")
 
     def _refuse_options_of_models(self) -> None:
-        """What an exported model does not have is refused."""
+        """Refuses options that an exported model does not have."""
         for option, given, why in (
             ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
             ("device", self.decoding.device is not None, "it runs on the CPU"),
@@ -255,7 +256,7 @@ class Translate:
         return run
 
     def _commands_of_workers(self) -> "list[Translate]":
-        """What each worker on this machine is told: one for each device unless told otherwise."""
+        """The settings of each worker on this machine: one for each device by default."""
         import torch
 
         devices = [self.decoding.device]
@@ -336,12 +337,10 @@ class Translate:
             return TermTranslator.from_translator(cast(Any, translator), self._glossary())
         if not self._aligns:
             return translator
-        from vanilla_transformer.inspection.aligning_translator import AligningTranslator
-        from vanilla_transformer.inspection.markup import MarkupTranslator
-
         if self.alignment is None:
-            return MarkupTranslator.from_translator(cast(Any, translator), self.alignment_heads)
-        return AligningTranslator.from_translator(cast(Any, translator), self.alignment_heads, form=self.alignment)
+            return cast("Translator", load("translation", "markup").from_translator(translator, self.alignment_heads))
+        aligning = load("translation", "alignment")
+        return cast("Translator", aligning.from_translator(translator, self.alignment_heads, form=self.alignment))
 
     def _glossary(self) -> "Glossary":
         from vanilla_transformer.translation.terms import Glossary
@@ -350,7 +349,7 @@ class Translate:
         return Glossary.read(self.terms)
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
-        """What has to be the same for a translation to be gone on with; the names are for messages.
+        """Settings that must be the same to resume a translation; the names are for messages.
 
         Where memory ran out, it has to be possible to go on with smaller batches or on another device.
         """
@@ -382,7 +381,7 @@ class Translate:
         }
 
     def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
-        """What the translation is told; for the rest the model's own settings hold."""
+        """Arguments of the translation; for all others the model's own settings hold."""
         arguments = self.decoding.arguments()
         sampling = self.sampling.check(self.decoding)
         arguments |= self.rescoring.arguments(self.decoding.num_beams, samples=self.sampling.sample)

@@ -1,4 +1,4 @@
-"""Which columns of text a task reads, and by which names a table may have them."""
+"""Columns of text that a task reads, and the names that a table may have for them."""
 
 from dataclasses import dataclass, replace
 
@@ -52,7 +52,7 @@ class TextForm:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the columns are called."""
+        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
 

@@ -102,7 +102,7 @@ def cut_corpora(
 
 
 def _wholes(number: int, corpus: CorpusSpec, cache: Path, form: TextForm) -> Iterator[tuple[CorpusPiece, int]]:
-    """What a corpus is made of, with the size of each."""
+    """The parts of a corpus, with the size of each."""
     first = corpus.parts[0]
     wanted = corpus.wanted(form)
     plain = not any(suffix_of(path) or table_suffix(path) for path in corpus.parts)
@@ -192,7 +192,7 @@ def _tables(corpus: CorpusSpec, piece: CorpusPiece, cache: Path, form: TextForm)
 
 
 def corpus_identity(corpus: CorpusSpec) -> list[str]:
-    """What tells a corpus from another without reading all of it; of a dataset no more than its name."""
+    """Fingerprint of a corpus without reading all of it; of a dataset no more than its name."""
     return [*corpus.to_words(), *(_identity(path) for path in corpus.parts)]
 
 
@@ -230,7 +230,7 @@ def align(paths: Sequence[str], starts: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _places_of_lines(path: str, numbers: Sequence[int], first: str, lines: int) -> list[int]:
-    """Where a file has each of some lines, counted from 0; the file must have as many as the first one."""
+    """Byte offsets of some lines, counted from 0; the file must have as many lines as the first one."""
     places = [0 for number in numbers if number == 0]
     count, end, last = 0, 0, b"\n"
     for block, breaks in _line_breaks(path):

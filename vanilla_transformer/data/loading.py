@@ -1,4 +1,4 @@
-"""What the library `datasets` loads: from the Hub, from directories and from Parquet, on disk or as a stream."""
+"""Corpora that `datasets` loads: from the Hub, from directories and from Parquet, on disk or as a stream."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def _said_in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator
 
 
 def _is_out_of_room(error: BaseException | None) -> bool:
-    """Whether an error came of a full disk; `datasets` looks at how much room there is before it begins."""
+    """Tells whether an error came of a full disk; `datasets` looks at how much room there is before it begins."""
     while error is not None:
         if has_no_room(error) or "Not enough disk space" in str(error):
             return True
@@ -105,7 +105,7 @@ def _is_out_of_room(error: BaseException | None) -> bool:
 
 
 def _cache(location: CorpusLocation, directory: Path) -> Path | None:
-    """Where `datasets` writes what it reads of local files; None for its own location."""
+    """The cache in which `datasets` writes what it reads of local files; None for its own."""
     return directory / "datasets" if os.path.exists(location.paths[0]) else None
 
 

@@ -1,4 +1,4 @@
-"""Where a corpus lies: which of its forms the words for it mean, before anything is read."""
+"""Locations of corpora: the form that their words mean, before anything is read."""
 
 import os
 import re
@@ -19,7 +19,7 @@ NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", 
 
 @dataclass(frozen=True)
 class CorpusLocation:
-    """Where a corpus lies.
+    """The location of a corpus.
 
     `kind` is ``lines`` (a file for each column), ``table`` or ``conll`` (one file), ``dataset`` (for `datasets`) or
     ``built-in``.

@@ -53,7 +53,7 @@ def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
 def divide(
     sizes: Sequence[int], divisible: Sequence[bool], tasks: int, refusal: Callable[[int], str]
 ) -> list[list[tuple[int, int, int]]]:
-    """Which of several wholes, and from where to where, make each of `tasks` parts of about equal size.
+    """Cuts several wholes into `tasks` parts of about equal size: for each the wholes, from where to where.
 
     Args:
         sizes: Of the wholes.
@@ -95,7 +95,7 @@ def cannot_be_cut(piece: Piece, tasks: int) -> str:
 
 
 def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
-    """What an input is made of, with the size of each in bytes."""
+    """The files of an input, with the size of each in bytes."""
     filesystem, name = filesystem_of(path)
     with naming(path):
         if not filesystem.isfile(name):
@@ -112,7 +112,7 @@ def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
 
 
 def identity(path: str) -> str:
-    """What tells an input from another without reading all of it: its size, and a hash of its two ends."""
+    """Fingerprint of an input without reading all of it: its size, and a hash of its two ends."""
     filesystem, name = filesystem_of(path)
     size = int(filesystem.size(name))
     digest = hashlib.blake2b(digest_size=8)

@@ -39,7 +39,7 @@ Rows = Mapping[str, Sequence[Ids]]
 
 
 class Encoder(Protocol):
-    """How text becomes ids: the part of a task that preparation needs."""
+    """Turns text into ids: the part of a task that preparation needs."""
 
     @property
     def name(self) -> str:
@@ -55,10 +55,10 @@ class Encoder(Protocol):
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """What else the ids depend on, beside the text and the tokenizer."""
+        """Settings that the ids depend on, beside the text and the tokenizer."""
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """How many ids there may be: all are below that."""
+        """The number of ids: all are below it."""
 
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
@@ -79,26 +79,26 @@ class TaggedEncoder:
 
     @property
     def name(self) -> str:
-        """That of the other."""
+        """The other form's."""
         return self.encoder.name
 
     @property
     def form(self) -> TextForm:
-        """That of the other."""
+        """The other form's."""
         return self.encoder.form
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the other."""
+        """The other form's."""
         return self.encoder.columns
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """Those of the other, and the tag."""
+        """The other form's, and the tag."""
         return (*self.encoder.settings, "tag", self.tag)
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """Those of the other."""
+        """The other form's."""
         return self.encoder.ids(tokenizer)
 
     def encode(
@@ -112,7 +112,7 @@ class TaggedEncoder:
 
 @dataclass(frozen=True)
 class PreparationReport:
-    """How many rows a corpus had and what became of them; a text in several blocks is as many rows."""
+    """Counts of a corpus's rows, kept and dropped; a text in several blocks is as many rows."""
 
     read: int
     kept: int
@@ -121,7 +121,7 @@ class PreparationReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether these are counts, and each row is in one of them."""
+        """Tells whether these are counts, and each row is in one of them."""
         counts = self.kept, self.dropped_empty, self.dropped_too_long
         return all(type(count) is int and count >= 0 for count in counts) and self.read == sum(counts)
 
@@ -565,7 +565,7 @@ class _PackedBlocks:
         return blocks
 
     def _full(self) -> list[tuple[list[int]]]:
-        """Those that are full; the last ids stay, for the next block begins with them."""
+        """Yields the full blocks; the last ids stay, for the next block begins with them."""
         starts = range(0, len(self._open) - self._most, self._most - 1)
         blocks = [(self._open[start : start + self._most],) for start in starts]
         self._open = self._open[len(starts) * (self._most - 1) :]

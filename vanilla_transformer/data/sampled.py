@@ -38,7 +38,7 @@ _SPACE = "Ġ"
 
 @dataclass(frozen=True)
 class SubwordSampling:
-    """How words are split, one of both: BPE-dropout, or sampling from a unigram model.
+    """Sub-word sampling by one of two methods: BPE-dropout, or sampling from a unigram model.
 
     Attributes:
         bpe_dropout: The probability that a pair of pieces is not joined.

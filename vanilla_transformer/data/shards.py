@@ -55,7 +55,7 @@ def lengths_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """What the manifest says of a shard.
+    """A shard's entry in the manifest.
 
     Attributes:
         tokens: A hash of its ids, and `text` one of the text that they are of.
@@ -73,7 +73,7 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return self.report.kept
 
     @classmethod
@@ -86,7 +86,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a corpus in shards is.
+    """The manifest of a corpus in shards.
 
     Attributes:
         settings: A hash of all but the text that the tokens depend on: see `settings_fingerprint`.
@@ -108,7 +108,7 @@ class Manifest:
 
     @property
     def report(self) -> PreparationReport:
-        """What was kept and dropped in all shards."""
+        """Counts of rows kept and dropped in all shards."""
         reports = [shard.report for shard in self.shards]
         names = PreparationReport.__dataclass_fields__
         return PreparationReport(*(sum(getattr(report, name) for report in reports) for name in names))

@@ -29,7 +29,7 @@ class SoftTargetsError(ValueError):
 
 @dataclass(frozen=True)
 class SoftTargetsFacts:
-    """What tells the soft targets of a corpus from any others.
+    """Identifies the soft targets of a corpus.
 
     Attributes:
         teacher: The fingerprint of the model or models.
@@ -55,7 +55,7 @@ class SoftTargetsFacts:
 
     @classmethod
     def read(cls, directory: Path) -> "SoftTargetsFacts":
-        """Those of a directory, whose files may not be whole yet.
+        """Opens the soft targets of a directory, whose files may not be whole yet.
 
         Raises:
             SoftTargetsError: There are none.

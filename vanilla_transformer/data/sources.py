@@ -1,4 +1,4 @@
-"""How corpora are named: files or a dataset, and beside them a weight, a tag, columns and whether to stream."""
+"""Names of corpora: files or a dataset, and beside them a weight, a tag, columns and whether to stream."""
 
 import math
 import os

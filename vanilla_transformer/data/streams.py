@@ -39,7 +39,7 @@ class TextStream:
     place: Callable[[int], str] | None = None
 
     def where(self, row: int) -> str:
-        """Where a row stands, by its number counted from 0."""
+        """The place of a row, by its number counted from 0."""
         return self.place(row) if self.place is not None else f"{self.name}, row {row + 1:,}"
 
 

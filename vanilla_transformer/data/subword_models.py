@@ -49,7 +49,7 @@ class Ragged:
 
 
 def starts_of(lengths: Sequence[int] | NDArray[np.integer]) -> Ints:
-    """Where rows of these lengths begin, one after the other, and where the last one ends."""
+    """Offsets at which consecutive rows of these lengths begin, and the end of the last one."""
     starts = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts

@@ -185,7 +185,7 @@ def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] 
 
 
 def _may_be_header(cells: Sequence[str]) -> bool:
-    """Whether a first line looks like names of columns: two codes of languages, or what the two sides are called."""
+    """Tells whether a first line looks like names of columns: two language codes, or names of the two sides."""
     words = [cell.strip().lower() for cell in cells]
     codes = all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells) and len(set(cells)) == 2
     return len(words) == 2 and (codes or set(words) <= SOURCE_NAMES | TARGET_NAMES)
@@ -259,7 +259,7 @@ def _conll_sentences(path: str, wanted: Wanted) -> NumberedRows:
 
 
 def _conll_places(where: str, wanted: Wanted, columns: int) -> tuple[int, ...]:
-    """Which columns are the words and, where they are wanted, the tags."""
+    """Finds the columns of the words and, if wanted, of the tags."""
     names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
     places = _numbers(tuple(names), where, columns)
     if places is None:

@@ -1,1 +1,1 @@
-"""What the processes of a run agree on."""
+"""Agreement between the processes of a run."""

@@ -34,7 +34,7 @@ _ENDING = 5.0
 
 
 def is_launched() -> bool:
-    """Whether a launcher has started this process, which then decides how many there are, or a process of ours has."""
+    """Tells whether a launcher or a process of ours started this process, and so decides how many there are."""
     return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
 
 
@@ -51,7 +51,7 @@ def default_processes() -> int:
 
 
 def is_companion() -> bool:
-    """Whether another process of the run has started this one."""
+    """Tells whether another process of the run has started this one."""
     return _PARENT in os.environ
 
 

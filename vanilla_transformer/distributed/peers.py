@@ -37,7 +37,7 @@ class LaunchError(ValueError):
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that prepares, writes and speaks for all that a launcher started together."""
+    """Tells whether this is the process that prepares, writes and speaks for all that a launcher started together."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -57,7 +57,7 @@ class Peers:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that prepares, writes and speaks for all."""
+        """Tells whether this is the process that prepares, writes and speaks for all."""
         return self.rank == 0
 
     def main_process_first(self, work: Callable[[], Result]) -> Result:
@@ -121,7 +121,7 @@ class Peers:
             self._store.set(key, pickle.dumps(value))  # type: ignore[arg-type]
 
     def _get(self, key: str, sender: int) -> Any:
-        """What another process has set, once it has."""
+        """Waits for a value that another process sets."""
         assert self._store is not None
         pulse, waited = -1, 0.0
         while not self._store.check([key]):
@@ -217,7 +217,7 @@ def meet(seconds: float) -> Iterator[Peers]:
 
 
 def have_one_command() -> bool:
-    """Whether the processes of the run are the one that the user has started and its companions, with its recipe."""
+    """Tells whether the run consists of the process that the user started and its companions, with its recipe."""
     return MEETING in os.environ
 
 

@@ -48,7 +48,7 @@ def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator
 
 
 def _sharding() -> FullyShardedDataParallelPlugin | None:
-    """How weights are divided, by the variables that `accelerate launch --use_fsdp` sets; None if they are not."""
+    """The sharding of weights by the variables that `accelerate launch --use_fsdp` sets; None without it."""
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true" or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         os.environ.pop("ACCELERATE_USE_FSDP", None)
         return None
@@ -128,7 +128,7 @@ def check_same_output(peers: Peers, recipe_file: Path) -> None:
 
 
 def _mark(file: Path) -> tuple[str, int] | None:
-    """What tells this output directory from one of the same name on another machine's disk."""
+    """Identifies this output directory among those of the same name on other machines' disks."""
     try:
         return file.read_text(encoding="utf-8"), file.stat().st_mtime_ns
     except OSError:

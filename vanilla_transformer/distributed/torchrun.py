@@ -1,4 +1,4 @@
-"""What a process owes to the torchrun that started it: to end with it, and to say why it failed."""
+"""Duties of a process to the torchrun that started it: to end with it, and to say why it failed."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ class LostProcessError(OSError):
 
 
 def is_worker() -> bool:
-    """Whether torchrun, or `accelerate launch`, which goes the same way, has started this process."""
+    """Tells whether torchrun, or `accelerate launch`, which goes the same way, has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -76,7 +76,7 @@ def explain_lost_processes() -> Iterator[None]:
 
 
 def _comes_from_others(error: BaseException | None) -> bool:
-    """Whether an error says that other processes did not answer, itself or by what led to it."""
+    """Tells whether an error says that other processes did not answer, itself or by what led to it."""
     import torch
 
     while error is not None:

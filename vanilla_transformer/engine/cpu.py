@@ -1,4 +1,4 @@
-"""What the processor multiplies right and fast, asked of the libraries that multiply.
+"""Abilities of the processor, asked of the libraries that multiply.
 
 They decide by more than what the processor has: oneDNN emulates bfloat16, fbgemm makes no use of AVX-VNNI without
 AVX-512, and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` hold them back.
@@ -32,7 +32,7 @@ def computing_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def has_bfloat16_products() -> bool:
-    """Whether the processor multiplies bfloat16, and oneDNN lets it."""
+    """Tells whether the processor multiplies bfloat16, and oneDNN lets it."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported"):
         return False
     # oneDNN calls it supported wherever there is AVX-512, with or without such products.
@@ -41,7 +41,7 @@ def has_bfloat16_products() -> bool:
 
 
 def multiplies_few_rows_unpacked() -> bool:
-    """Whether a few rows of float32 are multiplied faster with a large weight as it is than with one packed by oneDNN.
+    """Tells whether few rows of float32 multiply faster with a large weight as it is than packed by oneDNN.
 
     So it is without AVX-512, by MKL.
     """
@@ -50,7 +50,7 @@ def multiplies_few_rows_unpacked() -> bool:
 
 @cache
 def saturates(engine: str) -> bool:
-    """Whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
+    """Tells whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
 
     Without VNNI x86 has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
     """
@@ -62,7 +62,7 @@ def saturates(engine: str) -> bool:
 
 
 def describe() -> dict[str, str | bool | int | None]:
-    """What torch's libraries make of this processor; of 8 bits that are multiplied, those of a weight."""
+    """The instructions that torch's libraries use on this processor, and the bits of an 8-bit weight they use."""
     engine = torch.backends.quantized.engine
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),

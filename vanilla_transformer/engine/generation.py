@@ -30,7 +30,7 @@ _AS_DICT = "return_dict_in_generate"
 
 
 def decode(request: Request) -> Any:
-    """What the library's search returns for the same request, or None where the engine declines it.
+    """Returns what the library's search would for the same request, or None if the engine declines it.
 
     `sequences_scores` are always there; there is no `past_key_values` of a beam, where the library's belongs to
     hypotheses that were still running.
@@ -196,7 +196,7 @@ def _greedy_output(model: Any, sequences: Any, decoding: Any, as_dict: bool) -> 
 def answer(
     model: Any, ids_NS: torch.Tensor, mask_NS: torch.Tensor, lengths_N: torch.Tensor, setting: Callable[[str], Any]
 ) -> Any:
-    """What `generate` returns for a plain call inside `frozen`, or None where the library has to prepare it.
+    """Returns the result of a plain call inside `frozen`, or None if the library has to prepare it.
 
     Args:
         model: An encoder-decoder.

@@ -83,7 +83,7 @@ class Graph:
         self._kept: dict[Any, str] = {}
 
     def input(self, name: str, shape: list[Any] | None, kind: str = "FLOAT", default: Any = None) -> str:
-        """What each run is given, or takes by default; of a loop's body what each round is given."""
+        """Inputs of each run, with their defaults; of a loop's body the inputs of each round."""
         name = self.prefix + name
         self.inputs.append(self._described(name, shape, kind))
         if default is not None:

@@ -21,7 +21,7 @@ Change = Callable[[LayerGraph, str, str], str]
 
 
 class Rules(NamedTuple):
-    """What a beam follows, as names in a graph; see `Limits`. Vectors of one number but for the first two, (N, 1).
+    """Settings of a beam as names in a graph; see `Limits`. Vectors of one number but for the first two, (N, 1).
 
     Attributes:
         lengths_N1: Tokens that a hypothesis may have.
@@ -209,7 +209,7 @@ class SearchGraph(LayerGraph):
         return self.node("Expand", self.number(1), self.node("Shape", chosen_TNW, end=1))
 
     def _penalty(self, lengths: str, rules: Rules) -> str:
-        """What a log-probability is divided by: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
+        """The divisor of a log-probability: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
         moved = self.node("Add", self.cast(lengths, "FLOAT"), rules.offset)
         return self.node("Pow", self.node("Div", moved, rules.divisor), rules.exponent)
 
@@ -321,7 +321,7 @@ class GraphSearch:
         return self._ends[key]
 
     def _encodings(self, length: int) -> Any:
-        """Those of at least so many positions, which are no weights."""
+        """Encodings of at least so many positions, which are not weights."""
         if len(self._table) < length:
             self._table = self._positions[0](max(length, 2 * len(self._table))).detach().numpy()
         return self._table

@@ -10,7 +10,7 @@ class RecurrentDecoding:
 
     @staticmethod
     def suits(model: Any) -> bool:
-        """Whether the model is one of this kind."""
+        """Tells whether the model is one of this kind."""
         return type(model).__name__ == "RecurrentEncoderDecoderForConditionalGeneration"
 
     def __init__(self, model: Any, encoded: Any, mask_NS: torch.Tensor | None) -> None:

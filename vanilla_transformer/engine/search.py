@@ -108,7 +108,7 @@ class Hypotheses(NamedTuple):
     lengths: torch.Tensor
 
     def select(self, sentences: torch.Tensor) -> "Hypotheses":
-        """Those of some sentences."""
+        """Keeps some sentences."""
         return Hypotheses(*(part[sentences] for part in self))
 
 
@@ -150,11 +150,11 @@ class Limits(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether running hypotheses are bounded by the penalty of the longest that is allowed."""
+        """Tells whether running hypotheses are bounded by the penalty of the longest that is allowed."""
         return self.early_stopping == "never" and self.length_penalty > 0
 
     def select(self, sentences: torch.Tensor) -> "Limits":
-        """Those of some sentences."""
+        """Keeps some sentences."""
         return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
 
 

@@ -10,7 +10,7 @@ from vanilla_transformer.evaluation.metrics import Metric, MetricError
 
 
 def _signature(counted: str, references: Sequence[Sequence[str]], library: str, **settings: str) -> str:
-    """What was counted, over how many items, and by which version of a library."""
+    """Says what was counted, over how many items, and by which version of a library."""
     how = [f"{name}:{value}" for name, value in settings.items()]
     parts = [f"count:{counted}", f"items:{len(references)}", *how, f"{library}:{version(library)}"]
     return "|".join([*parts, f"version:{__version__}"])
@@ -84,7 +84,7 @@ def _squared_error(predictions: Sequence[str], references: Sequence[Sequence[str
 
 
 def _numbers(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
-    """Those found, and those given; an empty text has neither."""
+    """The spans found and the spans given; an empty text has neither."""
     pairs = [(float(one), float(gold)) for one, (gold, *_) in zip(predictions, references, strict=True) if one]
     if not pairs:
         raise MetricError("There is no text with a number to score.")

@@ -35,7 +35,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is computed, and whether lines with the same source are references of one item."""
+    """A metric's function, and whether lines with the same source are references of one item."""
 
     measure: Callable[[Sequence[str], Sequence[Sequence[str]]], tuple[float, str]]
     one_item_per_source: bool = False
@@ -96,7 +96,7 @@ def _distance(prediction: str, reference: str) -> tuple[int, int]:
 
 
 def _signature(counted: str, references: Sequence[Sequence[str]]) -> str:
-    """What was counted, over how many items and references, in the style of sacreBLEU."""
+    """Says what was counted, over how many items and references, in the style of sacreBLEU."""
     most = max(map(len, references))
     nrefs = most if most == min(map(len, references)) else f"1-{most}"
     return f"count:{counted}|items:{len(references)}|nrefs:{nrefs}|tok:space|version:{__version__}"

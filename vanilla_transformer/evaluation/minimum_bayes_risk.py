@@ -79,7 +79,7 @@ class MinimumBayesRisk:
 
 
 def _matches(grams: Sequence[Sequence[Hashable]]) -> np.ndarray:
-    """How many n-grams each two texts share, (texts, texts): the k-th of its kind matches the k-th of the other."""
+    """Counts n-grams shared by each two texts, (texts, texts): the k-th of its kind matches the k-th of the other."""
     columns: dict[tuple[Hashable, int], int] = {}
     places = []
     for row, ones in enumerate(grams):

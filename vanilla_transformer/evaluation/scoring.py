@@ -162,7 +162,7 @@ def in_shares(
     processes: Processes | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Result]:
-    """What `work` makes of all items on the main process, of which each does every n-th chunk; nothing elsewhere.
+    """Results of `work` for all items on the main process; each process does every n-th chunk.
 
     Args:
         work: Gives a result for each item of a chunk.

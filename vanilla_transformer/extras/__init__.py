@@ -1,1 +1,17 @@
-"""What stands beside the core: a folder each, with its own command, page of the documentation and tests."""
+"""Folders beside the core, each with its commands, documentation and tests; `vanilla_transformer.seams` finds them."""
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+_FOLDERS = [module.name for module in pkgutil.iter_modules(__path__)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FOLDERS:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FOLDERS})

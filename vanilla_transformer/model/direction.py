@@ -24,7 +24,7 @@ _OF_READING_ORDER = {
 
 
 def is_right_to_left(config: PreTrainedConfig) -> bool:
-    """Whether the model writes its targets from their end."""
+    """Tells whether the model writes its targets from their end."""
     return getattr(config, "target_direction", DIRECTIONS[0]) == DIRECTIONS[1]
 
 
@@ -46,7 +46,7 @@ def turned(ids_BT: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def as_read(output: Any, config: Any) -> Any:
-    """What `generate` returns, with its sequences as they are read."""
+    """Returns the output of `generate` with its sequences in reading order."""
     if isinstance(output, torch.Tensor):
         return torch.cat((output[:, :1], output[:, 1:].gather(1, turned(output[:, 1:], config))), 1)
     output["sequences"] = as_read(output["sequences"], config)

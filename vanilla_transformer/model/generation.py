@@ -148,16 +148,16 @@ class _Asked:
         self.kwargs, self.given, self.own = kwargs, given, own
 
     def said(self, name: str) -> Any:
-        """What the call itself says of a setting."""
+        """A setting as the call itself gives it."""
         return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
 
     def effective(self, name: str) -> Any:
-        """What holds for a setting, but for the library's defaults."""
+        """A setting as call, model or paper give it, before the library's defaults."""
         value = self.said(name)
         return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
 
     def is_plain(self) -> bool:
-        """Whether nothing is asked for but a search and its limits."""
+        """Tells whether nothing is asked for but a search and its limits."""
         given: dict[str, Any] = vars(self.given) if self.given is not None else {}
         asked = (self.kwargs, given, vars(self.own))
         # What begins with an underscore is the library's memory of where a configuration comes from.
@@ -165,7 +165,7 @@ class _Asked:
         return all(name in _PLAIN or name[0] == "_" for name in others)
 
     def search(self) -> dict[str, Any]:
-        """What the call means for the beam and its penalty without saying it.
+        """Settings of the beam and its penalty that the call implies.
 
         Without a beam no setting of one, of which the library would warn; and where Google's penalty has no exponent,
         as in a model of greedy search that is asked for a beam, the paper's.
@@ -305,7 +305,7 @@ class _EngineMixin(GenerationMixin):
         return outputs
 
     def _by_engine(self, *asked: Any) -> Any:
-        """What the engine finds; None where the library has to search."""
+        """The engine's result; None if the library has to search."""
         return None if engine is None else engine.decode(engine.Request(self, *asked))
 
 
@@ -405,7 +405,7 @@ class PaperGenerationMixin(_EngineMixin):
         return found if finished is None else finished(found)
 
     def _answer(self, inputs: Any, asked: _Asked, settings: dict[str, Any], beyond: int | None) -> Any:
-        """What the engine finds for a plain call inside `frozen`, which the library need not prepare."""
+        """The engine's result for a plain call inside `frozen`, which the library need not prepare."""
         if engine is None or engine.opened(self) is None or not asked.is_plain():
             return None
         ids = asked.kwargs.get("input_ids") if inputs is None else inputs

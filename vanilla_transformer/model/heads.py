@@ -94,7 +94,7 @@ class LanguageModelHead:
         return float(self.config.label_smoothing) if self.training else 0.0
 
     def _has_plain_loss(self) -> bool:
-        """Whether loss and projection are those of the paper, and none that others have set or adapted."""
+        """Tells whether loss and projection are those of the paper, and none that others have set or adapted."""
         return (
             summed_cross_entropy is not None
             and isinstance(self.loss_function, partial)

@@ -52,7 +52,7 @@ def next_token_loss(
     Args:
         logits: (batch, length, vocabulary).
         labels: (batch, length), the first of which no position predicts.
-        shift_labels: (batch, length), in the place of `labels` where they stand at the position that predicts them.
+        shift_labels: (batch, length), instead of `labels` where they stand at the position that predicts them.
         **kwargs: As of `label_smoothed_loss`.
     """
     logits, labels = (logits[:, :-1], labels[:, 1:]) if shift_labels is None else (logits, shift_labels)
@@ -96,7 +96,7 @@ def classification_loss(
 
 
 def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """What a summed loss is divided by: the given number, or that of the labels that count."""
+    """The divisor of a summed loss: the given number, or that of the labels that count."""
     if num_items_in_batch is None:
         return (labels != IGNORED_LABEL).sum().clamp(min=1)
     return num_items_in_batch.to(labels.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch

@@ -1,4 +1,4 @@
-"""What the paper replaced: recurrent encoder-decoders of 2014 and 2015, with and without attention.
+"""The models that the paper replaced: recurrent encoder-decoders of 2014 and 2015, with and without attention.
 
 Shapes in names: B batch · S source · T target · D d_model · N layers · G gates of a cell · V vocabulary.
 """
@@ -32,7 +32,7 @@ _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 @dataclass
 class RecurrentEncoderOutput(BaseModelOutput):
-    """What the decoder starts from.
+    """The decoder's first state.
 
     Args:
         last_hidden_state: The states of the last layer, (batch, source length, d_model).
@@ -45,7 +45,7 @@ class RecurrentEncoderOutput(BaseModelOutput):
 
 
 class RecurrentState:
-    """What the decoder remembers of a target's beginning: as much after a hundred words as after one.
+    """The decoder's memory of a target's beginning: as large after a hundred words as after one.
 
     Args:
         layers: Each layer's state, (batch, d_model) a tensor.
@@ -70,7 +70,7 @@ class RecurrentState:
 
 
 class SourceAttention(nn.Module):
-    """Where a target word looks in the source: the attentions of Bahdanau et al. 2015 and Luong et al. 2015."""
+    """Attention from a target word to the source: those of Bahdanau et al. 2015 and Luong et al. 2015."""
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class SourceAttention(nn.Module):
 
     @property
     def is_additive(self) -> bool:
-        """Whether query and key are added and not multiplied."""
+        """Tells whether query and key are added and not multiplied."""
         return self.kind in ("bahdanau", "luong-concat")
 
     def keys(self, encoder_BSD: torch.Tensor) -> torch.Tensor:
@@ -128,7 +128,7 @@ class SourceAttention(nn.Module):
 
 
 class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
-    """How weights begin, and what the parts of the library may do with the model."""
+    """Initial weights, and what the library's tools may do with the model."""
 
     config: RecurrentEncoderDecoderConfig
     base_model_prefix = "model"
@@ -202,7 +202,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         Args:
             input_ids: Source tokens.
             attention_mask: 1 on source tokens, 0 on padding, on whichever side.
-            inputs_embeds: Embeddings in the place of `input_ids`.
+            inputs_embeds: Embeddings instead of `input_ids`.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds.")
@@ -304,7 +304,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             encoder_outputs: The encoder's.
             encoder_attention_mask: 1 on source tokens, 0 on padding.
             past_key_values: The state after the tokens read before.
-            inputs_embeds: Embeddings in the place of `input_ids`.
+            inputs_embeds: Embeddings instead of `input_ids`.
 
         Returns:
             Attentional states (batch, target length, d_model), attention weights (batch, target length, source
@@ -379,7 +379,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         mask_BS: torch.Tensor,
         reads_BT: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
-        """What a step read of the source is part of the next one's input, or of its own."""
+        """Feeds what a step read of the source into the next step, or into its own output."""
         weight_GD = self._weight("ih", 0)
         # What the words add to the first layer's gates is one product for all of them.
         words_BTG = nn.functional.linear(embedded_BTD, weight_GD[:, : self.config.d_model], self._bias("ih", 0))
@@ -474,7 +474,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
         return self.encoder.embedding
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Puts another embedding in the place of the source's."""
+        """Puts another embedding instead of the source's."""
         self.encoder.embedding = value
 
     @can_return_tuple
@@ -499,10 +499,10 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
             decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
-            encoder_outputs: What the encoder gave before, in the place of `input_ids`.
+            encoder_outputs: What the encoder gave before, instead of `input_ids`.
             past_key_values: The state after the target's earlier tokens.
-            inputs_embeds: Embeddings in the place of `input_ids`.
-            decoder_inputs_embeds: Embeddings in the place of `decoder_input_ids`.
+            inputs_embeds: Embeddings instead of `input_ids`.
+            decoder_inputs_embeds: Embeddings instead of `decoder_input_ids`.
             use_cache: Whether to return the state as `past_key_values`.
             output_attentions: Whether to return the weights of the attention over the source as `cross_attentions`,
                 (batch, 1, target length, source length); there are none with the attention `none`.
@@ -599,7 +599,7 @@ class RecurrentEncoderDecoderForConditionalGeneration(
             num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
             soft_target_ids: Tokens that share each label's place with it, (batch, target length, tokens), as those
-                that a teacher holds for likely (word-level distillation).
+                that a teacher considers likely (word-level distillation).
             soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
         """
         soft_targets = soft_targets_of(labels, soft_target_ids, soft_target_weights)

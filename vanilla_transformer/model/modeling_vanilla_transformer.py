@@ -22,7 +22,7 @@ from .stacks import Decoder, Encoder, Stack, VanillaTransformerPreTrainedModel
 
 
 class _EncoderDecoder(VanillaTransformerPreTrainedModel):
-    """What the encoder-decoder has with its head and without."""
+    """Shared parts of the encoder-decoder with its head and without."""
 
     config: VanillaTransformerConfig
     hub_classes = {
@@ -68,7 +68,7 @@ class VanillaTransformerModel(_EncoderDecoder):
         return self.shared
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Puts another embedding in the place of the shared one."""
+        """Puts another embedding instead of the shared one."""
         self.shared = value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -114,10 +114,10 @@ class VanillaTransformerModel(_EncoderDecoder):
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
             decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
-            encoder_outputs: What the encoder gave before, in the place of `input_ids`.
+            encoder_outputs: What the encoder gave before, instead of `input_ids`.
             past_key_values: Keys and values of the target's earlier positions and of the source.
-            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
-            decoder_inputs_embeds: Unscaled embeddings in the place of `decoder_input_ids`.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
+            decoder_inputs_embeds: Unscaled embeddings instead of `decoder_input_ids`.
             use_cache: Whether to return `past_key_values`.
         """
         if isinstance(encoder_outputs, BaseModelOutput):
@@ -216,7 +216,7 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
                 of several batches gives the number of labels in all of them.
             skip_logits: Returns the loss of `labels` without logits: half the time and memory of a step may be theirs.
             soft_target_ids: Tokens that share each label's place with it, (batch, target length, tokens), as those
-                that a teacher holds for likely (word-level distillation).
+                that a teacher considers likely (word-level distillation).
             soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
 
         A model that writes from right to left turns labels by itself, and the logits that it gives for them back.

@@ -26,7 +26,7 @@ _FILE = "modeling_vanilla_transformer_decoder"
 
 
 class _DecoderOnly(VanillaTransformerPreTrainedModel):
-    """What the decoder-only models have with the head and without."""
+    """Shared parts of the decoder-only models with the head and without."""
 
     config: VanillaTransformerDecoderConfig
     hub_classes = {
@@ -69,7 +69,7 @@ class VanillaTransformerDecoderModel(_DecoderOnly, Stack):
                 they begin again within a row, texts that are packed there do not see each other, as long as there is
                 neither a mask nor a cache (`use_cache=False`, or labels).
             past_key_values: Keys and values of earlier positions.
-            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
             use_cache: Whether to return `past_key_values`.
         """
         if use_cache and past_key_values is None:

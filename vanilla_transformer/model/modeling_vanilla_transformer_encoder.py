@@ -22,7 +22,7 @@ _FILE = "modeling_vanilla_transformer_encoder"
 
 
 class _EncoderOnly(VanillaTransformerPreTrainedModel):
-    """What the encoder-only models have with each head and without."""
+    """Shared parts of the encoder-only models with each head and without."""
 
     config: VanillaTransformerEncoderConfig
     hub_classes = {
@@ -68,7 +68,7 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
         Args:
             input_ids: Tokens, some of them masked, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
-            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
             labels: The tokens at masked places, -100 elsewhere, (batch, length).
             num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
@@ -149,7 +149,7 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
         Args:
             input_ids: Tokens, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
-            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
             labels: Classes (batch,), -100 where they do not count; or, (batch, labels), 0 and 1 for several labels
                 each, or numbers. Which of them, `config.problem_type` says, or the first labels where it is None: one
                 number a text is regression, whole numbers are classes, all else is several labels.
@@ -185,7 +185,7 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
         return (hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1).clamp(min=1)
 
     def _problem_type(self, labels: torch.Tensor) -> str:
-        """What the configuration says, or the first labels, as in the library; then it stands in the configuration."""
+        """The kind of labels: as configured, or guessed from the first labels, as in the library, and kept."""
         if self.config.problem_type is None:
             if self.num_labels == 1:
                 self.config.problem_type = "regression"
@@ -214,7 +214,7 @@ class VanillaTransformerEncoderForTokenClassification(_Classifier):
         Args:
             input_ids: Tokens, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
-            inputs_embeds: Unscaled embeddings in the place of `input_ids`.
+            inputs_embeds: Unscaled embeddings instead of `input_ids`.
             labels: Classes of the tokens, -100 where they do not count, (batch, length).
             num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
         """

@@ -39,7 +39,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
             inputs: A string; or a list, a column of a dataset or another sequence of strings; or, to be worked off as
                 the results are asked for, a generator or a `KeyDataset`.
             kwargs: `batch_size` and `num_workers`; `truncation=False` to hand over texts that are longer than the
-                model's limit; `return_tensors=True` for token ids in the place of text;
+                model's limit; `return_tensors=True` for token ids instead of text;
                 `clean_up_tokenization_spaces` for the tokenizer; all else goes to `model.generate`.
 
         Returns:
@@ -96,7 +96,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return limit
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
-        """What `model.generate` gives, (batch, sequences, target length), and padding alone for empty texts."""
+        """The output of `model.generate`, (batch, sequences, target length), and padding alone for empty texts."""
         is_empty = input_tensors["attention_mask"].sum(dim=1) <= self.tokenizer.num_special_tokens_to_add()
         found = self.model.generate(**input_tensors, **self._asked_of_generate(generate_kwargs))
         sequences = found["sequences"] if isinstance(found, ModelOutput) else found
@@ -105,7 +105,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return {"output_ids": output_ids}
 
     def _asked_of_generate(self, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What this call asks for, and what was asked for when the pipeline was made."""
+        """Settings of this call, and those given when the pipeline was made."""
         if hasattr(Pipeline, "_prepare_generate_kwargs"):
             return self._prepare_generate_kwargs(generate_kwargs)
         logger.warning_once(
@@ -162,7 +162,7 @@ PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
 
 
 def custom_pipelines() -> dict[str, dict[str, Any]]:
-    """What a saved configuration says, so that `pipeline` finds this file beside a model."""
+    """The entry of a saved configuration by which `pipeline` finds this file beside a model."""
     file = __name__.rpartition(".")[2]
     return {
         task: {"impl": f"{file}.{pipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}

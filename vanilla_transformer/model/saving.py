@@ -1,4 +1,4 @@
-"""What lets a saved model be loaded where this package is not installed, and models of earlier versions here."""
+"""Saves models so that they load without this package, and loads models of earlier versions."""
 
 import os
 import re
@@ -71,7 +71,7 @@ class SavedWithItsCode:
             shutil.copymode(config, weights)
 
     def _is_tied(self, weights: Mapping[str, Any]) -> bool:
-        """Whether each weight that loading ties to another is that other."""
+        """Tells whether each weight that loading ties to another is that other."""
         pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
         is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
         return is_same and self.config.tie_word_embeddings

@@ -24,7 +24,7 @@ from .saving import SavedWithItsCode
 
 
 class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
-    """How weights begin, and what the parts of the library may do with the model, in all three families."""
+    """Initial weights, and what the library's tools may do with the model, in all three families."""
 
     config: VanillaTransformerBaseConfig
     base_model_prefix = "model"
@@ -55,7 +55,7 @@ class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
 
 
 class Stack(VanillaTransformerPreTrainedModel):
-    """What encoder and decoder share: embedding and positions (sections 3.4 and 3.5), then N layers."""
+    """Shared parts of encoder and decoder: embedding and positions (sections 3.4 and 3.5), then N layers."""
 
     def __init__(self, config: VanillaTransformerBaseConfig, layers: Sequence[nn.Module]) -> None:
         super().__init__(config)
@@ -71,7 +71,7 @@ class Stack(VanillaTransformerPreTrainedModel):
 
     @property
     def shares_embedding(self) -> bool:
-        """Whether the stack uses the embedding of its model and has none of its own."""
+        """Tells whether the stack uses the embedding of its model and has none of its own."""
         return "embed_tokens" not in self._modules
 
     @property

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 # The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence, 3 is there because the library wants it.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
-# Only where it is asked for, after all others: masked language models read it in the place of a piece.
+# Only where it is asked for, after all others: masked language models read it instead of a piece.
 MASK_TOKEN = "<mask>"
 
 
@@ -74,7 +74,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         return str(self.decode(ids, skip_special_tokens=True))
 
     def _switch_to_target_mode(self) -> None:
-        """What a translation is compared with keeps its case: called by the library for `text_target`."""
+        """Keeps the case of references: called by the library for `text_target`."""
         normalizer = self.__dict__.setdefault("_of_input", self.backend_tokenizer.normalizer)
         self.backend_tokenizer.normalizer = cased(normalizer)
 
@@ -112,7 +112,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     @property
     def add_bos_token(self) -> bool:
-        """Whether `<s>` stands before a text."""
+        """Tells whether `<s>` stands before a text."""
         return self.bos_token_id in self.backend_tokenizer.encode("").ids
 
     @add_bos_token.setter
@@ -121,7 +121,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     @property
     def add_eos_token(self) -> bool:
-        """Whether `</s>` stands after a text."""
+        """Tells whether `</s>` stands after a text."""
         return self.eos_token_id in self.backend_tokenizer.encode("").ids
 
     @add_eos_token.setter
@@ -144,7 +144,7 @@ def cased(normalizer: Any) -> Any:
 
 
 def _post_processor(tokenizer: Tokenizer, begins: bool, ends: bool) -> processors.PostProcessor:
-    """What stands before a text, between the two of a pair and at the end; offsets leave a word's space out."""
+    """Adds tokens before a text, between the two of a pair and at the end; offsets leave a word's space out."""
     trim = processors.ByteLevel(add_prefix_space=_has_space_before_text(tokenizer), trim_offsets=True)
     start, end = SPECIAL_TOKENS["bos_token"], SPECIAL_TOKENS["eos_token"]
     first, last = [start] * begins, [end] * ends

@@ -36,7 +36,7 @@ class TaskFolder:
         self._filesystem, self._path = filesystem_of(url)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What a file of JSON says, None where there is none."""
+        """Reads a file of JSON; None if there is none."""
         content = self.read_bytes(name)
         try:
             return None if content is None else json.loads(content)
@@ -104,11 +104,11 @@ class TaskFolder:
             self._filesystem.get_file(self._at(name), str(file))
 
     def local(self, name: str) -> Path | None:
-        """Where a file of the folder lies on this disk, None where the folder lies elsewhere."""
+        """The path of a file of the folder on this disk, None if the folder lies elsewhere."""
         return Path(self._at(name)) if isinstance(self._filesystem, LocalFileSystem) else None
 
     def read_bytes(self, name: str) -> bytes | None:
-        """What a file holds, None where there is none."""
+        """Reads a file; None if there is none."""
         try:
             with naming(f"{self.url}/{name}"):
                 return cast(bytes, self._filesystem.cat_file(self._at(name)))
@@ -138,7 +138,7 @@ class TaskFolder:
             return set()
 
     def workplace(self, name: str) -> Path:
-        """Where a file of that name grows until it is done: in the folder, or else on this machine's disk."""
+        """The path at which a file grows until it is done: in the folder, or else on this machine's disk."""
         if isinstance(self._filesystem, LocalFileSystem):
             place = Path(self._path, "unfinished")
         else:

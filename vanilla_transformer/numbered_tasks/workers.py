@@ -106,7 +106,7 @@ def _ask(worker: "subprocess.Popen[str]", number: int) -> dict | None:
 
 
 def answer_numbers(first: Callable[[str], Callable[[int], dict]], sentence: Callable[[Exception], str]) -> None:
-    """What a worker does: makes what does tasks of its first line, and answers numbers until there are no more.
+    """Runs a worker: builds its work from its first line, and answers numbers until there are no more.
 
     Args:
         first: Gives for the first line what does a task.

@@ -1,4 +1,4 @@
-"""What a recipe leaves open, chosen from the size of the data and the device, with a sentence for each choice."""
+"""Defaults of a recipe, chosen from the size of the data and the device, with a sentence for each choice."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 
 class Architecture(Protocol):
-    """What is asked of a task here: what its model is made of, and what training it costs.
+    """The part of a task that defaults need: what its model is made of, and what training it costs.
 
     Attributes:
         form: The columns of text that it reads, and what its rows are called.
@@ -54,7 +54,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What the run computes on, `memory` in bytes and for one process."""
+    """The device of a run, `memory` in bytes and for one process."""
 
     kind: str
     cores: int
@@ -65,7 +65,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class SizePreset:
-    """What suits corpora of up to `rows` rows; `preset` where there is an accelerator, `cpu_preset` elsewhere."""
+    """Settings for corpora of up to `rows` rows; `preset` on an accelerator, `cpu_preset` elsewhere."""
 
     rows: float
     vocab_size: int
@@ -190,7 +190,7 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
 
 
 def device_facts(device: torch.device, processes: int) -> DeviceFacts:
-    """What torch says of the device."""
+    """The device as torch describes it."""
     if device.type == "cuda":
         memory, bfloat16 = torch.cuda.get_device_properties(device).total_memory, torch.cuda.is_bf16_supported(False)
     else:
@@ -274,7 +274,7 @@ def _choose_length(
     scale = scale if recipe.learning_rate_scale is None else recipe.learning_rate_scale
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
-        f"Length: {steps:,} steps, about {steps / steps_per_epoch:.2g} epochs{time} ({reason}); "
+        f"Length: {_counted(steps)}, about {_epochs(steps / steps_per_epoch)}{time} ({reason}); "
         f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
@@ -326,6 +326,16 @@ def _choose_intervals(
 
 def _steps(number: int) -> str:
     return "step" if number == 1 else f"{number:,} steps"
+
+
+def _counted(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps:,} steps"
+
+
+def _epochs(number: float) -> str:
+    """The number with two digits that count, and never as a power of ten."""
+    words = f"{float(f'{number:.2g}'):,.{1 if number < 10 else 0}f}" if number >= 1 else f"{number:.2g}"
+    return "1 epoch" if words in ("1", "1.0") else f"{words.removesuffix('.0')} epochs"
 
 
 def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:

@@ -181,7 +181,7 @@ class Recipe:
     """Factor on the learning rate of Eq. 3; by default 1, and less for a run so short that its warm-up, chosen from
     the number of steps, would raise the rate further than small models bear."""
     learning_rate: float | None = None
-    """Learning rate that stays as it is after the warm-up, in the place of Eq. 3; recurrent models have 0.001, and
+    """Learning rate that stays as it is after the warm-up, instead of Eq. 3; recurrent models have 0.001, and
     what starts `--from` a model the rate that Eq. 3 falls to in the paper's 100,000 steps."""
     adam_beta1: float = 0.9
     """Adam's beta1 (section 5.3)."""

@@ -1,1 +1,1 @@
-"""What a run tells: log, trackers, summary, curves, model card."""
+"""Reports of a run: log, trackers, summary, curves, model card."""

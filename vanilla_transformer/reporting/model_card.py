@@ -174,7 +174,7 @@ def set_hub_name(directory: Path, repo_id: str) -> None:
 
 
 def is_unmodified(text: str) -> bool:
-    """Whether a card was written by this package and has not been edited since."""
+    """Tells whether a card was written by this package and has not been edited since."""
     found = _CHECKSUM.search(text)
     return found is not None and found[1] == _digest(text[: found.start()])
 
@@ -309,7 +309,7 @@ def _cell(text: str) -> str:
 
 
 def _explained(results: Sequence[EvalResult]) -> list[str]:
-    """What the metrics count that not everybody knows."""
+    """Explains the metrics that not everybody knows."""
     names = dict.fromkeys(result.metric_type.partition(":")[0] for result in results)
     return [f"- {name}: {_METRICS[name]}." for name in names if name in _METRICS]
 
@@ -357,7 +357,7 @@ def _is_recurrent(directory: Path) -> bool:
 
 
 def _kind(directory: Path) -> str:
-    """What the model is, as the first words of the card."""
+    """The kind of the model, as the first words of the card."""
     if not _is_recurrent(directory):
         return 'A Transformer of "Attention Is All You Need" (Vaswani et al., 2017)'
     config = _config(directory)

@@ -1,4 +1,4 @@
-"""What a run reports as it goes: progress bar, train.log and metrics.jsonl."""
+"""Reports a run as it goes: progress bar, train.log and metrics.jsonl."""
 
 import json
 import math

@@ -102,7 +102,7 @@ def read_summary(file: Path) -> dict[str, Any] | None:
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
-    """Which checkpoints the model's weights come from."""
+    """The checkpoints that the model's weights come from."""
     checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 

@@ -22,7 +22,7 @@ PROJECT = "vanilla-transformer"
 
 
 def tracker_files(output: Path) -> Path:
-    """Where trackers write their files."""
+    """The directory in which trackers write their files."""
     return output / "trackers"
 
 

@@ -1,4 +1,4 @@
-"""What the tasks of models of one stack have in common: sizes, costs, and rows that pass through them in batches."""
+"""Shared parts of the tasks of models of one stack: sizes, costs, and rows that pass through them in batches."""
 
 import dataclasses
 import time
@@ -99,7 +99,7 @@ class EncoderTask(ABC):
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """What the configuration says of the head."""
+        """Fields of the configuration for the head."""
         return {}
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
@@ -111,7 +111,7 @@ class EncoderTask(ABC):
         return training_flops(config, lengths[-1])
 
     def numbers_kept(self, config: Any) -> int:
-        """Those of all layers."""
+        """Sums all layers."""
         return config.num_hidden_layers * (10 * config.d_model + 2 * config.d_ff)
 
     def describe(self, config: Any) -> str:
@@ -122,7 +122,7 @@ class EncoderTask(ABC):
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> "EncoderPredictor":
-        """What makes predictions of rows."""
+        """A function that predicts rows."""
 
     def scorer(
         self,
@@ -132,12 +132,12 @@ class EncoderTask(ABC):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> "EncoderPredictor":
-        """What makes the predictions that are scored."""
+        """A function that makes the predictions that are scored."""
         return self.predictor(model, tokenizer, batch_tokens=batch_tokens)
 
     @abstractmethod
     def reference(self, row: Mapping[str, str]) -> str:
-        """What the prediction of a row should be, as its `line` without a score says it."""
+        """The right prediction of a row, written as its `line` without a score."""
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:  # noqa: B027, most have none
         """Refuses a row whose prediction by a model with these labels cannot be scored.
@@ -238,7 +238,7 @@ class EncoderTask(ABC):
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model makes of a corpus, a prediction a row, and their scores."""
+    """Predictions of a corpus, one for each row, and their scores."""
 
     scores: "list[Score]"
     predictions: list[str]
@@ -306,7 +306,7 @@ class EncoderPredictor(ABC):
                 progress(len(batch))
 
     def activated(self, logits: torch.Tensor) -> torch.Tensor:
-        """What logits say: probabilities of labels one of which is right."""
+        """Turns logits into probabilities of labels one of which is right."""
         return logits.softmax(-1)
 
     def cut(self, ids: Sequence[int]) -> list[int]:

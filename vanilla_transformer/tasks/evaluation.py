@@ -45,7 +45,7 @@ def evaluate(
 
 
 def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
-    """What a model is scored by: the metrics of its recipe, or else of its task."""
+    """The metrics of a model: those of its recipe, or else of its task."""
     recipe = Path(model) / "recipe.yaml"
     metrics = load_recipe(recipe).metrics if recipe.is_file() else None
     return task.metrics if metrics is None else metrics

@@ -1,4 +1,4 @@
-"""What a task is: all that training has to know of it."""
+"""The interface of a task: all that training has to know of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class RowRandom:
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Whether `<s>` begins a text, whether `</s>` ends it, and whether there is a `<mask>`."""
+    """Tells whether `<s>` begins a text, whether `</s>` ends it, and whether there is a `<mask>`."""
 
     begins: bool = False
     ends: bool = True
@@ -51,7 +51,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of a row of text.
+    """A model's prediction for a row of text.
 
     Attributes:
         label: What is compared with a reference.
@@ -83,7 +83,7 @@ class Predictor(Protocol):
 
 
 class Evaluated(Protocol):
-    """What a model came to on a corpus: its scores, and a prediction for each row."""
+    """A model's results on a corpus: its scores, and a prediction for each row."""
 
     @property
     def scores(self) -> "list[Score]":
@@ -101,7 +101,7 @@ class Evaluated(Protocol):
 
 
 class Task(Architecture, Protocol):
-    """What a run trains for. Nothing else in the package asks which task it is.
+    """A task that a run trains for. Nothing else in the package asks which task it is.
 
     Attributes:
         name: How a recipe calls it.
@@ -150,7 +150,7 @@ class Task(Architecture, Protocol):
         """
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """How text becomes ids for a recipe that is complete."""
+        """The encoding of text as ids for a complete recipe."""
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
         """The columns of text that a vocabulary is learned from."""
@@ -163,7 +163,7 @@ class Task(Architecture, Protocol):
         """
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """How many items each row adds to the loss; `lengths` are (rows,) for each of `columns`."""
+        """The number of items that each row adds to the loss; `lengths` are (rows,) for each of `columns`."""
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads rows to a batch for the model.
@@ -173,7 +173,7 @@ class Task(Architecture, Protocol):
         """
 
     def examples(self, corpus: "Dataset") -> int:
-        """How many texts `evaluate` asks the model about."""
+        """The number of texts that `evaluate` asks the model about."""
 
     def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
         """So many of the texts that `evaluate` would ask about, evenly spaced; all where asking costs little."""
@@ -216,4 +216,4 @@ class Task(Architecture, Protocol):
         """
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """What the model makes of each of some examples."""
+        """The model's predictions for some examples."""

@@ -71,7 +71,7 @@ def _instead_of(label: str, labels: Collection[str]) -> str:
 
 
 def label_maps(recipe: Recipe) -> dict[str, dict]:
-    """What a configuration says of the labels; before they are known, that there are two."""
+    """Fields of a configuration for the labels; before they are known, two of them."""
     if recipe.labels is None:
         return {}
     return {"id2label": dict(enumerate(recipe.labels)), "label2id": {one: n for n, one in enumerate(recipe.labels)}}

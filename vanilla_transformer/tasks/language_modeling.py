@@ -158,12 +158,12 @@ class TextScorer(EncoderPredictor):
         ]
 
     def losses(self, blocks: Sequence[Block], progress: Callable[[int], object] = lambda count: None) -> list[float]:
-        """What the tokens of each block cost that it predicts; `progress` is told how many blocks are done."""
+        """The losses of the tokens that each block predicts; `progress` is told how many blocks are done."""
         labels = [[LABEL_PADDING] * block.seen + block.ids[block.seen :] for block in blocks]
         return summed_losses(self, [block.ids for block in blocks], labels, shift=1, progress=progress)
 
     def costs(self, texts: Sequence[Sequence[int]], losses: Sequence[float]) -> list[TextCost]:
-        """What texts of these ids cost, of which the first is given, from the losses of their blocks."""
+        """The cost of texts of these ids, of which the first is given, from the losses of their blocks."""
         nats = [0.0] * len(texts)
         for block, loss in zip(self.blocks(texts), losses, strict=True):
             nats[block.text] += loss
@@ -244,7 +244,7 @@ class LanguageModeling(EncoderTask):
         return _BlockEncoder(self.name, recipe.max_length)
 
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """Those of language models."""
+        """Metrics of language models."""
         from vanilla_transformer.evaluation.language_models import LANGUAGE_MODEL_METRICS
 
         return LANGUAGE_MODEL_METRICS
@@ -295,7 +295,7 @@ class LanguageModeling(EncoderTask):
         return TextScorer(model, tokenizer, batch_tokens)
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """What each text goes on with, by greedy search."""
+        """The continuation of each text, by greedy search."""
         continued, tokenizer = [], plain_text(tokenizer)
         for text in texts:
             inputs = tokenizer(text, return_tensors="pt").to(model.device)
@@ -332,7 +332,7 @@ class PackedLanguageModeling(LanguageModeling):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> Predictions:
-        """What each text as a whole costs; with a `stride`, each block but the first predicts so many tokens alone."""
+        """The cost of each whole text; with a `stride`, each block but the first predicts so many tokens alone."""
         from vanilla_transformer.evaluation.metrics import score
 
         self.check_settings(settings)

@@ -147,7 +147,7 @@ class MaskedLanguageModeling(EncoderTask):
         return _MaskedEncoder(self.name, recipe.max_length)
 
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """Those of masked tokens."""
+        """Metrics of masked tokens."""
         from vanilla_transformer.evaluation.language_models import MASKED_METRICS
 
         return MASKED_METRICS

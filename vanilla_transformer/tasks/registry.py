@@ -69,7 +69,7 @@ def task_of_model(path: str | Path) -> Task:
 
 
 def _kind(config: Any) -> Recipe:
-    """What the configuration of a model says of the kind of text or label that its task is for."""
+    """Reads from a model's configuration the kind of text or label that its task is for."""
     return Recipe(documents=getattr(config, "documents", "lines"), problem_type=config.problem_type)
 
 

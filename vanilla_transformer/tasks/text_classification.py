@@ -52,7 +52,7 @@ class _LabelEncoder:
         return {"text": token_ids(pairs, tokenizer), "label": self.labels_of(texts["label"])}
 
     def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """What the labels of texts are as ids."""
+        """The ids of labels of texts."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         return [[number_of(label.strip(), numbers)] for label in texts]
 
@@ -170,7 +170,7 @@ class TextClassification(EncoderTask):
         return _LabelEncoder(self.name, recipe.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """Those of labels."""
+        """Metrics of labels."""
         from vanilla_transformer.evaluation.labels import LABEL_METRICS
 
         return LABEL_METRICS
@@ -260,7 +260,7 @@ class MultiLabelClassification(TextClassification):
         return _LabelSetEncoder(self.name, recipe.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """Those of sets of labels."""
+        """Metrics of sets of labels."""
         from vanilla_transformer.evaluation.labels import LABEL_SET_METRICS
 
         return LABEL_SET_METRICS
@@ -351,11 +351,11 @@ class TextRegression(TextClassification):
         return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """With numbers in the place of labels."""
+        """With numbers instead of labels."""
         return _NumberEncoder(self.name, ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """Those of numbers."""
+        """Metrics of numbers."""
         from vanilla_transformer.evaluation.labels import NUMBER_METRICS
 
         return NUMBER_METRICS

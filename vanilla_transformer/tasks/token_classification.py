@@ -138,7 +138,7 @@ class TokenClassification(EncoderTask):
         return _TagEncoder(self.name, recipe.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """Those of tags."""
+        """Metrics of tags."""
         from vanilla_transformer.evaluation.labels import TAG_METRICS
 
         return TAG_METRICS

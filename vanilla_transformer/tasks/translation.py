@@ -79,7 +79,7 @@ class Translation:
         return self.columns if recipe.tokenizer_sides == "both" else (recipe.tokenizer_sides,)
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """Those of the vocabulary."""
+        """The size of the vocabulary."""
         return len(tokenizer)
 
     def config(self, recipe: Recipe) -> VanillaTransformerConfig | RecurrentEncoderDecoderConfig:
@@ -123,7 +123,7 @@ class Translation:
         return training_flops(config, *lengths)
 
     def numbers_kept(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> int:
-        """Those of all layers of both stacks, and of the logits."""
+        """Sums all layers of both stacks, and the logits."""
         if isinstance(config, RecurrentEncoderDecoderConfig):
             return 2 * config.num_layers * 10 * config.d_model + 4 * config.vocab_size
         in_layer = 20 * config.d_model + 4 * config.d_ff

@@ -125,7 +125,7 @@ def lowercased(text: str) -> str:
 
 
 def count_long_words(texts: Iterable[str]) -> int:
-    """How many words are longer than those that `train` learns from whole; it cuts them into pieces."""
+    """Counts the words longer than those that `train` learns from whole; it cuts them into pieces."""
     splitter = pre_tokenizers.Split(_WORDS, "isolated")
     return sum(
         end - start > LONGEST_WORD
@@ -136,7 +136,7 @@ def count_long_words(texts: Iterable[str]) -> int:
 
 
 def describe_long_words(count: int) -> str:
-    """What `train` does with words that `count_long_words` has counted, in a sentence."""
+    """Says in a sentence what `train` does with the words that `count_long_words` has counted."""
     words = "word is" if count == 1 else "words are"
     return f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that."
 

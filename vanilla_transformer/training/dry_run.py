@@ -89,7 +89,12 @@ def _overview(
 
 
 def _written(recipe: ResolvedRecipe) -> list[str]:
-    return [f"a checkpoint every {recipe.save_steps:,} steps", "log", "model", *recipe.trackers]
+    return [
+        "a checkpoint every step" if recipe.save_steps == 1 else f"a checkpoint every {recipe.save_steps:,} steps",
+        "log",
+        "model",
+        *recipe.trackers,
+    ]
 
 
 def _name(accelerator: Accelerator) -> str:

@@ -1,4 +1,4 @@
-"""What a run starts from: the corpora, the tokenizer and the corpora in tokens."""
+"""Inputs of a run: the corpora, the tokenizer and the corpora in tokens."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
 
 
 def prepared_place(corpora: Corpora) -> str | None:
-    """Where the corpus lies that is in tokens already; None where there is text.
+    """The location of a corpus that is in tokens already; None for text.
 
     Raises:
         RecipeError: It is one of several.
@@ -175,7 +175,7 @@ def _tokenizer_of_shards(
 
 
 def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """What looks like a mistake in the choice of corpora, by the hashes of their texts."""
+    """Warns of likely mistakes in the choice of corpora, by the hashes of their texts."""
     for name, hashes in texts.items():
         if any(map(has_equal_sides, hashes)):
             yield f"Attention: both sides of {name} are the same text, so there is nothing but copying to it."
@@ -300,7 +300,7 @@ def _is_same(one: VanillaTransformerTokenizer, other: VanillaTransformerTokenize
 
 
 def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDirectory) -> bool:
-    """Whether the tokenizer that is there may stay: weights go with it, or it was learned from this very text."""
+    """Tells whether the present tokenizer may stay: weights go with it, or it was learned from this very text."""
     if has_checkpoints(run.checkpoints):
         return True
     try:

@@ -178,7 +178,7 @@ class TrainingLoop:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last step is done, or patience with `dev` is at its end."""
+        """Tells whether the last step is done, or patience with `dev` is at its end."""
         impatient = self.recipe.patience is not None and self.progress.evaluations_without_gain >= self.recipe.patience
         return self.progress.step >= self.max_steps or impatient
 
@@ -365,7 +365,7 @@ class TrainingLoop:
         )
 
     def _time_left(self) -> str:
-        """How long the steps that are left take if they go like those of this process so far, all else included."""
+        """Estimates the time of the remaining steps from those of this process so far, all else included."""
         seconds = (time.perf_counter() - self._begun_at) / (self.progress.step - self._begun_after)
         left = self.max_steps - self.progress.step
         most = "at most " if self.recipe.patience is not None else ""

@@ -87,5 +87,5 @@ def merged(weights: Weights, recipe: Recipe) -> Weights:
 
 
 def _alpha(recipe: Recipe) -> float:
-    """What the product of the matrices is multiplied by, times the rank."""
+    """The scale of the product of the two matrices, times their rank."""
     return recipe.lora_alpha if recipe.lora_alpha is not None else 2.0 * (recipe.lora_rank or 0)

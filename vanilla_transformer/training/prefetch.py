@@ -39,7 +39,7 @@ class LocalStep:
 
 @dataclass(frozen=True, slots=True)
 class DataPosition:
-    """Where in the data to begin: after so many steps of a part of an epoch, as which of how many processes."""
+    """The place in the data to begin: after so many steps of a part of an epoch, as which of how many processes."""
 
     epoch: int
     step_in_part: int
@@ -91,7 +91,7 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
     """Gives the same items, the next few of them made by a thread meanwhile; closing it ends the thread.
 
     Args:
-        items: What to make; an error in it is raised here, in the place of the item that it prevented.
+        items: What to make; an error in it is raised here, instead of the item that it prevented.
         ahead: How many items may wait.
     """
     ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)

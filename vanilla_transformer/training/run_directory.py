@@ -41,11 +41,11 @@ class OutputError(OSError):
 
 
 class AlreadyFinished(Exception):
-    """What the recipe asks for is there; the message says so and how to train further."""
+    """The finished run of the recipe exists; the message says so and how to train further."""
 
 
 def output_path(recipe: Recipe) -> Path:
-    """Where the recipe wants its model.
+    """The output directory of the recipe.
 
     Raises:
         RecipeError: It does not say.
@@ -80,7 +80,7 @@ class RunDirectory:
 
     @property
     def vocabulary(self) -> Path:
-        """Which text the run's own tokenizer was learned from."""
+        """Identifies the text that the run's own tokenizer was learned from."""
         return self.prepared / "vocabulary.json"
 
     @property
@@ -100,12 +100,12 @@ class RunDirectory:
 
     @property
     def is_locked(self) -> bool:
-        """Whether others are kept out; where a disk cannot lock files, they are not."""
+        """Tells whether others are kept out; where a disk cannot lock files, they are not."""
         return self._lock.is_locked
 
     @property
     def is_started(self) -> bool:
-        """Whether a run has begun here."""
+        """Tells whether a run has begun here."""
         return (self.path / RECIPE).is_file()
 
     def open(self, recipe: Recipe) -> Recipe:
@@ -192,7 +192,7 @@ class RunDirectory:
             if limit not in longer:
                 further = (
                     f"a larger --{limit.replace('_', '-')} than {getattr(kept, limit):,} trains it further, and "
-                    "another --output begins anew."
+                    "another --output starts over."
                 )
                 others = [name for name in _REPORT_FIELDS if getattr(merged, name) != getattr(kept, name)]
                 if others:
@@ -218,7 +218,7 @@ class RunDirectory:
 
 
 def processes_for(recipe: Recipe) -> int:
-    """How many processes this one begins a run with: one where a launcher has started it, and starts the others.
+    """The number of processes that this one starts a run with: one if a launcher starts the others.
 
     A run that goes on has as many as before, for weights depend on them.
 

@@ -45,7 +45,9 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     path = recipe.from_model
     for name in ("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
         if getattr(recipe, name) != getattr(Recipe(), name):
-            raise RecipeError(f"{name} is for a model that is begun anew: leave it out, or leave out --from.")
+            raise RecipeError(
+                f"{name} is for a model that is trained from scratch: leave it out, or leave out --from."
+            )
     if recipe.tokenizer not in (None, path):
         raise RecipeError(f"The tokenizer is that of {path}, whose weights go with it: leave --tokenizer out.")
     config = _config(path)

@@ -112,7 +112,7 @@ def errors_in_log(logger: RunLogger) -> Iterator[None]:
 
 
 def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
-    """What the main process finds in the directory; that there is nothing to do is no failure, and all are told."""
+    """The main process's findings in the directory, shared with all; nothing to do is not a failure."""
     try:
         return run.open(recipe)
     except AlreadyFinished as finished:

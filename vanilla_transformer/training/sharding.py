@@ -165,7 +165,7 @@ class ShardPreparation:
             )
 
     def _described(self, recipe: Recipe) -> dict[str, Any]:
-        """What all tasks have in common, by the names that messages give it."""
+        """Settings that all tasks share, by the names that messages give them."""
         text = [corpus_identity(corpus) for corpus in self._corpora]
         fields = {name: getattr(recipe, name) for name in _FIELDS}
         labels = None if recipe.labels is None else list(recipe.labels)
@@ -207,7 +207,7 @@ class ShardPreparation:
         return tokenizer
 
     def _sample(self) -> tuple[int, list[Row]]:
-        """How many pairs there are, and all of them, or of a large corpus some from places drawn at random."""
+        """The number of pairs, and all of them, or of a large corpus some from places drawn at random."""
         counts = [piece.rows for place in self._pieces for piece in place]
         if None in counts:
             streams = [open_corpus(corpus, form=self._form, cache_dir=self._cache) for corpus in self._corpora]
@@ -236,7 +236,7 @@ class ShardPreparation:
         return read_pieces(self._corpora, pieces, self._cache, self._form)
 
     def _is_done(self, number: int) -> bool:
-        """Whether a task is done; raises TaskError where that was with another text."""
+        """Tells whether a task is done; raises TaskError where that was with another text."""
         record, names = self.folder.read(report_name(number)), (tokens_name(number), lengths_name(number))
         if record is None or record["settings"] != self._settings:
             return False
@@ -267,7 +267,7 @@ class ShardPreparation:
 
 
 def in_words(manifest: Manifest) -> str:
-    """What has been prepared."""
+    """The summary of a prepared corpus."""
     tokens = " + ".join(f"{sum(counts):,}" for counts in zip(*(s.token_counts for s in manifest.shards), strict=True))
     rows = manifest.report.describe(get_task(manifest.task).form)
     return f"{rows}, {tokens} tokens in {len(manifest.shards):,} shards"

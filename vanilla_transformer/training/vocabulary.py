@@ -125,7 +125,7 @@ def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
 def describe_unseen_characters(
     recipe: Recipe, train: Iterable[TextStream], name: str, others: Iterable[TextStream]
 ) -> str | None:
-    """Which characters of another text were never seen in `train`, and how often they stand there; None for none."""
+    """Characters of another text never seen in `train`, with their counts; None if there are none."""
     columns = task_for(recipe).vocabulary_columns(recipe)
     known = {character for text in _texts(train, columns) for character in text}
     counts = Counter(character for text in _texts(others, columns) for character in text if character not in known)

@@ -46,7 +46,7 @@ class RequiredPhrases(LogitsProcessor):
 
 
 class _State(NamedTuple):
-    """How much a hypothesis has of its sentence's phrases.
+    """The part of its sentence's phrases that a hypothesis holds.
 
     Attributes:
         met: The numbers of those that it holds.

@@ -23,7 +23,7 @@ Mean = Literal["probabilities", "log-probabilities"]
 
 @dataclass
 class _Sources(ModelOutput):
-    """What stands in the place of an encoder's output: each member encodes the sources itself."""
+    """A stand-in for an encoder's output: each member encodes the sources itself."""
 
     input_ids: torch.Tensor | None = None
 

@@ -78,7 +78,7 @@ class ExportedModel(ABC):
 
     @abstractmethod
     def difference(self, settings: dict[str, Any]) -> str | None:
-        """How its search differs from that of the model itself, in one sentence; None where it does not."""
+        """Says in one sentence how its search differs from the model's own; None if it does not."""
 
     @property
     @abstractmethod
@@ -104,7 +104,7 @@ class ExportedModel(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """What tells this model from any other: a hash of the files that it is loaded from."""
+        """Fingerprint of this model: a hash of the files that it is loaded from."""
         files = [path for path in sorted(self.directory.iterdir()) if _is_loaded(path)]
         return fingerprint_settings([[path.name, fingerprint_file(path)] for path in files])
 
@@ -177,7 +177,7 @@ class ExportedTranslator:
 
     @property
     def _hypotheses(self) -> int:
-        """How many there are of each line."""
+        """The number of hypotheses of each line."""
         own = self.model.settings.get("num_return_sequences")
         return int(self.settings.get("num_return_sequences") or own or 1)
 
@@ -188,13 +188,13 @@ def refuse_settings(settings: dict[str, Any], directory: Path) -> None:
     wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
     if wrong:
         raise ValueError(
-            f"{wrong[0]}={settings[wrong[0]]!r} in {directory / 'generation_config.json'} is not to be had with an "
+            f"{wrong[0]}={settings[wrong[0]]!r} in {directory / 'generation_config.json'} is not available with an "
             "exported model: take it out there, or translate with the model itself."
         )
 
 
 def is_exported(path: str | Path) -> bool:
-    """Whether a folder is an export for ONNX Runtime or CTranslate2."""
+    """Tells whether a folder is an export for ONNX Runtime or CTranslate2."""
     directory = Path(path)
     return any((directory / name).is_file() for name in (GRAPH, _OLD_GRAPH)) or _is_for_ctranslate2(directory)
 
@@ -281,7 +281,7 @@ class _OnnxModel(ExportedModel):
         return [hypotheses[index] for index in range(len(sources))]
 
     def _inputs(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """What the graph is told in the place of its own settings.
+        """Settings for the graph instead of its own.
 
         Raises:
             ExportError: They cannot be searched by.

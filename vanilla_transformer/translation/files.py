@@ -61,21 +61,21 @@ class ChunkReader:
         if state.finished and not (same and next(self._chunks, None) is None):
             raise ResumeError(
                 f"The output is finished, with {state.lines:,} lines, and was made from another input or a part of "
-                "this: delete it and its .resume to begin anew."
+                "this: delete it and its .resume to start over."
             )
         if not same:
             raise ResumeError(
                 f"The first {state.lines:,} lines of the input are not those that were read before: "
-                "bring them back, or delete the output and its .resume to begin anew."
+                "bring them back, or delete the output and its .resume to start over."
             )
 
 
 class Answer(Protocol):
-    """What became of a line."""
+    """The outcome of a line."""
 
     @property
     def truncated(self) -> bool:
-        """Whether the line had to be cut."""
+        """Tells whether the line had to be cut."""
 
 
 def translate_file(

@@ -48,7 +48,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of one line.
+    """The outcome of one line.
 
     Attributes:
         hypotheses: Its translations, best first.
@@ -76,7 +76,7 @@ NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
 class Translator(Protocol):
-    """What translates chunks of lines: a `LineTranslator`, or an `ExportedTranslator`."""
+    """A translator of chunks of lines: a `LineTranslator`, or an `ExportedTranslator`."""
 
     @property
     def model(self) -> Any:
@@ -137,7 +137,7 @@ def translate_lines(
 
 
 def check_lines(lines: Sequence[Any]) -> None:
-    """Refuses one text in the place of lines, and what is no text among them.
+    """Refuses one text instead of lines, and what is no text among them.
 
     Raises:
         ValueError: Says which.

@@ -192,7 +192,7 @@ def _mapped(file: Path) -> dict[str, torch.Tensor]:
 
 
 def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
-    """What tells weights of these names and shapes from the model's, of which tied ones need to be there only once."""
+    """Names how weights of these names and shapes differ from the model's; tied ones need be there only once."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     there = {id(parameters[name]) for name in shapes.keys() & parameters.keys()}
     missing = [name for name, parameter in parameters.items() if id(parameter) not in there]
@@ -289,7 +289,7 @@ def saved_config(path: str | Path) -> Any:
 
 
 def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
-    """What tells a model, which need not be loaded, from any other: a hash of its files, or its commit on the Hub."""
+    """Fingerprint of a model, which need not be loaded: a hash of its files, or its commit on the Hub."""
     if not Path(path).is_dir():
         with _not_found(path, "config.json", blame="config.json"):
             config = config or AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -372,7 +372,7 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
 
 
 def _means_a_place_here(path: str) -> bool:
-    """Whether a name that is no directory cannot be one on the Hub, or has the look of a place on this machine."""
+    """Tells whether a name without a directory cannot be one on the Hub, or looks like a path on this machine."""
     owner, _, _ = path.partition("/")
     return not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or owner.strip(".") == "" or Path(owner).is_dir()
 

@@ -28,7 +28,7 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str
 
 
 def _settled_tokens(tokenizer: VanillaTransformerTokenizer, text: str, enough: int) -> int:
-    """How many tokens a text begins with whatever follows it, or how many of them are more than enough.
+    """Counts the tokens that a text begins with whatever follows it, stopping once they are enough.
 
     A word is split in the same way wherever it stands, and where the text ends only its last two words may be others:
     `don'` goes on as one word, and ends as two.
@@ -51,7 +51,7 @@ def _settled_tokens(tokenizer: VanillaTransformerTokenizer, text: str, enough: i
 
 
 def _settled_in_word(model: Any, word: str, longest: int) -> int:
-    """How many tokens a word begins with however it goes on.
+    """Counts the tokens that a word begins with however it goes on.
 
     Among any `longest` places there is one where a token ends, and up to there the tokens are those of the part.
     """

@@ -147,7 +147,7 @@ def _cut(model: LineTranslator, ids: list[int]) -> list[int]:
 
 
 def _length_penalty(translator: LineTranslator) -> float:
-    """That of a translator's beam search."""
+    """The length penalty of a translator's beam search."""
     own = translator.model.generation_config
     google = getattr(own, "length_penalty_type", "huggingface") == "google"
     given = translator.generate_kwargs.get("length_penalty", own.length_penalty)

@@ -8,7 +8,7 @@ from vanilla_transformer.translation.lines import Translation, Translator
 
 
 class Rescorer(Protocol):
-    """What scores translations."""
+    """A function that scores translations."""
 
     def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> Sequence[Sequence[float]]:
         """For each line the scores of its translations; the highest is the best."""

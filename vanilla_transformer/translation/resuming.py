@@ -18,12 +18,12 @@ _CHUNK = 1 << 20
 
 
 class ResumeError(ValueError):
-    """An output that cannot be gone on with, or must not be overwritten; the message says why and what to do."""
+    """An output that cannot be resumed, or must not be overwritten; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class ResumeState:
-    """How far the translation of a file has come: whole chunks, and once it is finished the rest as well.
+    """The progress of translating a file: whole chunks, and once it is finished the rest as well.
 
     A whole chunk has `chunk_lines` lines, or fewer long ones; 0 where nothing has begun. `lines` are the input's,
     whose hash up to there is `source`; `size` is the output's in bytes, whose hash up to there is `translation`.
@@ -45,9 +45,9 @@ class ResumableFile:
     begins with what the record knows of, and what else is in it is cut off by the next that goes on.
 
     Args:
-        job: What has to be the same for a file to be gone on with, by the names that messages give it.
+        job: What has to be the same for a file to be resumed, by the names that messages give it.
         resume: Go on where the record says; the record then stays when all is done, so that the same command can be
-            given again and again. Otherwise begin anew, and leave nothing but the file.
+            given again and again. Otherwise start over, and leave nothing but the file.
     """
 
     def __init__(self, path: Path, job: dict[str, Any], *, resume: bool) -> None:
@@ -145,7 +145,7 @@ class ResumableFile:
             if was != now:
                 raise ResumeError(
                     f"{self.path} was begun with another {name} ({was}, and now {now}): go on with the former, "
-                    f"or delete {self.path} and {self.record} to begin anew."
+                    f"or delete {self.path} and {self.record} to start over."
                 )
 
     def _lock(self) -> None:
@@ -165,11 +165,11 @@ class ResumableFile:
         if self.state.size and (left or self._digest.hexdigest() != self.state.translation):
             raise ResumeError(
                 f"{self.path} does not begin with the lines that {self.record.name} knows of: "
-                "bring back what was there, or delete both to begin anew."
+                "bring back what was there, or delete both to start over."
             )
 
     def _remember(self) -> None:
-        """Puts the record in the place of the former one, once what it tells of is on the disk."""
+        """Puts the record instead of the former one, once what it tells of is on the disk."""
         try:
             os.fsync(self._descriptor)
             atomic_write_text(self.record, json.dumps({"job": self._job, "state": asdict(self.state)}, indent=1))
@@ -184,7 +184,7 @@ def refuse_unfinished(path: Path) -> None:
     if recorded is not None and not recorded[1].finished and recorded[1].lines and _size(path):
         raise ResumeError(
             f"{path} holds the first {recorded[1].lines:,} lines of an unfinished output: go on with --resume, "
-            f"or delete {record_path(path)} to begin anew."
+            f"or delete {record_path(path)} to start over."
         )
 
 
@@ -198,12 +198,12 @@ def unwritable(path: Path, error: OSError) -> OSError:
 
 
 def record_path(path: Path) -> Path:
-    """Where the record of an output stands: beside it."""
+    """The path of an output's record: beside it."""
     return path.with_name(f"{path.name}.resume")
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], ResumeState] | None:
-    """What the output was made from and how far it came; None where there is no record."""
+    """The settings that an output was made from and its progress; None if there is no record."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return record["job"], ResumeState(**record["state"])

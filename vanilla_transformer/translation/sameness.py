@@ -36,7 +36,7 @@ def difference_in_decoding(one: PreTrainedConfig, other: PreTrainedConfig) -> st
 
 
 def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
-    """How two tokenizers differ that do not read and write the same ids; None for those that do."""
+    """Names a difference between two tokenizers; None if they read and write the same ids."""
     ids, theirs = one.get_vocab(), other.get_vocab()
     if len(theirs) != len(ids):
         return f"one has {len(ids):,} entries and the other {len(theirs):,}"
@@ -57,7 +57,7 @@ def _difference(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[st
 
 
 def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """How text becomes pieces, and pieces text."""
+    """The parts of a tokenizer that turn text into pieces, and pieces into text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return type(tokenizer)

@@ -36,7 +36,7 @@ class Sampling:
         check_number("temperature", self.temperature, 0, above=True)
 
     def arguments(self, rows: Sequence[Sequence[int]], samples: int) -> dict[str, Any]:
-        """What `generate` is told to draw `samples` translations of each row of source tokens."""
+        """Arguments of `generate` that draw `samples` translations of each row of source tokens."""
         from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
         from vanilla_transformer.translation.row_sampling import SampledByRow

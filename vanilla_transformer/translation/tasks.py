@@ -28,7 +28,7 @@ def _record_name(number: int) -> str:
 
 
 def job_of(inputs: Sequence[str], tasks: int, fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """What all tasks of a job have in common, by the names that messages give it.
+    """Settings that all tasks of a job share, by the names that messages give them.
 
     Args:
         fingerprint: What translations depend on beside the input: model and settings.
@@ -85,7 +85,7 @@ def run_task(
 
 
 def _is_done(folder: TaskFolder, number: int, lines: Callable[[], Iterable[str]]) -> bool:
-    """Whether a task is done; raises TaskError where that was with other lines."""
+    """Tells whether a task is done; raises TaskError where that was with other lines."""
     record = folder.read(_record_name(number))
     if record is None or folder.size(part_name(number)) != record["size"]:
         return False

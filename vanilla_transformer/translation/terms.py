@@ -47,7 +47,7 @@ class Glossary:
         try:
             rows = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            raise TermError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}.") from error
+            raise TermError(f"{path} is not valid UTF-8: {error.reason} at byte {error.start}.") from error
         for number, row in enumerate(rows, 1):
             if not row.strip():
                 continue
@@ -66,7 +66,7 @@ class Glossary:
         return cls(terms)
 
     def required(self, line: str) -> list[str]:
-        """What the translation of a line has to hold: of terms that overlap in it, the first and then the longest."""
+        """Phrases that the translation of a line must hold: of overlapping terms the first, and then the longest."""
         words, found, place = _WORDS.findall(line), [], 0
         longest = max(map(len, self.terms))
         while place < len(words):

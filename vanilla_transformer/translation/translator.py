@@ -118,7 +118,7 @@ class LineTranslator:
 
     @property
     def _hypotheses(self) -> int:
-        """How many there are of each line."""
+        """The number of hypotheses of each line."""
         configured = getattr(self.model.generation_config, "num_return_sequences", None)
         return int(self.generate_kwargs.get("num_return_sequences") or configured or 1)
 
@@ -132,7 +132,7 @@ class LineTranslator:
             rows = rows[count:]
 
     def _arguments_of_rows(self, rows: list[list[int]], lines: list[str]) -> dict[str, Any]:
-        """What `generate` is told beside the settings, for the lines of a batch and their source tokens."""
+        """Arguments of `generate` beside the settings, for the lines of a batch and their source tokens."""
         return {} if self.sampling is None else self.sampling.arguments(rows, self._hypotheses)
 
     def _generate(self, batch: tuple[list[list[int]], list[str]]) -> list[tuple[Hypothesis, ...]]:
@@ -157,7 +157,7 @@ class LineTranslator:
 def source_tokens(
     tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], longest: int
 ) -> list[tuple[list[int], bool]]:
-    """What a model reads of each line, at most `longest` tokens, and whether the line had to be cut for it."""
+    """The tokens that a model reads of each line, at most `longest`, and whether the line had to be cut."""
     if not lines:
         return []
     tokenizer = plain_text(tokenizer)

@@ -10,8 +10,9 @@ from explored_values import run_of
 from torch import nn
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.extras.explore import ExploreError, packing, write_page
+from vanilla_transformer.extras.explore import packing
 from vanilla_transformer.extras.explore.known import family, unknown_settings
+from vanilla_transformer.extras.explore.page import ExploreError, write_page
 
 
 def about(folder: Path) -> dict:

@@ -1,4 +1,4 @@
-"""Which models the page computes: it has their equations in JavaScript, and declines what it does not know."""
+"""Models that the page computes: it has their equations in JavaScript, and declines all others."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ class ExploreError(ValueError):
 
 
 def family(model: PreTrainedModel) -> str:
-    """Which of the page's families the model is.
+    """The model's family among those of the page.
 
     Raises:
         ExploreError: It is none, or differs from it by what the page does not know.
@@ -95,7 +95,7 @@ def family(model: PreTrainedModel) -> str:
 
 
 def fields(config: Any) -> dict[str, Any]:
-    """What the equations need of a configuration."""
+    """The fields of a configuration that the equations need."""
     labels = [str(config.id2label[number]) for number in range(config.num_labels)]
     return {name: getattr(config, name) for name in _FIELDS if hasattr(config, name)} | {
         "labels": labels,

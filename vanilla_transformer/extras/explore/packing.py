@@ -20,7 +20,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Tensor(NamedTuple):
-    """Where a tensor begins, in numbers of the file, and its shape."""
+    """The offset of a tensor, in numbers of the file, and its shape."""
 
     offset: int
     shape: list[int]

@@ -12,9 +12,7 @@ import yaml
 from huggingface_hub import RepoCard
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.demo.shown import card_examples
-from vanilla_transformer.export.browser_tokenizer import tokenizer_config, tokenizer_parts
-from vanilla_transformer.export.web_page import SPACE_HOSTS, write_json
+from vanilla_transformer.extras.demo.shown import card_examples
 from vanilla_transformer.extras.explore.known import SEARCHED, ExploreError, family, fields, unknown_settings
 from vanilla_transformer.extras.explore.packing import (
     MOST_BYTES,
@@ -27,6 +25,8 @@ from vanilla_transformer.extras.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
+from vanilla_transformer.extras.export.browser_tokenizer import tokenizer_config, tokenizer_parts
+from vanilla_transformer.extras.export.web_page import SPACE_HOSTS, write_json
 from vanilla_transformer.hub import SPACE_TAG, push_space
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.reporting.model_card import CARD
@@ -205,7 +205,7 @@ def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(model: Any, tokenizer: Any, kind: str, text: str) -> dict[str, Any]:
-    """What the model itself says of the first example, by which the page proves that it computes the same."""
+    """The model's own values for the first example, by which the page proves that it computes the same."""
     inputs = tokenizer(text, return_tensors="pt").to(model.device)
     inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
     target = None

@@ -89,7 +89,7 @@ export class App {
     this.show();
   }
 
-  /** From the step that is shown the answer goes on with this token in the place of its own. */
+  /** From the step that is shown the answer goes on with this token instead of its own. */
   async take(token) {
     this.forced = [...this.result.tokens.slice(0, this.step), token];
     this.step += 1;

@@ -1,4 +1,4 @@
-// The parts of the page that a recurrent model has in the place of the Transformer's layers.
+// The parts of the page that a recurrent model has instead of the Transformer's layers.
 import { h, t } from "./dom.js";
 import { chips, picture, section } from "./sections.js";
 

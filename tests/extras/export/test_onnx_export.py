@@ -1,0 +1,222 @@
+"""One graph gives the model's translations and scores: to `translate`, to any client, in 8 bits almost."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, load_exported
+from vanilla_transformer.cli import main
+from vanilla_transformer.extras.export.errors import ConversionError
+from vanilla_transformer.extras.export.to_onnx import export_onnx, refuse_uncomputable
+from vanilla_transformer.translation import ExportError, load_model, translate_lines
+
+DOCS = Path(__file__).parents[3] / "docs" / "guides" / "deploy.md"
+
+
+class Client:
+    """A session of the graph, which is given what is not its own default."""
+
+    def __init__(self, folder: Path) -> None:
+        self.session = onnxruntime.InferenceSession(folder / "translate.onnx")
+
+    def __call__(self, ids: torch.Tensor, **given) -> list[np.ndarray]:
+        inputs = {name: np.asarray(value) for name, value in given.items()}
+        return self.session.run(None, {"input_ids": np.asarray(ids), **inputs})
+
+
+def assert_as_generate(found: list[np.ndarray], expected, beams: int) -> None:
+    """The same tokens, padding after them, and scores where there is a beam."""
+    sequences, scores, lengths = found
+    ours = torch.from_numpy(sequences).flatten(0, 1)
+    theirs = expected.sequences[:, 1:]
+    longest = theirs.shape[1]
+    assert lengths.max() == longest
+    assert torch.equal(ours[:, :longest], theirs) and not ours[:, longest:].any()
+    if beams > 1:
+        np.testing.assert_allclose(scores.ravel(), expected.sequences_scores, atol=1e-4)
+
+
+SETTINGS = {
+    "the model's own": {},
+    "three of three": {"num_beams": 3, "length_penalty": 1.5, "num_return_sequences": 3},
+    "a wide beam": {"num_beams": 8, "length_penalty": 0.0},
+    "long ones preferred": {"length_penalty": -1.0},
+    "as long as the source": {"max_length_beyond_source": 0},
+    "four tokens": {"max_new_tokens": 4, "num_return_sequences": 4},
+    "greedy": {"num_beams": 1},
+}
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "alone"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_graph_gives_generates_sequences_and_scores(onnx_export, spelled_backwards, words, settings, alone):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    client = Client(onnx_export)
+    for batch in [[word] for word in words[:6]] if alone else [words]:
+        inputs = tokenizer(batch, return_tensors="pt", padding=True)
+        expected = model.generate(**inputs, **settings, return_dict_in_generate=True)
+        types = {"length_penalty": np.float32}
+        given = {name: np.array([value], types.get(name, np.int64)) for name, value in settings.items()}
+        if not alone:
+            given["attention_mask"] = inputs["attention_mask"]
+        found = client(inputs["input_ids"], **given)
+        assert_as_generate(found, expected, settings.get("num_beams", 4))
+
+
+OWN = {
+    "a limit": {"max_new_tokens": 3},
+    "a length": {"max_length": 4},
+    "a length that trainers write": {"max_length": 20},
+    "a limit and a length": {"max_new_tokens": 2, "max_length": 9},
+    "nothing": {"max_length_beyond_source": None},
+    "the library's penalty": {"length_penalty_type": "huggingface", "length_penalty": 0.7, "early_stopping": False},
+    "the first that end": {"num_beams": 5, "early_stopping": True, "num_return_sequences": 2},
+    "forbidden tokens": {"bad_words_ids": [[5]], "suppress_tokens": [6, 7]},
+    "greedy, and an end at the limit": {"num_beams": 1, "max_length": 5, "forced_eos_token_id": 2},
+}
+
+
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+def test_what_the_model_sets_is_what_the_graph_does_by_default(spelled_backwards, words, tmp_path, own: dict):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    model.generation_config.update(**own)
+    assert export_onnx(model, tokenizer, tmp_path) == []
+    inputs = tokenizer(words, return_tensors="pt", padding=True)
+    found = Client(tmp_path)(inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    expected = model.generate(**inputs, return_dict_in_generate=True)
+    assert_as_generate(found, expected, own.get("num_beams", 4))
+
+
+ARCHITECTURES = {
+    "learned positions": {"positional_encoding": "learned", "max_position_embeddings": 12, "attention_bias": True},
+    "other widths": {"d_k": 3, "d_v": 7, "output_bias": True, "activation_function": "gelu"},
+    "three embeddings": {"tie_word_embeddings": False, "num_heads": 1, "activation_function": "swish"},
+}
+
+
+@pytest.mark.parametrize("fields", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_every_architecture_translates_as_it_does_itself(tmp_path, spelled_backwards, words, fields: dict):
+    _, tokenizer = load_model(spelled_backwards, device="cpu")
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    model = VanillaTransformerForConditionalGeneration(
+        VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes | fields)
+    ).eval()
+    torch.nn.init.normal_(model.lm_head.weight, std=0.3)
+    export_onnx(model, tokenizer, tmp_path)
+    lines = ["a" * 30, *words[:10]]
+    exported = load_exported(tmp_path, threads=1)
+    for beams in (1, 3):
+        found = list(translate_lines(exported, None, lines, num_beams=beams))
+        expected = list(translate_lines(model, tokenizer, lines, num_beams=beams, scores=beams > 1))
+        assert [(one.text, one.truncated) for one in found] == [(one.text, one.truncated) for one in expected]
+        if beams > 1:
+            assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def python_client() -> str:
+    """What docs and README have."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (client,) = [block for block in blocks if "InferenceSession" in block]
+    assert len([line for line in client.splitlines() if line.strip()]) <= 10
+    return client
+
+
+def test_ten_lines_of_python_translate(onnx_export, spelled_backwards, words):
+    model, tokenizer = load_model(spelled_backwards, device="cpu")
+    client = python_client()
+    assert client in (onnx_export / "README.md").read_text(encoding="utf-8")
+    code = client.replace("A dog runs.", words[0])
+    without = "import sys\nsys.modules |= dict.fromkeys(['torch', 'transformers', 'vanilla_transformer'])\n"
+    done = subprocess.run(
+        [sys.executable, "-c", without + code], cwd=onnx_export, capture_output=True, text=True, check=True
+    )
+    (expected,) = translate_lines(model, tokenizer, [words[0]], scores=True)
+    text, score = done.stdout.rsplit(maxsplit=1)
+    assert (text, float(score)) == (expected.text, pytest.approx(expected.score, abs=1e-4))
+
+
+@pytest.mark.processor
+def test_int8_is_smaller_and_translates_almost_the_same(onnx_export, spelled_backwards, words, tmp_path):
+    assert main(["export", str(spelled_backwards), str(tmp_path), "--to", "onnx", "--quantization", "int8"]) == 0
+    graph = onnx.load(tmp_path / "translate.onnx")
+    rounded = [
+        onnx.numpy_helper.to_array(part).astype(int)
+        for each in [graph.graph, *(a.g for node in graph.graph.node for a in node.attribute if a.name == "body")]
+        for part in each.initializer
+        if part.data_type == onnx.TensorProto.INT8
+    ]
+    # 255 · 64 twice is less than 2^15: on no processor is a sum of two products too large for 16 bits.
+    assert len(rounded) > 10 and max(abs(part).max() for part in rounded) <= 64
+    # The embedding, which is the output projection too, is there once.
+    assert len([part for part in rounded if 260 in part.shape]) == 1
+    assert (tmp_path / "translate.onnx").stat().st_size < (onnx_export / "translate.onnx").stat().st_size
+    for settings in ({"num_beams": 1}, {}):
+        found = list(translate_lines(load_exported(tmp_path), None, words, **settings))
+        expected = list(translate_lines(load_exported(onnx_export), None, words, **settings))
+        assert sum(a.text == b.text for a, b in zip(found, expected, strict=True)) >= 0.8 * len(words)
+
+
+def test_what_the_graph_does_not_follow_is_refused(spelled_backwards, tmp_path):
+    for setting, value in (("repetition_penalty", 1.2), ("min_length", 3), ("bad_words_ids", [[5, 6]])):
+        model, tokenizer = load_model(spelled_backwards, device="cpu")
+        model.generation_config.update(**{setting: value})
+        with pytest.raises(ValueError, match=f"{setting}="):
+            export_onnx(model, tokenizer, tmp_path)
+    with pytest.raises(ConversionError, match="float16"):
+        export_onnx(model, tokenizer, tmp_path, "float16")
+    assert not list(tmp_path.iterdir())
+
+
+class Scaled(torch.nn.Linear):
+    """A layer that does otherwise."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input)
+
+
+def test_what_the_graph_does_not_know_is_named(spelled_backwards):
+    def refused(change) -> str:
+        model, _ = load_model(spelled_backwards, device="cpu")
+        refuse_uncomputable(model)
+        change(model)
+        with pytest.raises(ConversionError) as error:
+            refuse_uncomputable(model)
+        return str(error.value)
+
+    def another_layer(model) -> None:
+        model.model.encoder.layers[0].feed_forward.w_1 = Scaled(32, 64)
+
+    def another_weight(model) -> None:
+        model.model.decoder.layers[0].self_attention.slope = torch.nn.Parameter(torch.ones(4))
+
+    def another_activation(model) -> None:
+        model.config.activation_function = "laplace"
+
+    assert "w_1, which is a Scaled" in refused(another_layer)
+    assert "self_attention.slope" in refused(another_weight)
+    assert "laplace" in refused(another_activation)
+
+
+def test_more_than_a_beam_can_have_is_refused(onnx_export):
+    for settings, named in (({"num_return_sequences": 5}, "5 translations"), ({"num_beams": 200}, "num_beams=200")):
+        with pytest.raises(ExportError, match=named):
+            list(translate_lines(load_exported(onnx_export), None, ["abc"], **settings))
+
+
+def test_exports_of_older_versions_are_refused_in_one_sentence(onnx_export, tmp_path, capsys):
+    shutil.copytree(onnx_export, tmp_path / "old")
+    (tmp_path / "old" / "translate.onnx").rename(tmp_path / "old" / "encoder_model.onnx")
+    (tmp_path / "in.txt").write_text("abc\n")
+    assert main(["translate", str(tmp_path / "old"), str(tmp_path / "in.txt")]) == 1
+    assert (
+        "was exported by an older version, without translate.onnx: export the model again" in capsys.readouterr().err
+    )

@@ -1,0 +1,188 @@
+"""Alignments: which attention they are read from, how pieces become words, and how heads are chosen."""
+
+import json
+
+import pytest
+import torch
+
+from vanilla_transformer import (
+    RecurrentEncoderDecoderConfig,
+    RecurrentEncoderDecoderForConditionalGeneration,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer.extras.inspection import (
+    AlignmentError,
+    AlignmentHeads,
+    InspectionError,
+    alignments,
+    attention,
+    choose_alignment_heads,
+    save_alignment_heads,
+    spread,
+)
+from vanilla_transformer.extras.inspection.alignment import Aligner, Units, attention_of_heads, sides
+from vanilla_transformer.extras.inspection.alignment_heads import _agreement, prediction_difference
+
+SOURCES = ["A dog waits in the parks.", "Two men wait.", "A dog runs in the park."]
+TARGETS = ["Ein Hund wartet.", "Zwei Männer warten im Park.", "Ein Hund läuft."]
+
+
+@pytest.mark.parametrize(("step", "later"), [("input", 1), ("output", 0)])
+def test_weights_are_those_of_the_step_at_which_a_token_is_input_or_output(model, tokenizer, step, later):
+    heads = AlignmentHeads(((0, 1), (2, 3)), step)
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        cross = attention(model, tokenizer, source, target).weights["cross"]
+        expected = torch.stack([cross[0, 1], cross[2, 3]]).mean(0)
+        tokens = len(tokenizer(text_target=target)["input_ids"]) - 1
+        rows = expected[later : later + tokens, :-1]
+        (found,) = alignments(model, tokenizer, [source], [target], unit="pieces", heads=heads)
+        # Heads are normalised one by one, so that none that looks at </s> counts less.
+        parts = torch.stack([cross[0, 1], cross[2, 3]])[:, later : later + tokens, :-1]
+        torch.testing.assert_close(found.weights, (parts / parts.sum(-1, keepdim=True)).mean(0))
+        assert found.weights.shape == rows.shape == (len(found.target), len(found.source))
+        assert found.links == tuple((int(row.argmax()), place) for place, row in enumerate(found.weights))
+
+
+def test_words_are_linked_where_their_pieces_are(model, tokenizer):
+    heads = AlignmentHeads(((1, 0),))
+    words = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
+    pieces = alignments(model, tokenizer, SOURCES, TARGETS, unit="pieces", heads=heads)
+    for source, target, one, other in zip(SOURCES, TARGETS, words, pieces, strict=True):
+        assert one.source == tuple(source.split()) and one.target == tuple(target.split())
+        sides_of = [
+            Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").of_piece
+            for text in (source, target)
+        ]
+        assert set(one.links) == {(sides_of[0][i], sides_of[1][j]) for i, j in other.links}
+        torch.testing.assert_close(one.weights.sum(1), torch.ones(len(one.target)))
+        assert one.pharaoh() == " ".join(f"{i}-{j}" for i, j in one.links)
+        assert [len(row.split(",")) for row in one.soft().split()] == [len(one.source)] * len(one.target)
+
+
+def test_pairs_together_are_aligned_as_each_alone(model, tokenizer):
+    heads = AlignmentHeads(((2, 0),))
+    together = alignments(model, tokenizer, SOURCES, TARGETS, heads=heads)
+    for number, pair in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        (alone,) = alignments(model, tokenizer, *([text] for text in pair), heads=heads)
+        assert alone.links == together[number].links
+        torch.testing.assert_close(alone.weights, together[number].weights)
+
+
+def test_words_are_the_texts_own_though_pieces_spell_another():
+    tokenizer = VanillaTransformerTokenizer.train(["wal@@ king do@@ gs"] * 3, algorithm="presplit")
+    text = "wal@@ king do@@ gs"
+    assert Units.from_pieces(tokenizer, tokenizer(text)["input_ids"][:-1], text, r"\S+").texts == tuple(text.split())
+    unigram = VanillaTransformerTokenizer.train(["Zwei Männer warten."] * 9, 270, "unigram")
+    for text in ("ﬁne  wine \u00b4a\u00b4 12½", "  a\u00a0b ", "日本 ☃ x", "Zwei Männer"):
+        ids = unigram(text)["input_ids"][:-1]
+        units = Units.from_pieces(unigram, ids, text, r"\S+")
+        assert units.texts == tuple(text.split())
+        assert len(units.of_piece) == len(ids) and list(units.of_piece) == sorted(units.of_piece)
+        assert set(units.of_piece) == set(range(len(units.texts)))
+    cut = Units.from_pieces(unigram, unigram("Zwei xyz")["input_ids"][:-2], "Zwei xyz", r"\S+")
+    assert set(cut.of_piece) == {0, 1} and cut.texts == ("Zwei", "xyz")
+
+
+def test_prediction_difference_is_what_a_masked_source_token_takes_from_the_target(model, tokenizer):
+    (pair,) = sides(model, tokenizer, SOURCES[1:2], TARGETS[1:2])
+    found = prediction_difference(Aligner(model, tokenizer), *pair)
+    inputs = tokenizer(SOURCES[1], return_tensors="pt")
+    labels = tokenizer(text_target=TARGETS[1], return_tensors="pt")["input_ids"]
+
+    def likely(mask):
+        with torch.no_grad():
+            logits = model(input_ids=inputs["input_ids"], attention_mask=mask, labels=labels).logits[0]
+        return logits.log_softmax(-1).gather(1, labels[0, :, None])[:-1, 0]
+
+    mask = inputs["attention_mask"].clone()
+    mask[0, 3] = 0
+    expected = (likely(inputs["attention_mask"]) - likely(mask)).clamp(min=0)
+    torch.testing.assert_close(found[:, 3], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_heads_that_are_chosen_agree_more_than_any_alone_and_stay_with_the_model(
+    model_directory, tokenizer, tmp_path
+):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(model_directory)
+    with pytest.raises(AlignmentError, match="No alignment heads have been chosen"):
+        alignments(model, tokenizer, SOURCES, TARGETS)
+    choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
+    assert choice == choose_alignment_heads(model, tokenizer, SOURCES, TARGETS) and choice.pairs == 3
+    aligner, pairs = Aligner(model, tokenizer), sides(model, tokenizer, SOURCES, TARGETS)
+    differences = [prediction_difference(aligner, *pair) for pair in pairs]
+    for step in ("input", "output"):
+        for head in AlignmentHeads.every(model, step).heads:
+            alone = attention_of_heads(aligner, pairs, AlignmentHeads((head,), step), mean=True)
+            assert _agreement(alone, differences) <= choice.agreement + 1e-6
+    model.save_pretrained(tmp_path)
+    before = json.loads((tmp_path / "generation_config.json").read_text())
+    save_alignment_heads(tmp_path, model, choice.heads)
+    after = json.loads((tmp_path / "generation_config.json").read_text())
+    assert {name: after[name] for name in before} == before
+    for again in (model, VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)):
+        assert AlignmentHeads.from_model(again) == choice.heads
+        again.save_pretrained(tmp_path / "copy")
+        copy = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "copy")
+        assert AlignmentHeads.from_model(copy) == choice.heads == AlignmentHeads.from_text(copy, str(choice.heads))
+
+
+def test_a_head_that_looks_where_the_prediction_comes_from_is_chosen(model, tokenizer, monkeypatch):
+    """Attention that is made to equal the difference in one head, and to be uniform in all others."""
+    from vanilla_transformer.extras.inspection import alignment_heads
+
+    def planted(aligner, pairs, heads, **_):
+        found = []
+        for pair in pairs:
+            weights = torch.full((len(heads.heads), *aligner.shape(pair)), 1.0)
+            weights[:, :, 0] += 1
+            if heads.step == "output":
+                weights[heads.heads.index((1, 2))] = 100 * prediction_difference(aligner, *pair)
+            found.append(weights)
+        return found
+
+    monkeypatch.setattr(alignment_heads, "attention_of_heads", planted)
+    choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
+    assert (1, 2) in choice.heads.heads and choice.heads.step == "output" and choice.agreement > 0.99
+
+
+def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
+    config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="bahdanau")
+    model = RecurrentEncoderDecoderForConditionalGeneration(config).eval()
+    assert AlignmentHeads.from_model(model) == AlignmentHeads(((0, 0),), "output")
+    (found,) = alignments(model, tokenizer, ["A dog runs."], ["Ein Hund läuft."])
+    assert found.weights.shape == (3, 3)
+    without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
+    with pytest.raises(AlignmentError, match="no attention over the source"):
+        alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
+
+
+def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
+    for sources, targets in (("ab", ["a", "b"]), (["a", "b"], "ab")):
+        with pytest.raises(ValueError, match="must be several texts, not one"):
+            alignments(model, tokenizer, sources, targets)
+
+
+def test_what_cannot_be_aligned_is_said_in_a_sentence(model, tokenizer):
+    for text, message in (
+        ("7", "no head 7: its layers are 0 to 2, with heads 0 to 3"),
+        ("0:4", "no head 0:4"),
+        ("last", "are given as `output 2:0 2:1`"),
+        ("", "are given as"),
+        ("output", "are given as"),
+    ):
+        with pytest.raises(AlignmentError, match=message):
+            AlignmentHeads.from_text(model, text)
+    assert AlignmentHeads.from_text(model, "output 2 0:1").heads == ((2, 0), (2, 1), (2, 2), (2, 3), (0, 1))
+    with pytest.raises(AlignmentError, match="3 sources and 2 targets"):
+        alignments(model, tokenizer, SOURCES, TARGETS[:2])
+    with pytest.raises(InspectionError, match="target is empty"):
+        alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((0, 0),)))
+    with pytest.raises(AlignmentError, match="at least two tokens on each side"):
+        choose_alignment_heads(model, tokenizer, [], [])
+
+
+def test_pairs_to_choose_on_come_from_the_whole_of_a_file():
+    pairs = [(str(number), "x") for number in range(1000)]
+    assert spread(pairs, 4) == [pairs[number] for number in (0, 250, 500, 750)]
+    assert spread(pairs[:3], 4) == pairs[:3]

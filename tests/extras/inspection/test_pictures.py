@@ -1,0 +1,193 @@
+"""Attention, positions and the learning rate as pictures and as a page."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from browser import open_browser
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
+)
+from vanilla_transformer.analysis.cost import count_parameters
+from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+from vanilla_transformer.extras.inspection import (
+    InspectionError,
+    attention,
+    attention_page,
+    lettering,
+    page,
+    plot_attention,
+    plot_heads,
+    plot_learning_rate,
+    plot_model,
+    plot_position_similarity,
+    plot_positions,
+)
+
+
+@pytest.fixture(scope="module")
+def seen(model, tokenizer):
+    return attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
+
+
+def data_of(written: str) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', written, re.DOTALL)[1])
+
+
+def test_the_page_holds_every_weight_and_asks_nothing_of_a_network(seen):
+    written = attention_page([seen])
+    held = data_of(written)["sentences"][0]
+    for kind, weights in seen.weights.items():
+        numbers = np.frombuffer(base64.b64decode(held["weights"][kind]["numbers"]), dtype="<u2") / 65535
+        assert held["weights"][kind]["shape"] == list(weights.shape)
+        np.testing.assert_allclose(numbers, weights.flatten(), atol=1e-5)
+    assert held["sides"]["source"]["words"] == list(seen.source.words)
+    assert not re.search(r"(?:src|href)=|@import|url\(|fetch\(", written)
+    assert "http" not in written.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+
+
+def test_markup_in_the_text_stays_text(model, tokenizer):
+    written = attention_page([attention(model, tokenizer, "</script><b>$x_1$</b> & {{data}}", "<i>")])
+    assert written.count("</script>") == attention_page([attention(model, tokenizer, "A", "B")]).count("</script>")
+    assert "</script><b>$x_1$</b>" in data_of(written)["sentences"][0]["sides"]["source"]["words"]
+
+
+def test_a_page_that_no_browser_shows_is_refused(seen, monkeypatch):
+    monkeypatch.setattr(page, "LARGEST_PAGE", 10)
+    with pytest.raises(InspectionError, match="give shorter or fewer sentences"):
+        attention_page([seen])
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no browser: the package chromium is not installed")
+def test_a_browser_draws_a_line_for_each_weight_that_can_be_seen(seen, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(attention_page([seen]), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom"]
+    offline = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+    shown = subprocess.run(
+        ["chromium", *options, *offline, file.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    words = seen.words()
+    assert shown.count("<line ") == int((words.weights["cross"][-1] >= 0.02).sum())
+    for word in words.source.texts:
+        assert f">{html.escape(word)}</text>" in shown
+
+
+@pytest.mark.parametrize("view", ["lines", "heatmap", "small"])
+def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view):
+    file = tmp_path / "page.html"
+    file.write_text(attention_page([seen]), encoding="utf-8")
+    with open_browser() as browser:
+        tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.goto(file.as_uri())
+        tab.select_option("#view", view)
+        edges = tab.locator("#picture text, #picture canvas").evaluate_all(
+            "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
+        )
+        assert edges and all(left >= 0 and right <= 390 for left, right in edges)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_notebook_shows_the_page_in_a_frame(seen):
+    frame = seen._repr_html_()
+    assert data_of(base64.b64decode(re.search(r"base64,([^\"]+)", frame)[1]).decode()) == data_of(
+        attention_page([seen])
+    )
+
+
+def test_a_heat_map_shows_the_weights_between_the_words(seen):
+    axes = plot_attention(seen, "cross", layer=-1, head=2)
+    np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights["cross"][-1, 2].numpy())
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(seen.source.texts)
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(seen.written.texts)
+    assert axes.get_title() == "cross-attention, layer 2, head 2"
+    assert axes.get_ylabel() == "target as written: attends" and axes.get_xlabel() == "source: attended to"
+    assert "attention weight" in [other.get_ylabel() for other in axes.figure.axes]
+
+
+def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenizer):
+    def turned(text):
+        axes = plot_attention(attention(model, tokenizer, text, "Ein").words(), "encoder")
+        return {label.get_rotation() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]}
+
+    assert turned("telephone") == {0}
+    assert turned("Nottinghamshire " * 40) == {0, 45}
+
+
+def test_characters_without_a_font_are_shown_by_number_and_named(monkeypatch):
+    monkeypatch.setattr(lettering, "_installed", tuple)
+    with pytest.warns(UserWarning, match="No font of this machine has 世界"):
+        families, shown = lettering.lettering(["Ա", "$x$", "世界!"])
+    assert list(shown.values()) == ["Ա", r"\$x\$", "[4E16 754C]!"] and families == ["DejaVu Sans"]
+
+
+def test_a_single_word_is_seen_in_pieces_and_several_in_words(model, tokenizer):
+    seen = attention(model, tokenizer, "telephone", "Ein Hund")
+    assert len(seen.source) > 2 and seen.words().source == seen.source
+    assert seen.words().written.texts == ("Ein", "Hund", "</s>")
+    held = data_of(attention_page([seen]))["sentences"][0]
+    assert held["sides"]["source"]["words"] == list(seen.source.texts) and held["text"] == "telephone </s>"
+
+
+def test_the_text_of_a_language_model_is_no_target(tokenizer):
+    config = VanillaTransformerDecoderConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    seen = attention(VanillaTransformerDecoderForCausalLM(config), tokenizer, "A dog runs.")
+    assert seen.sides("decoder") == ("text", "text")
+    assert data_of(attention_page([seen]))["sentences"][0]["names"] == {"decoder": ["text", "text"]}
+
+
+def test_lines_go_from_what_attends_to_what_is_attended_to(seen):
+    axes = plot_attention(seen, "encoder", layer=0, head="all", view="lines")
+    assert len(axes.lines) == int((seen.weights["encoder"][0] >= 0.02).sum())
+    with pytest.raises(InspectionError, match="view='lines'"):
+        plot_attention(seen, head="all")
+
+
+def test_every_head_has_a_picture(seen):
+    grid = plot_heads(seen, "decoder", "mean")
+    width, height = grid[0, 0].figure.get_size_inches()
+    assert width <= 8.5 and height <= 11
+    for head, axes in enumerate(grid.flat):
+        expected = seen.weights["decoder"].mean(0)[head].numpy()
+        np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+
+
+def test_positions_and_learning_rate_are_the_papers():
+    config = VanillaTransformerConfig(d_model=8, num_heads=2)
+    shown = plot_positions(config, 20).images[0].get_array()
+    np.testing.assert_allclose(shown[3, :2], [np.sin(3), np.cos(3)], rtol=1e-6)
+    similar = plot_position_similarity(config, 20).images[0].get_array()
+    np.testing.assert_allclose(np.diagonal(similar, 4), similar[0, 4], rtol=1e-5)
+    line = plot_learning_rate(512, 4000, 8000).lines[0]
+    assert line.get_ydata()[0] == paper_learning_rate(1, 512, 4000)
+    assert abs(line.get_xdata()[line.get_ydata().argmax()] - 4000) <= 8
+    with pytest.raises(InspectionError, match="Learned positions"):
+        plot_positions(VanillaTransformerConfig(positional_encoding="learned"))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize(
+    "family", [VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig]
+)
+def test_a_model_is_drawn_with_its_sizes_and_every_parameter(family, positions):
+    config = family.from_preset("table3-A-h16", vocab_size=1234, positional_encoding=positions)
+    drawn, bars, *heat_maps = (axes for axes in plot_model(config).axes if axes.get_label() != "<colorbar>")
+    texts = "\n".join(text.get_text() for text in drawn.texts)
+    assert texts.count("6×") == (2 if config.is_encoder_decoder else 1)
+    assert texts.count("16 heads, d_k = 32, d_v = 32") == (3 if config.is_encoder_decoder else 1)
+    assert ("outputs (shifted right)" in texts) == config.is_encoder_decoder
+    assert ("Softmax" in texts) == ("Linear" in texts)
+    residual = [line for line in drawn.lines if len(line.get_xdata()) == 4]
+    assert len(residual) == texts.count("Add & Norm") == (5 if config.is_encoder_decoder else 2)
+    assert "512 → 2,048 → 512" in texts and "1,234 × 512" in texts and f"{positions} positions" in texts
+    assert round(sum(bar.get_width() * 1e6 for bar in bars.patches)) == count_parameters(config)["total"]
+    assert len(heat_maps) == (2 if positions == "sinusoidal" else 0)

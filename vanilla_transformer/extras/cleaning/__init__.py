@@ -1,0 +1,1 @@
+"""Corpora without the pairs that teach nothing."""

@@ -1,0 +1,96 @@
+"""`vanilla-transformer clean`: a corpus without the lines that are better not learned from."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import Flag, UsageError, as_options
+from vanilla_transformer.cli.streams import check_new_file, count_lines, print_result, refuse_directories
+from vanilla_transformer.progress import progress_bar
+
+_TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Clean:
+    """Copy a text, or two line-aligned ones, without lines that are damaged, misaligned, copied or there already.
+
+    A report says how many lines each filter took, with examples: encoding, empty, mojibake, length, ratio, script,
+    copy, duplicate, asked in this order. The inputs are not changed.
+    """
+
+    inputs: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE]", help_behavior_hint="")]
+    """One text file, or the two of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
+    output: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")]
+    """As many files to write, which must not exist."""
+    min_words: int = 1
+    """Fewest words of a line."""
+    max_words: int = 200
+    """Most words of a line, as white space divides them."""
+    max_characters: int = 2000
+    """Most characters of a line."""
+    max_ratio: float = 3.0
+    """Most characters of one side for each of the other, where one has 20 or more; Chinese and English want more."""
+    scripts: Annotated[tuple[str, ...] | None, arg(metavar="SCRIPT ...", help_behavior_hint="")] = None
+    """Scripts of the letters of each file, such as Latin or Han+Hiragana+Katakana; by default those of its first
+    10,000 lines."""
+    min_script_share: float = 0.5
+    """Least share of a line's letters that are in these scripts."""
+    max_similarity: float = 0.9
+    """Two sides as similar as that are copies: 1 for the same, less one edit for each character."""
+    skip: Annotated[tuple[str, ...], arg(metavar="FILTER ...", help_behavior_hint="")] = ()
+    """Filters to leave out: mojibake, length, ratio, script, copy, duplicate."""
+    examples: int = 3
+    """Lines in the report for each filter, drawn at random."""
+    json: Flag = False
+    """Print the report as JSON."""
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+
+    def run(self) -> None:
+        """Writes the clean files and prints the report."""
+        try:
+            from vanilla_transformer.extras.cleaning.cleaning import Filters, clean_files
+        except ImportError as error:
+            raise UsageError(
+                f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[clean]'`."
+            ) from error
+        with as_options():
+            filters = Filters(
+                min_words=self.min_words,
+                max_words=self.max_words,
+                max_characters=self.max_characters,
+                max_ratio=self.max_ratio,
+                scripts=self.scripts,
+                min_script_share=self.min_script_share,
+                max_similarity=self.max_similarity,
+                skip=self.skip,
+                examples=self.examples,
+            )
+        self._check()
+        with progress_bar(self.progress, "lines", total=lambda: 2 * (count_lines(self.inputs[0]) or 0)) as bar:
+            report = clean_files(self.inputs, self.output, filters, bar.update)
+        if self.json:
+            print_result(json.dumps(report.to_json(), ensure_ascii=False, indent=1))
+        else:
+            print_result(str(report))
+
+    def _check(self) -> None:
+        """Refuses what cannot be read or written, before anything is read."""
+        if len(self.inputs) not in (1, 2):
+            raise UsageError(f"Give one file, or the two of a corpus, not {len(self.inputs)}.")
+        if len(self.output) != len(self.inputs):
+            raise UsageError(f"--output wants as many files as there are inputs, {len(self.inputs)}.")
+        refuse_directories(*self.inputs)
+        for path in self.inputs:
+            if path.with_suffix("").suffix in _TABLES or path.suffix in _TABLES:
+                raise UsageError(f"{path} is a table: write its columns to a file each, which are cleaned together.")
+            if path.exists() and not path.is_file():
+                raise UsageError(f"{path} is a pipe or a device, and what is cleaned is read twice: name a file.")
+        if len({path.resolve() for path in (*self.inputs, *self.output)}) < 2 * len(self.inputs):
+            raise UsageError("The inputs and outputs must be different files.")
+        for path in self.output:
+            check_new_file(path, "--output")

@@ -1,0 +1,3 @@
+"""Corpora without the pairs that teach nothing."""
+
+SEAMS = {"command": {"clean": "command:Clean"}}

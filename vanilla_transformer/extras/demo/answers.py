@@ -1,0 +1,326 @@
+"""Answers of each kind of model: as data for programs, and as HTML in which every text is only text."""
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any, ClassVar
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.extras.inspection.aligning_translator import with_attention
+from vanilla_transformer.extras.inspection.alignment import Aligner, AlignmentError, AlignmentHeads
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.translation import Hypothesis, LineTranslator
+
+Answer = dict[str, Any]
+Settings = dict[str, float]
+
+
+class DemoError(ValueError):
+    """Text or a setting that is not taken, said in one sentence."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """A number that a visitor may choose."""
+
+    name: str
+    label: str
+    least: float
+    most: float
+    step: float
+    default: float
+
+    def check(self, value: Any) -> float:
+        """The value, or the default for None.
+
+        Raises:
+            DemoError: It is no number, or beyond what may be chosen.
+        """
+        if value is None:
+            return self.default
+        whole = self.step == 1
+        if not isinstance(value, int | float) or isinstance(value, bool) or (whole and value != value // 1):
+            raise DemoError(f"{self.label} must be a {'whole ' if whole else ''}number, not {str(value)[:40]!r}.")
+        if not self.least <= value <= self.most:
+            raise DemoError(f"{self.label} must be between {self.least:g} and {self.most:g}, not {value:g}.")
+        return int(value) if whole else float(value)
+
+
+class Kind(ABC):
+    """A model with what it can be asked.
+
+    Attributes:
+        endpoint: What the page's interface for programs calls it.
+        hint: What stands in the text field while it is empty.
+        controls: What a visitor may choose.
+        note: What an answer lacks and why, if it lacks something.
+    """
+
+    endpoint: ClassVar[str]
+    hint: ClassVar[str]
+    controls: tuple[Control, ...] = ()
+    note = ""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model: Any = model
+        self.tokenizer: Any = plain_text(tokenizer)
+        # As long as a page shows a model, nobody changes its weights.
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(getattr(model, "frozen", contextlib.nullcontext)())
+
+    @abstractmethod
+    def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
+        """The model's answer to each line, of which none is empty."""
+
+    @abstractmethod
+    def html(self, answer: Answer) -> str:
+        """The same for people."""
+
+    def target(self, answer: Answer) -> str | None:
+        """The decoder's text whose attention is shown, if there is an encoder too."""
+        return None
+
+
+class Translating(Kind):
+    """The n best translations of each line, with their scores and alignments."""
+
+    endpoint = "translate"
+    hint = "Type a text: each line is translated."
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(model, tokenizer)
+        own = self.model.generation_config
+        beams, penalty = own.num_beams or 1, float(1.0 if own.length_penalty is None else own.length_penalty)
+        self.controls = (
+            Control("num_beams", "Beam size", 1, max(10, beams), 1, beams),
+            Control("length_penalty", "Length penalty", min(0.0, penalty), max(2.0, penalty), 0.1, penalty),
+            Control("n_best", "Translations", 1, 10, 1, 1),
+        )
+        self.heads: AlignmentHeads | None = None
+        try:
+            self.heads = AlignmentHeads.from_model(model)
+        except AlignmentError as error:
+            self.note = str(error)
+
+    def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
+        """Translates all lines together."""
+        beams, n_best = int(settings["num_beams"]), int(settings["n_best"])
+        if n_best > beams:
+            raise DemoError(f"A beam of {beams} has no {n_best} translations: choose a beam size of {n_best} or more.")
+        translator = LineTranslator.from_model(
+            self.model,
+            self.tokenizer,
+            num_beams=beams,
+            length_penalty=settings["length_penalty"],
+            num_return_sequences=n_best,
+            scores=beams > 1,
+        )
+        translations = translator.translate(lines)
+        if self.heads is not None:
+            aligner = Aligner(self.model, self.tokenizer)
+
+            def read(hypothesis: Hypothesis, source: Any, target: Any, weights: torch.Tensor) -> Hypothesis:
+                return replace(hypothesis, alignment=aligner.read(source, target, weights, "words").pharaoh())
+
+            translations = with_attention(aligner, self.heads, lines, translations, read)
+        return [
+            {
+                "source": line,
+                "translations": [
+                    {"text": one.text, "score": one.score, "alignment": one.alignment}
+                    for one in translation.hypotheses
+                ],
+                "truncated": translation.truncated,
+            }
+            for line, translation in zip(lines, translations, strict=True)
+        ]
+
+    def html(self, answer: Answer) -> str:
+        """The translations, and above them the source where they are aligned with it."""
+        best = answer["translations"][0]
+        rows = []
+        for one in answer["translations"]:
+            score = "" if one["score"] is None else f'<span class="vt-score">{one["score"]:.3f}</span>'
+            rows.append(f"<li>{_target_words(one)}{score}</li>")
+        source = ""
+        if best["alignment"] is not None:
+            words = [
+                f'<span class="vt-word" tabindex="0" data-source="{number}">{escape(word)}</span>'
+                for number, word in enumerate(answer["source"].split())
+            ]
+            source = f'<p class="vt-source">{" ".join(words)}</p>'
+        return f'<div class="vt-line">{source}<ol class="vt-translations">{"".join(rows)}</ol></div>'
+
+    def target(self, answer: Answer) -> str:
+        """The best translation."""
+        return answer["translations"][0]["text"]
+
+
+def _target_words(translation: Answer) -> str:
+    """The words of a translation, each with the numbers of those that it comes from."""
+    text, alignment = translation["text"], translation["alignment"]
+    if alignment is None:
+        return f'<span class="vt-text">{escape(text)}</span>'
+    links: dict[int, list[str]] = {}
+    for link in alignment.split():
+        source, target = link.split("-")
+        links.setdefault(int(target), []).append(source)
+    words = [
+        f'<span class="vt-word" tabindex="0" data-from="{" ".join(links.get(number, []))}">{escape(word)}</span>'
+        for number, word in enumerate(text.split())
+    ]
+    return f'<span class="vt-text">{" ".join(words)}</span>'
+
+
+class Predicting(Kind):
+    """The line that `predict` writes, for a model that has no picture of its own."""
+
+    endpoint = "predict"
+    hint = "Type a text: each line is a text of its own."
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, predictor: Any) -> None:
+        super().__init__(model, tokenizer)
+        self.predictor = predictor
+
+    def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
+        """Predicts all lines together."""
+        rows = [self.predictor.read(line) for line in lines]
+        predictions = self.predictor.predict(rows, lambda count: None)
+        return [
+            {"source": line, **prediction.values, "line": prediction.line, "truncated": prediction.truncated}
+            for line, prediction in zip(lines, predictions, strict=True)
+        ]
+
+    def html(self, answer: Answer) -> str:
+        """The line that `predict` writes."""
+        return f'<p class="vt-text">{escape(answer["line"])}</p>'
+
+
+class Classifying(Predicting):
+    """The probability of each label, or the number where there are no labels."""
+
+    endpoint = "classify"
+    # Bars that are shown of many labels.
+    _most = 10
+
+    def html(self, answer: Answer) -> str:
+        """A bar for each label, the likeliest first."""
+        if "scores" not in answer:
+            return super().html(answer)
+        likeliest = sorted(answer["scores"].items(), key=lambda item: -item[1])[: self._most]
+        return bars([(label, share) for label, share in likeliest])
+
+
+class Tagging(Predicting):
+    """A tag for each word."""
+
+    endpoint = "tag"
+    hint = "Type a sentence: its words stand between spaces."
+
+    def html(self, answer: Answer) -> str:
+        """Each word with its tag below it."""
+        words = []
+        for word, tag, score in zip(answer["words"], answer["tags"], answer["scores"], strict=True):
+            title = "beyond what the model reads" if score is None else f"{score:.3f}"
+            words.append(
+                f'<span class="vt-tagged" title="{title}"><span>{escape(word)}</span>'
+                f'<span class="vt-tag">{escape(tag)}</span></span>'
+            )
+        return f'<p class="vt-tags">{"".join(words)}</p>'
+
+
+class Filling(Kind):
+    """The likeliest tokens instead of each mask."""
+
+    endpoint = "fill"
+    hint = "Type a text with a mask in it."
+    controls = (Control("candidates", "Candidates", 1, 10, 1, 5),)
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scorer: Any) -> None:
+        super().__init__(model, tokenizer)
+        self.scorer = scorer
+
+    def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
+        """Reads each line once, all masks of it together."""
+        candidates, mask = int(settings["candidates"]), self.tokenizer.mask_token_id
+        ids = [self.tokenizer(line)["input_ids"] for line in lines]
+        rows = [self.scorer.cut(row) for row in ids]
+        answers: list[Answer] = [{}] * len(lines)
+        for place, shares in self.scorer.answers(rows, lambda count: None):
+            masks = []
+            for at in [at for at, token in enumerate(rows[place]) if token == mask]:
+                best = (-shares[at]).argsort()[:candidates].tolist()
+                masks.append([{"text": self._text(token), "score": float(shares[at][token])} for token in best])
+            truncated = len(ids[place]) > len(rows[place])
+            answers[place] = {"source": lines[place], "masks": masks, "truncated": truncated}
+        return answers
+
+    def _text(self, token: int) -> str:
+        """The text of a token, or its name if it has none."""
+        return str(self.tokenizer.decode([token])).strip() or str(self.tokenizer.convert_ids_to_tokens(token))
+
+    def html(self, answer: Answer) -> str:
+        """Bars for each mask."""
+        if not answer["masks"]:
+            mask = escape(str(self.tokenizer.mask_token))
+            return f'<p class="vt-note">Put {mask} where the model shall fill in a word.</p>'
+        return "".join(bars([(one["text"], one["score"]) for one in found]) for found in answer["masks"])
+
+
+class Continuing(Kind):
+    """The continuation of a text, and the probability of the text itself."""
+
+    endpoint = "continue"
+    hint = "Type the beginning of a text."
+    controls = (
+        Control("new_tokens", "New tokens", 1, 100, 1, 40),
+        Control("temperature", "Temperature (0: the likeliest)", 0.0, 2.0, 0.1, 0.0),
+    )
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, predictor: Any) -> None:
+        super().__init__(model, tokenizer)
+        self.predictor = predictor
+
+    def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
+        """Continues each line by itself."""
+        temperature = settings["temperature"]
+        search: dict[str, Any] = (
+            {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+        )
+        search |= {"max_new_tokens": int(settings["new_tokens"]), "num_beams": 1}
+        answers = []
+        predictions = self.predictor.predict([self.predictor.read(line) for line in lines], lambda count: None)
+        for line, prediction in zip(lines, predictions, strict=True):
+            inputs = self.tokenizer(line, return_tensors="pt").to(self.model.device)
+            read = inputs["input_ids"].shape[1]
+            longest = self.model.config.max_position_embeddings
+            if read >= longest:
+                raise DemoError(f"The text has {read:,} tokens and the model reads {longest:,}: give a shorter one.")
+            ids = self.model.generate(**inputs, **search)[0]
+            whole, beginning = (self.tokenizer.decode(one, skip_special_tokens=True) for one in (ids, ids[:read]))
+            answers.append({"source": line, "continuation": whole[len(beginning) :], **prediction.values})
+        return answers
+
+    def html(self, answer: Answer) -> str:
+        """The text and its continuation."""
+        per_token = math.exp(-answer["log_probability"] / max(1, answer["tokens"]))
+        return (
+            f'<p class="vt-text"><span class="vt-read">{escape(answer["source"])}</span>'
+            f"{escape(answer['continuation'])}</p>"
+            f'<p class="vt-note">Perplexity of your text: {per_token:,.1f} a token.</p>'
+        )
+
+
+def bars(shares: Sequence[tuple[str, float]]) -> str:
+    """A bar for each text."""
+    rows = [
+        f'<li><span class="vt-bar" style="width: {100 * share:.1f}%"></span>'
+        f'<span class="vt-name">{escape(text)}</span><span class="vt-score">{share:.3f}</span></li>'
+        for text, share in shares
+    ]
+    return f'<ol class="vt-bars">{"".join(rows)}</ol>'

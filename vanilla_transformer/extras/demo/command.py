@@ -1,0 +1,111 @@
+"""`vanilla-transformer demo`: a page in the browser to try models."""
+
+import errno
+import importlib.util
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import OptionalInt, OptionalText, UsageError, at_least_one
+from vanilla_transformer.cli.decoding import Decoding
+from vanilla_transformer.cli.streams import warn
+
+if TYPE_CHECKING:
+    from vanilla_transformer.extras.demo.shown import ShownModel
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Open a page to try models in a browser: text in, answers as you type, several models side by side.
+
+    Translations come with scores, n-best lists, and alignments where heads were chosen for them; classifiers, taggers,
+    masked models and language models show what they say. Each shows its attention. Programs find the same at the
+    address that "Use via API" tells. The page is for this machine alone unless --host says otherwise; nothing leaves
+    the machine, and nothing is counted.
+    """
+
+    models: Annotated[tuple[str, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
+    """Directories or Hub ids of models."""
+    host: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0 lets others on your network in."""
+    port: int = 7860
+    """Port to listen at."""
+    max_characters: int = 1000
+    """Longest text that a visitor may send."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    device: OptionalText = None
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    threads: OptionalInt = None
+    """Threads on the CPU (default: one for each core)."""
+
+    def run(self) -> None:
+        """Serves the page until Ctrl-C."""
+        self._check()
+        shown = [self._shown(model) for model in self.models]
+        names = [model.name for model in shown]
+        for model, path in zip(shown, self.models, strict=True):
+            if names.count(model.name) > 1:
+                model.name = path
+        from vanilla_transformer.extras.demo.page import build_page, open_page
+
+        page = build_page(shown)
+        print(open_page(page, host=self.host, port=self.port), flush=True)
+        print("Ctrl-C ends.", file=sys.stderr)
+        page.block_thread()
+
+    def _check(self) -> None:
+        """Refuses what cannot work before any model is loaded."""
+        if not self.models:
+            raise UsageError("Name a model: `demo MODEL`.")
+        at_least_one(max_characters=self.max_characters)
+        self._decoding.arguments()
+        if importlib.util.find_spec("gradio") is None:
+            raise UsageError("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.")
+        if not 1 <= self.port <= 65535:
+            raise UsageError(f"--port must be between 1 and 65535, not {self.port}.")
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(address)
+        except socket.gaierror:
+            raise UsageError(f"--host {self.host} is no address: leave it out, or give 0.0.0.0.") from None
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            option = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+            raise UsageError(
+                f"The page cannot be served at {self.host}:{self.port} ({reason}): give another {option}."
+            ) from None
+
+    @property
+    def _decoding(self) -> Decoding:
+        return Decoding(precision=self.precision, device=self.device, threads=self.threads)
+
+    def _shown(self, path: str) -> "ShownModel":
+        from vanilla_transformer.extras.demo.shown import ShownModel
+
+        print(f"Loading {path} ...", file=sys.stderr)
+        model, tokenizer = self._decoding.load(path, translates=False)
+        return ShownModel.from_model(path, model, tokenizer, max_characters=self.max_characters)
+
+
+def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
+    """The Space of `push --space`; it reads the pushed model, so that nothing is written before."""
+
+    def publish(name: str) -> str:
+        from vanilla_transformer.extras.demo.space import push_demo
+
+        if push.private:
+            warn(
+                f"the Space reads a private model: add a token that may read {name} to the Space's secrets as "
+                "HF_TOKEN."
+            )
+        return push_demo(push.model, name, private=push.private, message=push.message)
+
+    return publish

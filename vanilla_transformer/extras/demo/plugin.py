@@ -1,0 +1,3 @@
+"""The page on which anybody can try a model, here or as a Space."""
+
+SEAMS = {"command": {"demo": "command:Demo"}, "push": {"space": "command:prepare_space"}}

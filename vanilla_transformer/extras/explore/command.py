@@ -1,0 +1,68 @@
+"""`vanilla-transformer explore`: a page on which a model computes before the reader's eyes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vanilla_transformer.cli.arguments import (
+    Flag,
+    Model,
+    OptionalPath,
+    OptionalText,
+    UsageError,
+    refuse_full_directory,
+)
+from vanilla_transformer.cli.streams import warn
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Write a page on which a model computes live, number by number, in the paper's order.
+
+    One text in, the whole computation out: embeddings, positions, each head's queries, keys, values, scores and
+    weights, feed-forward units, logits; the beam search as a tree; what changes without a head, a layer or the
+    positions; and the training replayed, where the run's checkpoints are there. The folder works on any host of
+    static files, offline, and asks no other host: look at it with `python -m http.server --directory OUTPUT`.
+    """
+
+    model: Model
+    """Model directory or Hub id, of any family, with up to 40 million parameters."""
+    output: OptionalPath = None
+    """Directory to write; must be empty or not exist (default: MODEL-explore in the current directory)."""
+    text: tuple[str, ...] = ()
+    """Texts that the page offers, the first one shown at once (default: the examples of the model's card)."""
+    training: OptionalPath = None
+    """Directory of the run whose training is replayed (default: MODEL, where its checkpoints are)."""
+    no_training: Flag = False
+    """Leave the training out, which makes the folder smaller."""
+    documentation: OptionalText = None
+    """Address of this documentation, for links from each number to its chapter (default: none)."""
+
+    def run(self) -> None:
+        """Writes the folder and prints it."""
+        if self.training is not None and self.no_training:
+            raise UsageError("--training and --no-training exclude each other: choose one of them.")
+        if self.training is not None and not (self.training / "checkpoints").is_dir():
+            raise UsageError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
+        output = self.output or Path(f"{Path(self.model).name}-explore")
+        refuse_full_directory(output)
+        from vanilla_transformer.extras.explore.page import write_model_page
+
+        write_model_page(
+            self.model,
+            output,
+            examples=self.text,
+            training=None if self.no_training else self.training or Path(self.model),
+            documentation=self.documentation,
+            report=warn,
+        )
+        print(output)
+
+
+def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
+    """The static Space of `push --explore`."""
+    from vanilla_transformer.extras.explore.page import push_page, write_model_page
+
+    write_model_page(push.model, folder, training=push.model, report=warn)
+    return lambda name: push_page(folder, push.model, name, private=push.private, message=push.message)

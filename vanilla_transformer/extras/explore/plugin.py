@@ -1,0 +1,3 @@
+"""The page on which a model computes before the reader's eyes."""
+
+SEAMS = {"command": {"explore": "command:Explore"}, "push": {"explore": "command:prepare_space"}}

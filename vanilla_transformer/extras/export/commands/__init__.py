@@ -1,0 +1,1 @@
+"""The commands to other runtimes and from other systems."""

@@ -1,0 +1,109 @@
+"""`vanilla-transformer export`: write a model for other runtimes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.atomic_files import atomic_directory
+from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, UsageError, refuse_full_directory
+from vanilla_transformer.cli.streams import warn
+
+_PACKAGES: dict[str, list[str]] = {
+    "ctranslate2": ["ctranslate2"],
+    "onnx": ["onnx", "onnxruntime"],
+    "marian": [],
+    "web": ["onnx", "onnxruntime"],
+}
+
+
+def check_packages(target: str) -> None:
+    """Raises UsageError where a package is missing that an export needs."""
+    for package in _PACKAGES[target]:
+        if find_spec(package) is None:
+            raise UsageError(
+                f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
+            )
+
+
+@dataclass(frozen=True)
+class Export:
+    """Export a model to CTranslate2, ONNX Runtime, transformers' MarianMTModel or a web page, with its tokenizer.
+
+    CTranslate2 and ONNX Runtime run without torch. `marian` writes a MarianMTModel, which transformers loads without
+    this package. `web` writes a folder for any host of static files: a page that translates in the browser.
+    """
+
+    model: Model
+    """Model directory or Hub id."""
+    to: Literal["ctranslate2", "onnx", "marian", "web"]
+    """Target runtime."""
+    output: Annotated[Path | None, Positional, arg(metavar="[OUTPUT]", help_behavior_hint="")] = None
+    """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
+    quantization: OptionalText = None
+    """Type of the weights: float32 or int8, for ctranslate2 also int16, float16 and bfloat16 (default: float32)."""
+    vendor: OptionalPath = None
+    """For web: folder of npm packages to copy its programs from, for use offline (default: a public CDN)."""
+
+    def run(self) -> None:
+        """Exports the model and prints the directory."""
+        if self.to == "web" and self.quantization is not None:
+            raise UsageError("--quantization is not for web: the folder has the model in 8 bits and in float32.")
+        if self.to != "web" and self.vendor is not None:
+            raise UsageError(f"--vendor is for --to web, not for {self.to}.")
+        output = self.output or Path(f"{Path(self.model).name}-{self.to}")
+        refuse_full_directory(output)
+        check_packages(self.to)
+        write, quantizations = self._writer()
+        quantization = self.quantization or "float32"
+        if quantization not in quantizations:
+            raise UsageError(
+                f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
+            )
+        from vanilla_transformer.translation import load_config, load_model
+        from vanilla_transformer.translation.loading import refuse_linked_files
+
+        refuse_linked_files(self.model)
+        load_config(self.model)
+        model, tokenizer = load_model(self.model, device="cpu")
+        with atomic_directory(output) as place:
+            remarks = write(model, tokenizer, place, quantization)
+        for remark in remarks:
+            warn(remark)
+        print(output)
+
+    def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
+        """The function that writes the files and returns remarks for the user, and its quantizations."""
+        if self.to == "web":
+            from vanilla_transformer.extras.export.to_web import export_web
+
+            return lambda model, tokenizer, output, _: export_web(model, tokenizer, output, self.vendor), ("float32",)
+        if self.to == "onnx":
+            from vanilla_transformer.extras.export import to_onnx
+
+            return to_onnx.export_onnx, to_onnx.QUANTIZATIONS
+        if self.to == "ctranslate2":
+            from vanilla_transformer.extras.export import to_ctranslate2
+
+            return to_ctranslate2.export_ctranslate2, to_ctranslate2.QUANTIZATIONS
+        from vanilla_transformer.extras.export.conversion import export_marian
+
+        return export_marian, ("float32",)
+
+
+def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
+    """The static Space of `push --web`."""
+    check_packages("web")
+    from vanilla_transformer.extras.export.to_web import export_web, push_web
+    from vanilla_transformer.extras.export.web_page import SPACE_HOSTS
+    from vanilla_transformer.translation import load_config, load_model
+    from vanilla_transformer.translation.loading import refuse_linked_files
+
+    refuse_linked_files(push.model)
+    load_config(push.model)
+    for remark in export_web(*load_model(push.model, device="cpu"), folder, hosts=SPACE_HOSTS):
+        warn(remark)
+    return lambda name: push_web(folder, push.model, name, private=push.private, message=push.message)

@@ -1,0 +1,104 @@
+"""A model's own settings of `generate`, as its graph has them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from vanilla_transformer.translation.exported import refuse_settings
+from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Default settings of a search.
+
+    Attributes:
+        num_beams: W.
+        num_return_sequences: Hypotheses that are given.
+        length_penalty: The exponent.
+        google: Whether the penalty is Google's.
+        early_stopping: As `GenerationConfig` has it.
+        beyond: Tokens that a translation may have beyond its source, where there is no `most`.
+        most: Tokens that it may have.
+        positions: Those that were learned; None where there are any number.
+        start: Token that the decoder begins with.
+        padding: Token after the end.
+        ends: Tokens that end a hypothesis.
+        never: Tokens that are never written.
+        forced_end: Tokens of which one stands at the limit.
+    """
+
+    num_beams: int
+    num_return_sequences: int
+    length_penalty: float
+    google: bool
+    early_stopping: bool | str
+    beyond: int
+    most: int | None
+    positions: int | None
+    start: int
+    padding: int
+    ends: tuple[int, ...]
+    never: tuple[int, ...]
+    forced_end: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        """Reads the defaults of a model.
+
+        Raises:
+            ValueError: It has one that graphs do not follow.
+        """
+        config, given = model.config, model.generation_config.to_diff_dict()
+        refuse_settings(given, Path(model.name_or_path))
+
+        def setting(name: str, otherwise: Any) -> Any:
+            value = given.get(name)
+            return otherwise if value is None else value
+
+        google = setting("length_penalty_type", "huggingface") == "google"
+        most, length, beyond = (
+            given.get(name) for name in ("max_new_tokens", "max_length", "max_length_beyond_source")
+        )
+        if length == 20 and beyond is not None:
+            length = None  # Trainers write that there unasked.
+        if most is None and (length is not None or beyond is None):
+            most = (length or 21) - 1
+        never = [word[0] for word in given.get("bad_words_ids") or ()] + [*(given.get("suppress_tokens") or ())]
+        forced = given.get("forced_eos_token_id")
+        return cls(
+            num_beams=setting("num_beams", 1),
+            num_return_sequences=setting("num_return_sequences", 1),
+            length_penalty=setting("length_penalty", 0.6 if google else 1.0),
+            google=google,
+            early_stopping=setting("early_stopping", "never" if google else False),
+            beyond=beyond or 0,
+            most=most,
+            positions=config.max_position_embeddings if config.positional_encoding == "learned" else None,
+            start=setting("decoder_start_token_id", config.decoder_start_token_id),
+            padding=setting("pad_token_id", config.pad_token_id),
+            ends=_tokens(setting("eos_token_id", config.eos_token_id)),
+            never=tuple(never),
+            forced_end=None if forced is None else _tokens(forced),
+        )
+
+    @property
+    def max_source_length(self) -> int:
+        """Tokens of a source of which no more are translated."""
+        return min(MAX_SOURCE_LENGTH, self.positions or MAX_SOURCE_LENGTH)
+
+    def told(self, vocabulary: int) -> dict[str, str]:
+        """The defaults as the graph's metadata."""
+        numbers = {
+            "num_beams": self.num_beams,
+            "num_return_sequences": self.num_return_sequences,
+            "max_source_length": self.max_source_length,
+            "most_beams": max(1, vocabulary // max(2, 1 + len(self.ends))),
+        }
+        return {name: str(number) for name, number in numbers.items()}
+
+
+def _tokens(given: Any) -> tuple[int, ...]:
+    return tuple(torch.as_tensor(given).flatten().tolist())

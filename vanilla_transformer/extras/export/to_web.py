@@ -1,0 +1,77 @@
+"""Our models for the browser: a page that any host of files serves, on which `translate.onnx` translates."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import RepoCard
+
+from vanilla_transformer.extras.export.browser_tokenizer import tokenizer_config, tokenizer_parts
+from vanilla_transformer.extras.export.onnx_defaults import Defaults
+from vanilla_transformer.extras.export.to_onnx import refuse_uncomputable, write_graph
+from vanilla_transformer.extras.export.web_page import check_programs, write_json, write_page
+from vanilla_transformer.hub import push_space
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.reporting.model_card import CARD
+
+# The graph in each type of weights, by the page's name for it.
+GRAPHS = {"q8": "translate_int8.onnx", "fp32": "translate.onnx"}
+
+
+def export_web(
+    model: Any, tokenizer: Any, output: Path, vendor: Path | None = None, hosts: Sequence[str] = ()
+) -> list[str]:
+    """Writes a folder with a page, the graph in 8 bits and float32, and the tokenizer, for any host of static files.
+
+    Args:
+        vendor: A folder of npm packages with ONNX Runtime Web and tokenizers.js; what the page needs of them is
+            copied, so that it asks no other host. Without it the page loads them from a content delivery network, by
+            version and checksum.
+        hosts: What the page may be led on to besides, where its host keeps large files elsewhere.
+
+    Returns:
+        Remarks for the user.
+
+    Raises:
+        ConversionError: The graph cannot compute the model, tokenizers.js cannot read its tokenizer, or `vendor` is
+            not its folder.
+        ValueError: The model decodes by settings that the graph does not follow.
+    """
+    refuse_uncomputable(model)
+    defaults = Defaults.of(model)
+    tokenizer = plain_text(tokenizer)
+    parts = tokenizer_parts(tokenizer)
+    programs = check_programs(vendor)
+    output.mkdir(parents=True, exist_ok=True)
+    write_graph(model, defaults, output / GRAPHS["fp32"])
+    write_graph(model, defaults, output / GRAPHS["q8"], "int8")
+    write_json(output / "tokenizer.json", parts)
+    write_json(output / "tokenizer_config.json", tokenizer_config(tokenizer, parts))
+    sizes = {dtype: (output / name).stat().st_size for dtype, name in GRAPHS.items()}
+    name = Path(model.name_or_path).name or output.resolve().name
+    write_page(output, name, sizes, defaults.max_source_length, programs, hosts)
+    if isinstance(tokenizer, VanillaTransformerTokenizer):
+        return []
+    return [
+        f"The tokenizer is a {type(tokenizer).__name__}: that tokenizers.js splits as it does is known of this "
+        "package's own alone, so compare some translations."
+    ]
+
+
+def push_web(folder: Path, model: Path, name: str, *, private: bool = False, message: str | None = None) -> str:
+    """Makes an exported folder a static Space of the model's name, or replaces the one made before; returns its URL.
+
+    Args:
+        folder: What `export_web` has written.
+        model: The model, as it was pushed.
+        name: Its name on the Hub, ORG/NAME.
+
+    Raises:
+        PushError: There is another Space of that name, or the Hub refuses it.
+    """
+    card: Any = RepoCard.load(folder / CARD)
+    card.data.title, card.data.models = name.rpartition("/")[2], [name]
+    card.data.license = RepoCard.load(model / CARD, ignore_metadata_errors=True).data.get("license")
+    card.save(folder / CARD)
+    return push_space(folder, name, private=private, message=message)

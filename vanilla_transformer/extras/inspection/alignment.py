@@ -1,0 +1,394 @@
+"""Word alignments: the source words of each translated word, read from the decoder's attention.
+
+Shapes in names: B pairs · N layers · H heads · T target pieces · S source pieces.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.extras.inspection.recording import InspectionError, eager_attention, encode, first_token
+from vanilla_transformer.limits import refuse_one_text
+from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+from vanilla_transformer.model.direction import is_right_to_left
+
+Unit = Literal["words", "pieces"]
+Step = Literal["input", "output"]
+STEPS: tuple[Step, ...] = get_args(Step)
+# Attention weights of a batch, 4 bytes each: larger batches leave the processor's caches.
+_BATCH_WEIGHTS = 4_000_000
+
+
+class AlignmentError(InspectionError):
+    """Pairs that cannot be aligned, or heads that a model does not have."""
+
+
+@dataclass(frozen=True)
+class AlignmentHeads:
+    """The cross-attention that alignments are read from: the mean of some heads at one of two steps.
+
+    Attributes:
+        heads: (layer, head) of each, counted from 0.
+        step: The step at which a target token is the decoder's `input` (Chen et al. 2020), or its `output`.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    step: Step = "input"
+
+    @classmethod
+    def from_model(cls, model: PreTrainedModel) -> "AlignmentHeads":
+        """The heads chosen for the model in its generation config, or the only one that it has.
+
+        Raises:
+            AlignmentError: None were chosen, or the model has no attention over the source.
+        """
+        if _layers(model) * _heads(model) == 1:
+            # A recurrent model looks at the source before it has read its input.
+            return cls(((0, 0),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
+        chosen = getattr(model.generation_config, "alignment_heads", None)
+        if chosen is None:
+            raise AlignmentError(
+                "No alignment heads have been chosen for this model: `vanilla-transformer align MODEL SOURCE TARGET "
+                "--choose-heads` does so once, on some hundred lines of text, or name them."
+            )
+        return cls.from_layers(model, chosen, getattr(model.generation_config, "alignment_step", "input"))
+
+    @classmethod
+    def from_layers(
+        cls, model: PreTrainedModel, chosen: Iterable[int | Sequence[int]], step: Step = "input"
+    ) -> "AlignmentHeads":
+        """From numbers of layers, each for all of its heads, or of layers and heads.
+
+        Raises:
+            AlignmentError: The model does not have them.
+        """
+        layers, heads = _layers(model), _heads(model)
+        pairs: list[tuple[int, int]] = []
+        for one in chosen:
+            layer, *head = (one,) if isinstance(one, int) else tuple(one)
+            if not 0 <= layer < layers or len(head) > 1 or any(not 0 <= number < heads for number in head):
+                raise AlignmentError(
+                    f"The decoder has no head {':'.join(map(str, (layer, *head)))}: its layers are 0 to {layers - 1}, "
+                    f"with heads 0 to {heads - 1} each."
+                )
+            pairs += [(layer, number) for number in head or range(heads)]
+        if not pairs:
+            raise AlignmentError("An alignment is read from at least one head.")
+        return cls(tuple(dict.fromkeys(pairs)), step)
+
+    @classmethod
+    def from_text(cls, model: PreTrainedModel, text: str) -> "AlignmentHeads":
+        """From `output 2:0 2:1`: the step (`input` where there is none), and layers or heads of layers.
+
+        Raises:
+            AlignmentError: It is no such text, or the model does not have them.
+        """
+        words = text.split()
+        step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
+        if not words or not all(re.fullmatch(r"\d+(:\d+)?", word) for word in words):
+            raise AlignmentError(
+                f"Alignment heads are given as `output 2:0 2:1` or `3`, layer and head, not {text!r}."
+            )
+        return cls.from_layers(model, [tuple(map(int, word.split(":"))) for word in words], step)
+
+    @classmethod
+    def every(cls, model: PreTrainedModel, step: Step) -> "AlignmentHeads":
+        """All that the model has."""
+        return cls.from_layers(model, range(_layers(model)), step)
+
+    def __str__(self) -> str:
+        return " ".join([self.step, *(f"{layer}:{head}" for layer, head in self.heads)])
+
+
+def _refuse_right_to_left(model: PreTrainedModel) -> None:
+    if is_right_to_left(model.config):
+        raise AlignmentError(
+            "The model writes from right to left, and alignments are read from one that writes from left to right."
+        )
+
+
+def _layers(model: PreTrainedModel) -> int:
+    _refuse_right_to_left(model)
+    if isinstance(model.config, RecurrentEncoderDecoderConfig):
+        if model.config.attention == "none":
+            raise AlignmentError("This model has no attention over the source, and so no alignments.")
+        return 1
+    if not model.config.is_encoder_decoder:
+        raise AlignmentError("This model has no cross-attention, and so no alignments.")
+    return int(model.config.decoder_layers)
+
+
+def _heads(model: PreTrainedModel) -> int:
+    if isinstance(model.config, RecurrentEncoderDecoderConfig):
+        return 1
+    return int(getattr(model.config, "num_heads", None) or model.config.decoder_attention_heads)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The alignment of a source and its target.
+
+    Attributes:
+        source: Its words or pieces, without `</s>`.
+        target: The same of the target.
+        weights: How much each of the target looks at each of the source, (target, source); rows sum to 1.
+        links: (source, target), in the target's order: a piece is linked with the one that it looks at most, and words
+            with all that their pieces are linked with.
+    """
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: torch.Tensor
+    links: tuple[tuple[int, int], ...]
+
+    def pharaoh(self) -> str:
+        """`0-0 1-2`: source and target of each link."""
+        return " ".join(f"{source}-{target}" for source, target in self.links)
+
+    def soft(self) -> str:
+        """`0.9,0.1 0.2,0.8`: the weights over the source for each of the target."""
+        return " ".join(",".join(f"{weight:.4g}" for weight in row) for row in self.weights.tolist())
+
+
+@dataclass(frozen=True)
+class Side:
+    """A source or a target: its text, and the tokens that it became or that became it, special ones among them."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+def alignments(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    unit: Unit = "words",
+    heads: AlignmentHeads | None = None,
+) -> list[Alignment]:
+    """The alignment of each source and target, in one pass over the targets as they are given.
+
+    Words are those of `str.split`.
+
+    Args:
+        heads: What to read them from (default: `AlignmentHeads.from_model`).
+
+    Raises:
+        AlignmentError: The model has no cross-attention, or there are not as many targets as sources.
+        InspectionError: A text is empty, or the tokenizer cannot make a target.
+    """
+    pairs = sides(model, tokenizer, sources, targets)
+    aligner, heads = Aligner(model, tokenizer), heads or AlignmentHeads.from_model(model)
+    return [
+        aligner.read(source, target, weights, unit)
+        for (source, target), weights in zip(pairs, attention_of_heads(aligner, pairs, heads, mean=True), strict=True)
+    ]
+
+
+def sides(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
+) -> list[tuple[Side, Side]]:
+    """Sources and targets with their tokens.
+
+    Raises:
+        AlignmentError: There are not as many targets as sources.
+        InspectionError: A text is empty, or the tokenizer cannot make a target.
+        SettingError: One text is given instead of several.
+    """
+    refuse_one_text("sources", sources)
+    refuse_one_text("targets", targets)
+    if len(sources) != len(targets):
+        raise AlignmentError(f"There are {len(sources)} sources and {len(targets)} targets: they must match.")
+    return [
+        (
+            Side(source, _ids(encode(model, tokenizer, source, "source"))),
+            Side(target, _ids(encode(model, tokenizer, target, "target"))),
+        )
+        for source, target in zip(sources, targets, strict=True)
+    ]
+
+
+def _ids(inputs: dict[str, torch.Tensor]) -> tuple[int, ...]:
+    return tuple(inputs["input_ids"][0].tolist())
+
+
+class Aligner:
+    """Aligns translations with their sources by a model's attention, one pass for many of them."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        _refuse_right_to_left(model)
+        self.model, self.tokenizer = model, tokenizer
+        self._special = set(tokenizer.all_special_ids)
+        # In a source an unknown token stands for a word; in a target it stands for nothing that is written.
+        self._not_source = self._special - {tokenizer.unk_token_id}
+
+    def read(self, source: Side, target: Side, weights_TS: torch.Tensor, unit: Unit) -> Alignment:
+        """The alignment of a pair from its weights."""
+        links = {(column, row) for row, column in enumerate(_best(weights_TS))}
+        if unit == "pieces":
+            names = (self._pieces(source, self._not_source), self._pieces(target, self._special))
+            return Alignment(*names, weights_TS, _in_order(links))
+        sources = self.units(source, self._not_source)
+        targets = self.units(target, self._special)
+        words = {(sources.of_piece[column], targets.of_piece[row]) for column, row in links}
+        return Alignment(sources.texts, targets.texts, merge(weights_TS, sources, targets), _in_order(words))
+
+    def _pieces(self, side: Side, special: set[int]) -> tuple[str, ...]:
+        return tuple(self.tokenizer.convert_ids_to_tokens([token for token in side.ids if token not in special]))
+
+    def source_units(self, source: Side, pattern: str) -> "Units":
+        """The stretches of a source that match, and which of them each piece belongs to."""
+        return self.units(source, self._not_source, pattern)
+
+    def target_units(self, target: Side, pattern: str) -> "Units":
+        """The same of a target."""
+        return self.units(target, self._special, pattern)
+
+    def units(self, side: Side, special: set[int], pattern: str = r"\S+") -> "Units":
+        """The stretches of a text that match, which leave out nothing but white space."""
+        pieces = [token for token in side.ids if token not in special]
+        return Units.from_pieces(self.tokenizer, pieces, side.text, pattern)
+
+    def inputs(self, pairs: Sequence[tuple[Side, Side]]) -> dict[str, torch.Tensor]:
+        """The model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
+        start = first_token(self.model)
+        read = [[start, *target.ids[: self.target_rows(target.ids)[-1] + 1]] for _, target in pairs]
+        ids, mask = self._padded([source.ids for source, _ in pairs])
+        return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": self._padded(read)[0]}
+
+    def _padded(self, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows with padding behind them, and 1 where there is none."""
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
+        for row, tokens in enumerate(rows):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+        mask = torch.arange(longest) < torch.tensor([[len(tokens)] for tokens in rows])
+        return ids.to(self.model.device), mask.long().to(self.model.device)
+
+    def shape(self, pair: tuple[Side, Side]) -> tuple[int, int]:
+        """Target and source pieces of a pair that can be aligned."""
+        return len(self.target_rows(pair[1].ids)), len(self.source_columns(pair[0].ids))
+
+    def source_columns(self, ids: Sequence[int]) -> list[int]:
+        """Marks the source tokens that can be aligned."""
+        return [place for place, token in enumerate(ids) if token not in self._not_source]
+
+    def target_rows(self, ids: Sequence[int]) -> list[int]:
+        """Marks the target tokens that can be aligned."""
+        return [place for place, token in enumerate(ids) if token not in self._special]
+
+
+@dataclass(frozen=True)
+class Units:
+    """Stretches of a text, such as its words: where they are, and which of them each piece begins in."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    of_piece: tuple[int, ...]
+
+    @classmethod
+    def from_pieces(
+        cls, tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int], text: str, pattern: str
+    ) -> "Units":
+        """Finds the text of each piece by decoding all pieces up to it, for any tokenizer; spaces do not count.
+
+        Where pieces spell another text, as after a normalizer or a cut, the two are compared.
+        """
+        spans = tuple(match.span() for match in re.finditer(pattern, text))
+        unit_of_letter = [unit for unit, (start, end) in enumerate(spans) for _ in range(start, end)]
+        letters = "".join(text[start:end] for start, end in spans)
+        beginnings = [list(pieces[:end]) for end in range(len(pieces) + 1)]
+        # In one call where the tokenizer has a backend: others decode each in Python.
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        prefixes = backend.decode_batch(beginnings) if backend is not None else tokenizer.batch_decode(beginnings)
+        spelled = ["".join(prefix.split()) for prefix in prefixes]
+        # Where a piece is less than a letter, those up to it spell something else than all do.
+        starts = [_common(before, spelled[-1]) for before in spelled[:-1]]
+        place_of = _places(spelled[-1], letters) if starts else []
+        last = max(0, len(letters) - 1)
+        of_piece = [unit_of_letter[min(place_of[min(start, len(place_of) - 1)], last)] for start in starts if letters]
+        return cls(text, spans, tuple(of_piece))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text of each."""
+        return tuple(self.text[start:end] for start, end in self.spans)
+
+    def membership(self) -> torch.Tensor:
+        """1 where a unit has a piece, (units, pieces)."""
+        return (torch.arange(len(self.spans))[:, None] == torch.tensor(self.of_piece, dtype=torch.long)).float()
+
+
+def _common(first: str, second: str) -> int:
+    """The length of the common prefix of two texts."""
+    length = min(len(first), len(second))
+    if first[:length] == second[:length]:
+        return length
+    return next(place for place in range(length) if first[place] != second[place])
+
+
+def _places(spelled: str, letters: str) -> list[int]:
+    """For each letter of one text where it is in the other, one more than there are letters."""
+    if letters.startswith(spelled):
+        return list(range(len(spelled) + 1))
+    places = [0] * (len(spelled) + 1)
+    for _, i, i_end, j, j_end in difflib.SequenceMatcher(None, spelled, letters, autojunk=False).get_opcodes():
+        for letter in range(i, i_end):
+            places[letter] = min(j + letter - i, max(j, j_end - 1))
+    places[-1] = len(letters)
+    return places
+
+
+def merge(weights_TS: torch.Tensor, sources: Units, targets: Units) -> torch.Tensor:
+    """The mean over the pieces of a target, the sum over those of a source; a target without pieces has no weights."""
+    rows, columns = targets.membership(), sources.membership()
+    return (rows / rows.sum(1, keepdim=True).clamp(min=1)) @ weights_TS @ columns.T
+
+
+def _best(weights_TS: torch.Tensor) -> list[int]:
+    return weights_TS.argmax(1).tolist() if weights_TS.numel() else []
+
+
+def _in_order(links: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(links, key=lambda link: (link[1], link[0])))
+
+
+def attention_of_heads(
+    aligner: Aligner, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads, *, mean: bool = False
+) -> list[torch.Tensor]:
+    """Each head's attention in each pair, (heads, target pieces, source pieces), or their mean without the first.
+
+    `</s>` is left out, and rows sum to 1 without it.
+    """
+    model = aligner.model.base_model  # Without the projection to the vocabulary, which is most of the work.
+    found = [torch.zeros(1 if mean else len(heads.heads), *aligner.shape(pair)) for pair in pairs]
+    there = [index for index, weights in enumerate(found) if weights.numel()]
+    order = sorted(there, key=lambda index: -len(pairs[index][0].ids) - len(pairs[index][1].ids))
+    with eager_attention(aligner.model), torch.no_grad():
+        for batch in _batches(model, pairs, order):
+            inputs = aligner.inputs([pairs[index] for index in batch])
+            attended: Any = model(**inputs, output_attentions=True, use_cache=False).cross_attentions
+            weights_BHTS = torch.stack([attended[layer][:, head] for layer, head in heads.heads], 1).float().cpu()
+            for index, weights_HTS in zip(batch, weights_BHTS, strict=True):
+                source, target = pairs[index]
+                rows = [row + (heads.step == "input") for row in aligner.target_rows(target.ids)]
+                weights = weights_HTS[:, rows][..., aligner.source_columns(source.ids)]
+                weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+                found[index] = weights.mean(0) if mean else weights
+    return [weights.mean(0) if mean and weights.ndim == 3 else weights for weights in found]
+
+
+def _batches(model: Any, pairs: Sequence[tuple[Side, Side]], order: list[int]) -> Iterator[list[int]]:
+    """Pairs of about equal length together, as many as the weights of a pass may be."""
+    heads = _layers(model) * _heads(model)
+    while order:
+        source, target = (len(side.ids) + 1 for side in pairs[order[0]])
+        count = max(1, _BATCH_WEIGHTS // (heads * (source * source + target * target + source * target)))
+        yield order[:count]
+        order = order[count:]

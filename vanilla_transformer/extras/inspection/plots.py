@@ -1,0 +1,214 @@
+"""Attention, positions and the learning rate as matplotlib axes."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from vanilla_transformer.extras.inspection.lettering import lettering
+from vanilla_transformer.extras.inspection.recording import TITLES, Attention, InspectionError, Kind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+
+# Lines thinner than this cannot be seen.
+_FAINTEST = 0.02
+# Inches: what a page has for a grid of heads, and about the width of a letter for each point of its size.
+_PAGE_WIDTH, _PAGE_HEIGHT = 7.5, 9.0
+_LETTER = 0.0085
+
+
+def plot_attention(
+    attention: Attention,
+    kind: Kind = "cross",
+    layer: int | Literal["mean"] = -1,
+    head: int | Literal["mean", "all"] = "mean",
+    view: Literal["heatmap", "lines"] = "heatmap",
+    axes: "Axes | None" = None,
+) -> "Axes":
+    """One layer's attention: a heat map, or the words in two columns with lines between them as in figures 3 to 5.
+
+    Args:
+        attention: What `vanilla_transformer.extras.inspection.attention()` returned, or its `words()`.
+        kind: `encoder` (self-attention), `decoder` (self-attention) or `cross`.
+        layer: Counted from 0, -1 for the last, or the `mean` of all.
+        head: Counted from 0, or the `mean` of all; `all` gives each a colour of its own, for lines alone.
+        view: `heatmap` or `lines`.
+        axes: Where to draw; new axes where not given.
+
+    Raises:
+        InspectionError: There is no such layer or head.
+    """
+    attention.check(kind)
+    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    if view == "heatmap":
+        if head == "all":
+            raise InspectionError("A heat map shows one head or the mean: head='all' is for view='lines'.")
+        weights = attention.select(kind, layer, head)
+        axes = axes or new_axes(*_size(queries, keys))
+        image = _heatmap(axes, weights.numpy(), queries, keys, 8, float(weights.max()), _cell(keys))
+        attending, attended = attention.sides(kind)
+        axes.set_ylabel(f"{attending}: attends")
+        axes.set_xlabel(f"{attended}: attended to")
+        axes.figure.colorbar(image, ax=axes, label="attention weight")
+    else:
+        axes = axes or new_axes(4.5, 1 + 0.28 * max(len(queries), len(keys)))
+        heads = range(attention.weights[kind].shape[1]) if head == "all" else [head]
+        _lines(
+            axes, [attention.select(kind, layer, one).numpy() for one in heads], queries, keys, attention.sides(kind)
+        )
+    layers, heads_there = attention.weights[kind].shape[:2]
+    named = "all heads" if head == "all" else _named("head", head, heads_there)
+    axes.set_title(f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}", fontsize=9)
+    return axes
+
+
+def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal["mean"] = -1) -> "np.ndarray":
+    """All heads of a layer as heat maps of one scale, in a grid that fits a page; returns their axes."""
+    from matplotlib.figure import Figure
+
+    attention.select(kind, layer, "mean")  # Refuses what is not there.
+    heads = attention.weights[kind].shape[1]
+    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    columns = min(heads, 4 if heads > 4 else 2)
+    rows = -(-heads // columns)
+    cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * len(keys)), (_PAGE_HEIGHT - 1.5) / (rows * len(queries)))
+    fontsize = max(3.0, min(7.0, 60 * cell))
+    size = 1.5 + columns * (cell * len(keys) + 0.15), 1.5 + rows * (cell * len(queries) + 0.3)
+    figure = Figure(figsize=(max(4.0, size[0]), max(2.5, size[1])), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    strongest = max(float(attention.select(kind, layer, head).max()) for head in range(heads))
+    for head, axes in enumerate(grid.flat):
+        if head < heads:
+            weights = attention.select(kind, layer, head).numpy()
+            image = _heatmap(axes, weights, queries, keys, fontsize, strongest, cell)
+            axes.set_title(f"head {head}", fontsize=8)
+        else:
+            axes.set_axis_off()
+    attending, attended = attention.sides(kind)
+    figure.supylabel(f"{attending}: attends", fontsize=9)
+    figure.supxlabel(f"{attended}: attended to", fontsize=9)
+    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.6)
+    figure.suptitle(f"{TITLES[kind]}, {_named('layer', layer, len(attention.weights[kind]))}", fontsize=9)
+    return grid
+
+
+def plot_positions(config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None) -> "Axes":
+    """Section 3.5: the encoding of each position as a heat map, (dimensions across, positions down)."""
+    axes = axes or new_axes(7, 4)
+    image = axes.imshow(_encodings(config, positions), cmap="RdBu", aspect="auto", interpolation="nearest")
+    axes.set_xlabel("dimension: sine on even, cosine on odd ones")
+    axes.set_ylabel("position")
+    axes.set_title(f"positional encoding, d_model = {config.d_model}", fontsize=9)
+    axes.figure.colorbar(image, ax=axes)
+    return axes
+
+
+def plot_position_similarity(
+    config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None
+) -> "Axes":
+    """The dot product of each two positions' encodings: with sinusoids it follows from their distance alone."""
+    axes = axes or new_axes(5, 4)
+    encodings = _encodings(config, positions)
+    image = axes.imshow(encodings @ encodings.T, cmap="viridis", interpolation="nearest")
+    axes.set_xlabel("position")
+    axes.set_ylabel("position")
+    axes.set_title("dot product of positional encodings", fontsize=9)
+    axes.figure.colorbar(image, ax=axes)
+    return axes
+
+
+def plot_learning_rate(
+    d_model: int = 512, warmup_steps: int = 4000, steps: int = 100_000, scale: float = 1.0, axes: "Axes | None" = None
+) -> "Axes":
+    """Section 5.3, Eq. 3: a linear rise over the warm-up, then a fall with the root of the step."""
+    from vanilla_transformer.analysis.learning_rate import paper_learning_rate
+
+    axes = axes or new_axes(6, 3)
+    at = np.unique(np.linspace(1, steps, num=min(steps, 1000)).round().astype(int))
+    axes.plot(at, [paper_learning_rate(int(step), d_model, warmup_steps, scale) for step in at])
+    axes.set_xlabel("step")
+    axes.set_ylabel("learning rate")
+    axes.set_title(f"Eq. 3, d_model = {d_model}, warm-up of {warmup_steps:,} steps", fontsize=9)
+    axes.grid(visible=True, alpha=0.3)
+    return axes
+
+
+def _named(what: str, number: int | str, count: int) -> str:
+    """`layer 5`, counted from 0, or `mean of layers`."""
+    return f"mean of {what}s" if isinstance(number, str) else f"{what} {number % count}"
+
+
+def _encodings(config: "VanillaTransformerBaseConfig", positions: int) -> np.ndarray:
+    from vanilla_transformer.model.layers import PositionalEncoding
+
+    if config.positional_encoding != "sinusoidal":
+        raise InspectionError("Learned positions are weights of a model: only sinusoidal ones follow from its sizes.")
+    with torch.no_grad():
+        return PositionalEncoding(config)(positions).numpy()
+
+
+def new_axes(width: float, height: float) -> "Axes":
+    """Axes of a figure of their own, which no global list of figures keeps alive."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def _cell(keys: tuple[str, ...]) -> float:
+    """Inches across for each key: as wide as the widest, unless the picture would be wider than a screen."""
+    return max(0.3, min(8 * _LETTER * max(map(len, keys)) + 0.08, 8 / len(keys)))
+
+
+def _size(queries: tuple[str, ...], keys: tuple[str, ...]) -> tuple[float, float]:
+    """Inches for a heat map with room for its words, its axes' names and its colour bar."""
+    widest = 8 * _LETTER * max(map(len, keys))
+    below = 1.1 + (0.7 * widest if widest > _cell(keys) else 0)
+    return 1.8 + 8 * _LETTER * max(map(len, queries)) + _cell(keys) * len(keys), below + 0.3 * len(queries)
+
+
+def _heatmap(
+    axes: "Axes",
+    weights: np.ndarray,
+    queries: tuple[str, ...],
+    keys: tuple[str, ...],
+    fontsize: float,
+    strongest: float,
+    cell: float,
+) -> "AxesImage":
+    """Weights as colours from 0 to the strongest; words stand upright where they fit, and lean where they do not."""
+    families, shown = lettering([*queries, *keys])
+    image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
+    room = cell / (fontsize * _LETTER)
+    fits = all((len(one) + len(other)) / 2 < room for one, other in pairwise(keys))
+    lean: dict[str, Any] = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    for axis, texts, turned in ((axes.xaxis, keys, lean), (axes.yaxis, queries, {})):
+        axis.set_ticks(
+            range(len(texts)), [shown[text] for text in texts], fontsize=fontsize, fontfamily=families, **turned
+        )
+    return image
+
+
+def _lines(
+    axes: "Axes", heads: list[np.ndarray], queries: tuple[str, ...], keys: tuple[str, ...], sides: tuple[str, str]
+) -> None:
+    from matplotlib import colormaps
+
+    colours = colormaps["tab10"](range(10))
+    families, shown = lettering([*queries, *keys])
+    for number, weights in enumerate(heads):
+        for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
+            colour = colours[number % len(colours)]
+            alpha = float(weights[query, key]) / (1 if len(heads) == 1 else 1.5)
+            axes.plot([0, 1], [query, key], color=colour, alpha=min(alpha, 1), linewidth=2, solid_capstyle="round")
+    for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
+        axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=8, color="#666666")
+        for row, text in enumerate(texts):
+            axes.text(place, row, shown[text], ha=alignment, va="center", fontsize=9, fontfamily=families)
+    axes.set_xlim(-0.6, 1.6)
+    axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
+    axes.set_axis_off()

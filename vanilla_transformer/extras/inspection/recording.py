@@ -1,0 +1,259 @@
+"""Section 3.2 seen at work: what each head of a model attends to, for one source and its target.
+
+Shapes in names: Q query positions · L key positions · H heads · N layers.
+"""
+
+import base64
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.extras.inspection.pieces import Pieces
+from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
+from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.plain_text import plain_text
+
+# The three places of section 3.2.3.
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TITLES: dict[Kind, str] = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+# Attention weights of one pass, 4 bytes each: the written-out attention holds all of them at once.
+LARGEST_PASS = 250_000_000
+
+
+class InspectionError(ValueError):
+    """A layer, head or kind of attention that does not exist, or text that cannot be inspected."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention weights of one forward pass of a model, with the tokens they connect.
+
+    A decoder position reads one token and predicts the next. Its self-attention is therefore between tokens that
+    were read, and its cross-attention is shown from the tokens that are predicted.
+
+    Attributes:
+        source: What the encoder read, ended by `</s>`; nothing in a decoder-only model.
+        read: What the decoder read, begun by `<s>`; nothing in an encoder-only model.
+        written: What the decoder wrote after each of these, ended by `</s>`; nothing but in an encoder-decoder.
+        weights: Of each kind (layers, heads, query positions, key positions), float32; each row of keys sums to 1.
+    """
+
+    source: Pieces
+    read: Pieces
+    written: Pieces
+    weights: dict[Kind, torch.Tensor]
+
+    def queries(self, kind: Kind) -> Pieces:
+        """The pieces that attend."""
+        return {"encoder": self.source, "decoder": self.read, "cross": self.written}[kind]
+
+    def keys(self, kind: Kind) -> Pieces:
+        """The pieces that are attended to."""
+        return {"encoder": self.source, "decoder": self.read, "cross": self.source}[kind]
+
+    def sides(self, kind: Kind) -> tuple[str, str]:
+        """The names of what attends and of what is attended to: `target as written`, `source`."""
+        if not self.written.texts and not (self.source.texts and self.read.texts):
+            return "text", "text"
+        return {
+            "encoder": ("source", "source"),
+            "decoder": ("target as read", "target as read"),
+            "cross": ("target as written", "source"),
+        }[kind]
+
+    def words(self) -> "Attention":
+        """The same between words: the mean over the pieces of a word that attends, the sum over one attended to.
+
+        A side that is a single word keeps its pieces.
+        """
+        merged = {}
+        for kind, weights_NHQL in self.weights.items():
+            queries, keys = self.queries(kind).membership(), self.keys(kind).membership()
+            merged[kind] = (queries / queries.sum(1, keepdim=True)) @ weights_NHQL @ keys.T
+        return replace(
+            self,
+            source=self.source.as_words(),
+            read=self.read.as_words(),
+            written=self.written.as_words(),
+            weights=merged,
+        )
+
+    def select(self, kind: Kind, layer: int | Literal["mean"], head: int | Literal["mean"]) -> torch.Tensor:
+        """Weights of one layer and head, or the mean of all of them, (query positions, key positions).
+
+        Layers and heads count from 0; -1 is the last one.
+
+        Raises:
+            InspectionError: The model has no such layer or head, or no attention of that kind.
+        """
+        self.check(kind)
+        weights_NHQL = self.weights[kind]
+        weights_HQL = _one_or_mean(weights_NHQL, layer, "layer")
+        return _one_or_mean(weights_HQL, head, "head")
+
+    def check(self, kind: Kind) -> None:
+        """Raises InspectionError where the model has no attention of that kind."""
+        if kind not in self.weights:
+            there = " and ".join(TITLES[one] for one in self.weights)
+            raise InspectionError(f"This model has no {TITLES[kind]}, only {there}.")
+
+    def _repr_html_(self) -> str:
+        from vanilla_transformer.extras.inspection.page import attention_page
+
+        # Notebooks put what they show into their own page: a frame keeps this one's styles and names apart.
+        page = attention_page([self]).encode()
+        source = base64.b64encode(page).decode()
+        return f'<iframe src="data:text/html;base64,{source}" style="width: 100%; height: 640px; border: 0"></iframe>'
+
+
+def attention(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None
+) -> Attention:
+    """The attention of a model while it reads `source` and writes `target`, or its own translation if that is None.
+
+    Encoder-only and decoder-only models read `source` alone. A recurrent model has cross-attention, of one layer and
+    one head. The pass uses eager attention, whichever implementation the model was loaded with: the others never
+    store the weights. Dropout is off, even for a model in training mode.
+
+    Raises:
+        InspectionError: A text is empty, or longer than can be shown or than the model's positions; the tokenizer
+            cannot make the target; or the model has no attention, or writes from right to left.
+    """
+    if is_right_to_left(model.config):
+        raise InspectionError(
+            "The model writes from right to left, and attention is shown as a target is read: look at one that writes "
+            "from left to right."
+        )
+    inputs = encode(model, tokenizer, source, "source")
+    if not model.config.is_encoder_decoder:
+        return _of_one_stack(model, tokenizer, inputs, target)
+    source_ids = inputs["input_ids"][0].tolist()
+    # A translation is about as long as its source.
+    _check_size(model, len(source_ids), len(source_ids) if target is None else 0)
+    with eager_attention(model), torch.no_grad():
+        if target is None:
+            generated: Any = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False)  # type: ignore[operator]
+            read_and_written = generated[0].tolist()
+            end = _end_of(tokenizer, read_and_written)
+            read_and_written = read_and_written[:end]
+        else:
+            labels = encode(model, tokenizer, target, "target")["input_ids"][0].tolist()
+            read_and_written = [first_token(model), *labels]
+        _check_size(model, len(source_ids), len(read_and_written) - 1)
+        read = torch.tensor([read_and_written[:-1]], device=model.device)
+        outputs = model(**inputs, decoder_input_ids=read, output_attentions=True, use_cache=False)
+    weights: dict[Kind, Any] = {
+        "encoder": outputs.encoder_attentions,
+        "decoder": outputs.decoder_attentions,
+        "cross": outputs.cross_attentions,
+    }
+    return Attention(
+        source=Pieces.from_ids(tokenizer, source_ids),
+        read=Pieces.from_ids(tokenizer, read_and_written[:-1]),
+        written=Pieces.from_ids(tokenizer, read_and_written[1:]),
+        weights=_found(weights),
+    )
+
+
+def _of_one_stack(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: dict[str, torch.Tensor], target: str | None
+) -> Attention:
+    """The self-attention of a model without a second stack."""
+    if target is not None:
+        raise InspectionError("An encoder-only or decoder-only model reads one text: give no target.")
+    ids = inputs["input_ids"][0].tolist()
+    _check_size(model, len(ids), 0)
+    with eager_attention(model), torch.no_grad():
+        weights = model(**inputs, output_attentions=True).attentions
+    pieces, nothing = Pieces.from_ids(tokenizer, ids), Pieces((), (), ())
+    config = model.config
+    if isinstance(config, VanillaTransformerDecoderConfig) or getattr(config, "is_decoder", False):
+        return Attention(source=nothing, read=pieces, written=nothing, weights=_found({"decoder": weights}))
+    return Attention(source=pieces, read=nothing, written=nothing, weights=_found({"encoder": weights}))
+
+
+def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
+    """The model's attention weights, (layers, heads, query positions, key positions)."""
+    found: dict[Kind, torch.Tensor] = {
+        kind: torch.cat(list(layers)).float().cpu() for kind, layers in weights.items() if layers
+    }
+    if not found:
+        raise InspectionError("This model has no attention: there is nothing to look at.")
+    return found
+
+
+def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
+    """Refuses texts whose weights would not fit into memory, before they are computed."""
+    layers, heads = (getattr(model.config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
+    numbers = layers * heads * (source * source + target * target + source * target)
+    if numbers > LARGEST_PASS:
+        raise InspectionError(
+            f"A text of {max(source, target):,} tokens is too long to be looked at: its {numbers:,} attention weights "
+            f"are more than the {LARGEST_PASS:,} that are held at once."
+        )
+
+
+def encode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, name: Literal["source", "target"]
+) -> dict[str, torch.Tensor]:
+    """A model's inputs for a source or a target, each tensor (1, length).
+
+    Raises:
+        InspectionError: The text is empty or too long for the model, or is a target that the tokenizer cannot make.
+    """
+    if not text.strip():
+        raise InspectionError(f"The {name} is empty.")
+    tokenizer, is_target = plain_text(tokenizer), name == "target"
+    encoded = tokenizer(text_target=text, return_tensors="pt") if is_target else tokenizer(text, return_tensors="pt")
+    ids = encoded["input_ids"][0].tolist()
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if getattr(model.config, "positional_encoding", None) == "learned" and limit is not None and len(ids) > limit:
+        raise InspectionError(
+            f"The {name} has {len(ids):,} tokens and the model learned {limit:,} positions: give a shorter one."
+        )
+    if is_target and tokenizer.unk_token_id in ids:
+        tokens = textwrap.shorten(" ".join(tokenizer.convert_ids_to_tokens(ids)), 200)
+        raise InspectionError(f"The tokenizer cannot make the target: it becomes {tokens}.")
+    names = ("input_ids",) if is_target else ("input_ids", "attention_mask")
+    return {key: encoded[key].to(model.device) for key in names}
+
+
+def first_token(model: PreTrainedModel) -> int:
+    """The token that the decoder reads first."""
+    return int(model.config.decoder_start_token_id)
+
+
+def _end_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int:
+    """The end of a generated sequence: after its first `</s>` beyond the token that starts the decoder."""
+    return next((place + 1 for place in range(1, len(ids)) if ids[place] == tokenizer.eos_token_id), len(ids))
+
+
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """The model in evaluation mode and with eager attention, restored afterwards."""
+    implementation, was_training = model.config._attn_implementation, model.training
+    model.set_attn_implementation("eager")
+    model.eval()
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
+        model.train(was_training)
+
+
+def _one_or_mean(weights: torch.Tensor, number: int | Literal["mean"], what: str) -> torch.Tensor:
+    if number == "mean":
+        return weights.mean(0)
+    if not -len(weights) <= number < len(weights):
+        raise InspectionError(f"There is no {what} {number}: there are {len(weights)}, counted from 0.")
+    return weights[number]

@@ -1,0 +1,122 @@
+"""`vanilla-transformer soft-targets`: what a teacher says of each token of a corpus, for `train --distil-from`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import (
+    EnsembleMean,
+    Flag,
+    Model,
+    OptionalInt,
+    OptionalText,
+    UsageError,
+    at_least_one,
+    refuse_full_directory,
+)
+from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
+from vanilla_transformer.cli.streams import print_result
+from vanilla_transformer.progress import progress_bar
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """Write what a larger model, the teacher, considers likely at each target token of pairs: word-level distillation.
+
+    OUTPUT then is for `train --train CORPUS --distil-from OUTPUT --decoder-layers 1`, with the same corpora in the
+    same order; weights of a mixture may differ. It holds the ids and probabilities of the likeliest tokens, 4 bytes
+    for each of these (6 with a vocabulary of more than 65,536), and the tokenizer. Several teachers are an ensemble.
+    If interrupted, run the same command again.
+    """
+
+    teacher: Annotated[Model, arg(metavar="TEACHER")]
+    """Directory or Hub id of the teacher."""
+    train: tuple[str, ...]
+    """Pairs, as of `train`, whose model is to be the student."""
+    output: str
+    """Directory for the soft targets."""
+    teachers: Annotated[tuple[str, ...], Positional, arg(metavar="[TEACHER ...]", help_behavior_hint="")] = ()
+    """Other teachers of the same vocabulary."""
+    ensemble_mean: EnsembleMean = "probabilities"
+    """What several teachers' distributions are combined by: the mean of their probabilities, or of the logarithms."""
+    top_k: int = 8
+    """Likeliest tokens that are kept of each; their probabilities are scaled to sum to 1."""
+    max_length: int = 256
+    """Skip pairs with more tokens than this on either side, as of `train`."""
+    batch_tokens: OptionalInt = None
+    """Target tokens read together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    device: OptionalText = None
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    threads: OptionalInt = None
+    """Threads on the CPU (default: one for each core)."""
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+
+    def run(self) -> None:
+        """Reads the pairs, has the teacher read them, and prints the directory."""
+        at_least_one(top_k=self.top_k, max_length=self.max_length, batch_tokens=self.batch_tokens)
+        self._decoding.arguments()
+        self._check_output()
+        from vanilla_transformer.extras.synthetic.soft_targets import write_soft_targets
+        from vanilla_transformer.recipe.schema import Recipe
+        from vanilla_transformer.tasks import task_of_model
+        from vanilla_transformer.translation import is_exported
+
+        for model in self._models:
+            if is_exported(model):
+                raise UsageError(f"{model} is an export, which does not tell its probabilities: give its model.")
+        check_ensemble(self._models)
+        if not task_of_model(self.teacher).form.parallel:
+            raise UsageError(f"{self.teacher} does not translate, and soft targets are of models that do.")
+        recipe = Recipe(train=self.train, tokenizer=self.teacher, max_length=self.max_length)  # type: ignore[arg-type]
+        with progress_bar(self.progress, "pairs", quiet=True) as bar:
+
+            def progress(done: int, of: int) -> None:
+                bar.set_total(of)
+                bar.update(done)
+
+            write_soft_targets(
+                recipe,
+                self._load,
+                Path(self.output),
+                self.top_k,
+                batch_tokens=self.batch_tokens,
+                say=lambda sentence: print(sentence, file=sys.stderr),
+                progress=progress,
+            )
+        print_result(self.output)
+
+    @property
+    def _models(self) -> tuple[str, ...]:
+        return (self.teacher, *self.teachers)
+
+    @property
+    def _decoding(self) -> Decoding:
+        return Decoding(
+            batch_tokens=self.batch_tokens, precision=self.precision, device=self.device, threads=self.threads
+        )
+
+    def _load(self) -> "tuple[PreTrainedModel, str]":
+        model, _ = self._decoding.load(*self._models, mean=self.ensemble_mean)
+        self._decoding.announce(model)
+        parts = [models_fingerprint(self._models, model), self._decoding.taken(model)]
+        return model, ", ".join([*parts, *([self.ensemble_mean] if self.teachers else [])])
+
+    def _check_output(self) -> None:
+        """Refuses what is no directory of soft targets before anything is read."""
+        from vanilla_transformer.data.soft_targets import FACTS_FILE
+
+        output = Path(self.output)
+        if "://" in self.output:
+            raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
+        known = {FACTS_FILE, ".lock", "text", "tokens"}
+        if not (output.is_dir() and known & {file.name for file in output.iterdir()}):
+            refuse_full_directory(output)

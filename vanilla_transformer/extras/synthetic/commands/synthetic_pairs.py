@@ -1,0 +1,287 @@
+"""`vanilla-transformer back-translate` and `distil`: text that a model has translated, as pairs to learn from."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from vanilla_transformer.cli.arguments import (
+    EnsembleMean,
+    Flag,
+    Model,
+    OptionalText,
+    UsageError,
+    as_options,
+    refuse_full_directory,
+)
+from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
+from vanilla_transformer.cli.streams import print_result, warn
+from vanilla_transformer.cli.task_options import TaskOptions
+from vanilla_transformer.cli.translate import Translate
+from vanilla_transformer.progress import progress_bar
+
+if TYPE_CHECKING:
+    from vanilla_transformer.extras.synthetic.pairs import Filters
+
+# Where translations share more of their words with the text, both are most likely in one language.
+_ONE_LANGUAGE = 0.5
+_Texts = Annotated[tuple[str, ...], Positional, arg(metavar="INPUT [INPUT ...]", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """Filters of the input: empty and repeated lines, too, are not translated."""
+
+    max_length: int = 256
+    """Most tokens of a line and of its translation, as of `train`."""
+    length_ratio: float = 3.0
+    """Most times that a line or its translation may have the tokens of the other."""
+
+    def check(self, copy_overlap: float | None = None) -> "Filters":
+        """The filters, once the numbers make sense."""
+        from vanilla_transformer.extras.synthetic.pairs import Filters
+
+        with as_options():
+            return Filters(self.max_length, self.length_ratio, copy_overlap)
+
+
+@dataclass(frozen=True)
+class BackTranslate:
+    """Make pairs of text in the target language alone, by a model that translates it back.
+
+    Writes OUTPUT/source.txt, which the model has written, OUTPUT/target.txt, which people have, and OUTPUT/report.json
+    with what each filter took; prints the two names, as `train` takes them:
+    `train --train real.en real.de + OUTPUT/source.txt OUTPUT/target.txt tag=BT`. If interrupted, run the same command
+    again. OUTPUT/work holds all translations: with other filters they are not made again.
+    """
+
+    inputs: _Texts
+    """Files of UTF-8 text in the target language, a sentence a line: plain, compressed or Parquet."""
+    reverse: str
+    """Model that translates from the target language into the source language, or an export of one."""
+    output: str
+    """Directory for the pairs."""
+    copy_overlap: float = 0.5
+    """Most that the words of a translation may be words of its line, as a share; 1 takes no pair out."""
+    source_column: OptionalText = None
+    """Column of a Parquet input to translate (default: the only one with text)."""
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    filters: FilterOptions = FilterOptions()
+    decoding: Decoding = Decoding()
+    sampling: SamplingOptions = SamplingOptions()
+    numbered: TaskOptions = TaskOptions()
+
+    def run(self) -> None:
+        """Selects lines, translates them, and writes the pairs that no filter takes."""
+        command = Translate(
+            self.reverse,
+            self.inputs,
+            source_column=self.source_column,
+            progress=self.progress,
+            decoding=self.decoding,
+            sampling=self.sampling,
+            numbered=self.numbered,
+        )
+        _Synthesis(command, self.output, self.filters.check(self.copy_overlap), "source.txt").run()
+
+
+@dataclass(frozen=True)
+class Distil:
+    """Make pairs for a smaller model to learn from: text and what a larger model, the teacher, makes of it.
+
+    Writes OUTPUT/source.txt, OUTPUT/target.txt, which the teacher has written, and OUTPUT/report.json with what each
+    filter took; prints the two names, as `train` takes them:
+    `train --train OUTPUT/source.txt OUTPUT/target.txt --tokenizer TEACHER --decoder-layers 1`. Several teachers are an
+    ensemble. If interrupted, run the same command again. OUTPUT/work holds all translations: with other filters they
+    are not made again.
+    """
+
+    teacher: Annotated[Model, arg(metavar="TEACHER")]
+    """Directory or Hub id of the teacher, or an export of it."""
+    inputs: Annotated[
+        tuple[str, ...], Positional, arg(metavar="[TEACHER ...] INPUT [INPUT ...]", help_behavior_hint="")
+    ]
+    """First, the directories of other teachers of the same vocabulary; then files of UTF-8 text in the source
+    language, a sentence a line: plain, compressed or Parquet."""
+    output: str
+    """Directory for the pairs."""
+    ensemble_mean: EnsembleMean = "probabilities"
+    """What several teachers' distributions are combined by: the mean of their probabilities, or of the logarithms."""
+    source_column: OptionalText = None
+    """Column of a Parquet input to translate (default: the only one with text)."""
+    progress: Flag = False
+    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    filters: FilterOptions = FilterOptions()
+    decoding: Decoding = Decoding()
+    sampling: SamplingOptions = SamplingOptions()
+    numbered: TaskOptions = TaskOptions()
+
+    def run(self) -> None:
+        """Selects lines, translates them, and writes the pairs that no filter takes."""
+        command = Translate(
+            self.teacher,
+            self.inputs,
+            ensemble_mean=self.ensemble_mean,
+            source_column=self.source_column,
+            progress=self.progress,
+            decoding=self.decoding,
+            sampling=self.sampling,
+            numbered=self.numbered,
+        )
+        _Synthesis(command, self.output, self.filters.check(), "target.txt").run()
+
+
+@dataclass(frozen=True)
+class _Synthesis:
+    """Pairs of lines and their translations in a directory, whichever side the translations are.
+
+    Attributes:
+        command: What translates, with the inputs as they were given.
+        translated: The file of the translations.
+    """
+
+    command: Translate
+    output: str
+    filters: "Filters"
+    translated: str
+
+    def run(self) -> None:
+        """Goes on where it was, and with the last of the tasks writes the pairs."""
+        from vanilla_transformer.data.lines import read_lines
+
+        numbered, selected = self.command.numbered, self._work / "selected.txt"
+        place = self._work / ("translations.txt" if numbered.tasks is None else "tasks")
+        translate = replace(
+            self.command,
+            inputs=(*self.command.models[1:], str(selected)),
+            output=str(place),
+            resume=numbered.tasks is None,
+            source_column=None,
+        )
+        translate.check()
+        self._check()
+        counts = self._select(selected)
+        if not counts["kept"]:
+            self._write(selected, (), counts)
+            return
+        translate.run()
+        if numbered.tasks is not None and (left := self._unfinished(place)):
+            print(f"{left:,} of {numbered.tasks:,} tasks are left.", file=sys.stderr)
+            return
+        self._write(selected, read_lines(place) if numbered.tasks is None else _joined(place), counts)
+
+    @property
+    def _work(self) -> Path:
+        return Path(self.output, "work")
+
+    def _check(self) -> None:
+        """Refuses what cannot be done before a model is loaded."""
+        if not self.command.files:
+            raise UsageError("There is no text: name a file of it.")
+        if "://" in self.output:
+            raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
+        if not (self._work / "job.json").is_file():
+            with suppress(OSError):
+                self._work.rmdir()  # Empty, it is what a full disk left of an attempt.
+            refuse_full_directory(Path(self.output))
+        if self.command.numbered.tasks is not None:
+            self.command.numbered.check(self.output)
+
+    def _select(self, selected: Path) -> dict[str, int]:
+        """The lines to translate, and what was taken from the inputs; once, and from then on the same."""
+        from vanilla_transformer.data.parts import cut, identity, read_part
+        from vanilla_transformer.extras.synthetic.pairs import longest_source, select_lines, token_counter
+        from vanilla_transformer.numbered_tasks.folder import TaskFolder
+
+        command, folder, longest = self.command, TaskFolder(str(self._work)), self.filters.max_length
+        [part] = cut(command.files, 1)
+        folder.claim(
+            {
+                "model": models_fingerprint(command.models),
+                "input": {path: identity(path) for path in command.files},
+                "--source-column": command.source_column,
+                "--max-length": longest,
+            }
+        )
+        counts = folder.read("selected.json")
+        if counts is None or not selected.is_file() or selected.stat().st_size != counts["size"]:
+            with progress_bar(command.progress, "lines read", quiet=True) as bar:
+                most = min(longest_source(model, longest) for model in command.models)
+                counts = select_lines(
+                    partial(read_part, part, command.source_column),
+                    selected,
+                    token_counter(command.model, most),
+                    most,
+                    bar.update,
+                )
+            counts["size"] = selected.stat().st_size
+            folder.write("selected.json", counts)
+        return counts
+
+    def _unfinished(self, place: Path) -> int:
+        from vanilla_transformer.numbered_tasks.folder import TaskFolder
+        from vanilla_transformer.translation.tasks import unfinished
+
+        return len(unfinished(TaskFolder(str(place)), self.command.numbered.tasks or 0))
+
+    def _write(self, selected: Path, translations: Iterable[str], counts: dict[str, int]) -> None:
+        from vanilla_transformer.data.lines import read_lines
+        from vanilla_transformer.extras.synthetic.pairs import (
+            SOURCE,
+            TARGET,
+            SyntheticError,
+            token_counter,
+            write_pairs,
+        )
+
+        command = self.command
+        report: dict[str, Any] = {
+            "read": counts["read"],
+            "dropped": {name: counts[name] for name in ("empty", "duplicate", "too_long")},
+            "model": models_fingerprint(command.models),
+            "translated": self.translated,
+        }
+        with progress_bar(command.progress, "pairs", total=counts["kept"], quiet=True) as bar:
+            report = write_pairs(
+                read_lines(selected),
+                translations,
+                Path(self.output),
+                token_counter(command.model, self.filters.max_length),
+                self.filters,
+                translated=self.translated,
+                report=report,
+                progress=bar.update,
+            )
+        overlap = self.filters.copy_overlap
+        if overlap is not None and overlap < 1 and report["shared_words"] > _ONE_LANGUAGE:
+            warn(
+                f"{report['shared_words']:.0%} of the words in the first translations are words of the text: does "
+                f"{command.model} translate from the language of the text?"
+            )
+        dropped = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in report["dropped"].items() if n)
+        if not report["kept"]:
+            raise SyntheticError(
+                f"No pair is left of {report['read']:,} lines; taken out: {dropped or 'nothing'}. Give other text or "
+                "filters."
+            )
+        print(
+            f"{report['kept']:,} pairs of {report['read']:,} lines"
+            + (f"; taken out: {dropped}." if dropped else "; nothing was taken out."),
+            file=sys.stderr,
+        )
+        print_result(f"{Path(self.output, SOURCE)} {Path(self.output, TARGET)}")
+
+
+def _joined(place: Path) -> Iterator[str]:
+    """The lines that numbered tasks have written, each part compared with its record."""
+    from vanilla_transformer.numbered_tasks.folder import TaskFolder
+    from vanilla_transformer.translation.tasks import join_parts
+
+    for lines in join_parts(TaskFolder(str(place))):
+        yield from lines.decode().split("\n")[:-1]
