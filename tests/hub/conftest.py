@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers.utils.hub
 from hub_server import HubServer
 from huggingface_hub import constants, hf_api
 
@@ -29,8 +30,9 @@ def hub() -> Iterator[HubServer]:
 def ann(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubServer:
     """The Hub, as this process sees it with the token of ann."""
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    # Made on import, with the address of that moment.
+    # Made once by each library, with the address of that moment.
     monkeypatch.setattr(hf_api.api, "endpoint", hub.url)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
