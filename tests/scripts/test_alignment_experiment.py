@@ -2,7 +2,7 @@
 
 import re
 
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from scripts.experiments.alignment import error_rate, main, read_links
 from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderDecoderForConditionalGeneration

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from scripts.experiments import heads
 from scripts.experiments.runs import ExperimentError

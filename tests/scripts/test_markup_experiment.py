@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from scripts.experiments import markup
 from scripts.experiments.markup import Case, Landing, Places

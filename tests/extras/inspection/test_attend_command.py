@@ -1,7 +1,7 @@
 """`vanilla-transformer attend`."""
 
 import pytest
-from tests.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.cli import main
