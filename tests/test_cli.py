@@ -34,9 +34,11 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import main, program
+from vanilla_transformer.cli.program import COMMANDS, command_names
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 from vanilla_transformer.registration import FAMILIES
+from vanilla_transformer.seams import command_groups
 from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
@@ -113,13 +115,16 @@ def test_help_of_every_command_imports_no_heavy_library():
 
 def test_help_of_train_names_the_fields_and_takes_their_defaults_from_the_recipe(run, tmp_path):
     (tmp_path / "mine.yaml").write_text("max_steps: 12345\n")
-    code, out, _ = run("train", tmp_path / "mine.yaml", "--help")
+    code, out, _ = run("train", tmp_path / "mine.yaml", "--help-all")
     assert code == 0
     assert "--warmup-steps" in out and "12345" in out
+    code, out, _ = run("train", tmp_path / "mine.yaml", "--help")
+    assert code == 0
+    assert "--warmup-steps" not in out and "12345" in out
 
 
 def test_help_of_train_has_options_in_groups_and_no_empty_defaults(run):
-    code, out, _ = run("train", "--help")
+    code, out, _ = run("train", "--help-all")
     assert code == 0 and "None" not in out and "(default: )" not in out
     title = re.compile(r"^\W*(\w+) options\W*$", re.MULTILINE)
     titles = title.findall(out)
@@ -132,6 +137,56 @@ def test_help_of_train_has_options_in_groups_and_no_empty_defaults(run):
         assert option in shown[group]
     for option, group in (("--metrics ", "evaluation"), ("--num-beams ", "decoding"), ("--save-steps ", "output")):
         assert option in shown[group]
+
+
+def test_help_of_train_shows_twenty_options_and_names_the_help_with_all(run):
+    code, out, _ = run("train", "--help")
+    assert code == 0 and "--help-all" in out
+    shown = set(re.findall(r"^\W*(--[a-z-]+)", out, re.MULTILINE))
+    assert len(shown) == 21 and {"--train", "--from", "--max-steps", "--output", "--dry-run"} < shown
+
+
+def test_help_names_every_command_once_in_its_group(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    names = [name for group in command_names().values() for name in group]
+    assert len(names) == len({*names}) and {*COMMANDS} | {*command_groups()} == {*names}
+    for group, members in command_names().items():
+        block = out.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
+        assert [line.split("  ")[1] for line in block.splitlines() if line[2] != " "] == [*members]
+    assert run("-h") == run("--help-all") == (0, out, "")
+    code, out, _ = run("tokenizer", "--help")
+    assert code == 0 and "tokenizer decode" in out and "translate " not in out
+
+
+@pytest.mark.parametrize(
+    "words, meant",
+    [
+        ("train --tran a.en a.de", "--train"),
+        ("train --max_stops=3", "--max-steps"),
+        ("translate model --num-beam 3", "--num-beams"),
+        ("soft-targets --outptu x", "--output"),
+        ("translte model", "translate"),
+        ("tokenizer trian", "tokenizer train"),
+    ],
+)
+def test_a_misspelt_word_is_one_sentence_with_what_was_meant(run, words, meant):
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    [line] = err.splitlines()
+    assert line.startswith("vanilla-transformer: error: ") and line.endswith(f": did you mean {meant}?")
+
+
+@pytest.mark.parametrize("words", ["", "frobnicate", "translate model --frobnicate", "--frobnicate"])
+def test_a_word_like_no_other_points_to_the_help(run, words):
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    assert_one_sentence(err, "--help", words.split()[-1] if words else "command")
+
+
+def test_a_value_of_the_wrong_kind_is_reported_once(run):
+    code, _, err = run("translate", "model", "--num-beams", "x")
+    assert code == 2 and err.count("Error parsing --num-beams") == 1
 
 
 def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monkeypatch):
@@ -307,7 +362,7 @@ def test_a_run_is_averaged_where_files_cannot_be_locked(model, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(model, run)
     code = "import sys\nsys.modules['fcntl'] = None\n"
-    code += "from vanilla_transformer.cli.program import main\nsys.exit(main())"
+    code += "from vanilla_transformer.cli.program import COMMANDS, command_names, main\nsys.exit(main())"
     words = ["average", str(run), "--output", str(tmp_path / "mean")]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'mean'}\n"), done.stderr

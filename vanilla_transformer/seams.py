@@ -1,7 +1,8 @@
 """Finds what the extras bring to the core, which imports none of them.
 
 Each folder of `vanilla_transformer/extras` has a module `plugin` with a table `SEAMS`: for each seam, names and where
-the object of that name stands, as "module:object" below the folder. It is loaded when it is used. The seams are
+the object of that name stands, as "module:object" below the folder. It is loaded when it is used. Where it brings
+commands, `GROUP` names their group in the program's help. The seams are
 
     command      a command of the program: a dataclass of options with `run()`
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
@@ -17,20 +18,20 @@ from typing import Any
 
 
 @cache
-def _found() -> dict[str, dict[str, str]]:
+def _plugins() -> dict[str, Any]:
     extras = import_module("vanilla_transformer.extras")
-    found: dict[str, dict[str, str]] = {"command": {}}
-    for folder in pkgutil.iter_modules(extras.__path__, f"{extras.__name__}."):
-        for seam, parts in import_module(f"{folder.name}.plugin").SEAMS.items():
-            found.setdefault(seam, {}).update({name: f"{folder.name}.{place}" for name, place in parts.items()})
-    return found
+    folders = pkgutil.iter_modules(extras.__path__, f"{extras.__name__}.")
+    return {folder.name: import_module(f"{folder.name}.plugin") for folder in folders}
 
 
-def load_commands() -> dict[str, type]:
-    """The extras' commands by name."""
-    return {name: load("command", name) for name in _found()["command"]}
+def command_groups() -> dict[str, str]:
+    """The extras' commands, each with its group in the program's help."""
+    return {name: plugin.GROUP for plugin in _plugins().values() for name in plugin.SEAMS.get("command", ())}
 
 
 def load(seam: str, name: str) -> Any:
     """The object of that name; KeyError if no extra brings one."""
-    return pkgutil.resolve_name(_found()[seam][name])
+    for folder, plugin in _plugins().items():
+        if name in plugin.SEAMS.get(seam, ()):
+            return pkgutil.resolve_name(f"{folder}.{plugin.SEAMS[seam][name]}")
+    raise KeyError(name)

@@ -38,6 +38,18 @@ def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algori
     assert told == (algorithm == "bpe")
 
 
+def test_lower_cased_text_is_learned_from_and_read(tmp_path, capsys, monkeypatch):
+    (tmp_path / "text").write_text("HELLO World\n" * 9)
+    output = str(tmp_path / "tokenizer")
+    words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "267", "--lowercase", "--output", output]
+    assert main(words) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Hello\nhello\n")))
+    assert main(["tokenizer", "encode", output]) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one == other and one.replace(" ", "") == "Ġhello"
+
+
 def test_other_algorithms_need_a_size(text, tmp_path, capsys):
     code = main(["tokenizer", "train", str(text), "--output", str(tmp_path / "tokenizer")])
     assert code == 2

@@ -2,9 +2,8 @@
 
 import re
 
-from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
-
 from scripts.experiments.alignment import error_rate, main, read_links
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.extras.inspection.alignment import STEPS
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from scripts.experiments import heads
 from scripts.experiments.runs import ExperimentError
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer.extras.inspection import Attention, Pieces
 
 SENTENCES = "two men wait for the bus in the park .\na dog runs in the park and it waits .\ntoo short\n"

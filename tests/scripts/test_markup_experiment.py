@@ -5,11 +5,11 @@ import re
 import shutil
 
 import pytest
-from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
 from scripts.experiments import markup
 from scripts.experiments.markup import Case, Landing, Places
 from scripts.experiments.runs import ExperimentError
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer.cli import main as command_line
 from vanilla_transformer.extras.inspection.markup import MarkedLine
 

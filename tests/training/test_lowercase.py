@@ -47,7 +47,7 @@ def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path
 def test_the_recipe_of_the_first_run_lower_cases_and_the_command_can_say_otherwise(recipe, tmp_path, capsys):
     assert load_recipe("cmudict").tokenizer_lowercase and not Recipe().tokenizer_lowercase
     with pytest.raises(SystemExit):
-        main(["train", "cmudict", "--help"])
+        main(["train", "cmudict", "--help-all"])
     assert "--no-tokenizer-lowercase" in capsys.readouterr().out
     assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
     with pytest.raises(RecipeError, match="tokenizer_lowercase must be true or false"):

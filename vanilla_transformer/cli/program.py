@@ -1,18 +1,19 @@
 """Parses the command line, runs the command, and turns errors into one sentence."""
 
 import contextlib
-import functools
+import difflib
 import io
 import logging
-import operator
 import os
+import shutil
 import sys
+import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
 import tyro
-from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
+from tyro.conf import OmitArgPrefixes
 
 from vanilla_transformer import __version__
 from vanilla_transformer.cli.arguments import UsageError
@@ -26,33 +27,42 @@ from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
-from vanilla_transformer.cli.train import Train
+from vanilla_transformer.cli.train import Train, TrainBriefly
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import prepare_threads
 from vanilla_transformer.recipe.schema import RecipeError
-from vanilla_transformer.seams import load_commands
+from vanilla_transformer.seams import command_groups, load
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
 # usage errors are instant.
 
 PROGRAM = "vanilla-transformer"
-DESCRIPTION = """The Transformer of "Attention Is All You Need", from raw text to translations.
-
---version prints the version; --debug, anywhere, shows the traceback of an error."""
+DESCRIPTION = 'The Transformer of "Attention Is All You Need", from raw text to translations.'
 COMMANDS: dict[str, type] = {
     "train": Train,
-    "prepare": Prepare,
     "translate": Translate,
-    "join": Join,
-    "generate": Generate,
     "predict": Predict,
+    "generate": Generate,
     "evaluate": Evaluate,
     "info": Info,
     "average": Average,
+    "tokenizer train": TokenizerTrain,
+    "tokenizer encode": TokenizerEncode,
+    "tokenizer decode": TokenizerDecode,
     "push": Push,
-    **load_commands(),
+    "prepare": Prepare,
+    "join": Join,
 }
-TOKENIZER_COMMANDS = {"train": TokenizerTrain, "encode": TokenizerEncode, "decode": TokenizerDecode}
+GROUPS = {
+    "Use": ("train", "translate", "predict", "generate", "evaluate"),
+    "Look inside": ("info",),
+    "Train better": ("average",),
+    "Data": ("tokenizer train", "tokenizer encode", "tokenizer decode"),
+    "Share and export": ("push",),
+    "Many machines": ("prepare", "join"),
+}
+# The help of these commands shows the options that are set most; --help-all shows all of them.
+BRIEF: dict[type, type] = {Train: TrainBriefly}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,26 +113,101 @@ def _run(words: list[str]) -> None:
     command.run()
 
 
+def command_names() -> dict[str, tuple[str, ...]]:
+    """The names of all commands, those of the extras among them, by group."""
+    extras = command_groups()
+    return {group: (*names, *(name for name in extras if extras[name] == group)) for group, names in GROUPS.items()}
+
+
+def _load_command(name: str) -> type:
+    return COMMANDS[name] if name in COMMANDS else load("command", name)
+
+
 def _parse(words: list[str]) -> Any:
     """The command with its options."""
-    by_recipe: dict[str, Any] = {"train": Train, "prepare": Prepare}
-    defaults = {name: kind.from_words(words[1:] if words[:1] == [name] else []) for name, kind in by_recipe.items()}
-    tokenizer: Any = Annotated[
-        _choice(TOKENIZER_COMMANDS, words[1:2]),
-        subcommand("tokenizer", description="Train a sub-word tokenizer, or apply one to text."),
-    ]
-    with _help_in_full():
-        command = tyro.cli(
-            _choice(COMMANDS, words[:1], defaults=defaults) | tokenizer,
-            prog=PROGRAM,
-            description=DESCRIPTION,
-            args=words,
-            config=(OmitArgPrefixes, OmitSubcommandPrefixes),
-        )
-    for name, kind in by_recipe.items():
-        if isinstance(command, kind) and command.name != defaults[name].name:
-            raise UsageError(f"The recipe must come before all options: `{name} {command.name} --option value ...`.")
+    names = [name for group in command_names().values() for name in group]
+    if words and words[0] in ("-h", "--help", "--help-all"):
+        _exit_with_help(names)
+    name = " ".join(words[:2]) if " ".join(words[:2]) in names else " ".join(words[:1])
+    if name not in names:
+        below = [other for other in names if name and other.startswith(f"{name} ")]
+        if below and words[1:2] and words[1] in ("-h", "--help", "--help-all"):
+            _exit_with_help(below)
+        _refuse_command(" ".join(words[:2]) if below else name, below or names)
+    kind, words = _load_command(name), words[len(name.split()) :]
+    if "--help-all" in words:
+        words = ["--help" if word == "--help-all" else word for word in words]
+    elif {"-h", "--help"} & {*words}:
+        kind = BRIEF.get(kind, kind)
+    return _parse_options(kind, name, words)
+
+
+def _parse_options(kind: Any, name: str, words: list[str]) -> Any:
+    by_recipe = issubclass(kind, Train | Prepare)
+    settings: dict[str, Any] = {"default": kind.from_words(words)} if by_recipe else {}
+    settings |= {"prog": f"{PROGRAM} {name}", "config": (OmitArgPrefixes,)}
+    message = io.StringIO()
+    try:
+        with _help_in_full(), contextlib.redirect_stderr(message):
+            command = tyro.cli(kind, args=words, **settings)
+    except SystemExit as done:
+        if done.code:
+            _refuse_misspelt(words, tyro.extras.get_parser(kind, **settings)._option_string_actions, name)
+        print(message.getvalue(), end="", file=sys.stderr)
+        raise
+    if by_recipe and command.name != settings["default"].name:
+        raise UsageError(f"The recipe must come before all options: `{name} {command.name} --option value ...`.")
     return command
+
+
+def _exit_with_help(names: Sequence[str]) -> NoReturn:
+    """Prints the commands of those names in their groups, and exits."""
+    width = min(100, shutil.get_terminal_size().columns)
+    blocks = [f"usage: {PROGRAM} COMMAND [OPTIONS]", DESCRIPTION]
+    for group, members in command_names().items():
+        listed = [name for name in members if name in names]
+        lines = [
+            textwrap.fill(
+                (_load_command(name).__doc__ or "").partition("\n")[0],
+                width,
+                initial_indent=f"  {name:<18}",
+                subsequent_indent=" " * 20,
+            )
+            for name in listed
+        ]
+        blocks += ["\n".join([f"{group}:", *lines])] * bool(lines)
+    blocks.append(
+        "`COMMAND --help` shows the options of a command. --version prints the version; --debug, anywhere, shows the "
+        "traceback of an error."
+    )
+    with named_in_errors("Standard output"):
+        print_result("\n\n".join(textwrap.fill(block, width) if "\n" not in block else block for block in blocks))
+        _flush()
+    raise SystemExit(0)
+
+
+def _refuse_command(name: str, names: Sequence[str]) -> NoReturn:
+    if not name:
+        raise UsageError(f"Name a command, such as `train` or `translate`: `{PROGRAM} --help` lists them.")
+    raise UsageError(f"There is no command {name}: {_suggestion(name, names) or f'`{PROGRAM} --help` lists them.'}")
+
+
+def _refuse_misspelt(words: Sequence[str], known: Iterable[str], name: str) -> None:
+    """Raises UsageError for the first option that the command does not have."""
+    for word in words:
+        option = word.partition("=")[0].replace("_", "-")
+        if option.startswith("--") and len(option) > 2 and option not in known:
+            raise UsageError(
+                f"{name} has no option {option}: "
+                f"{_suggestion(option, known) or f'`{PROGRAM} {name} --help` lists them.'}"
+            )
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    """Names what was probably meant; empty if nothing is close."""
+    names = {name.removeprefix("--"): name for name in known}
+    close = difflib.get_close_matches(word.removeprefix("--"), names, n=1)
+    return f"did you mean {names[close[0]]}?" if close else ""
 
 
 @contextlib.contextmanager
@@ -137,16 +222,6 @@ def _help_in_full() -> Iterator[None]:
                 check_standard_output()
                 _flush()
             raise
-
-
-def _choice(commands: dict[str, type], chosen: list[str], defaults: dict[str, Any] | None = None) -> Any:
-    """The commands as a type for tyro; in a list of commands only the first sentence describes each."""
-    options: list[Any] = []
-    for name, command in commands.items():
-        description = None if chosen == [name] else (command.__doc__ or "").partition("\n")[0]
-        settings: dict[str, Any] = {"default": defaults[name]} if defaults and name in defaults else {}
-        options.append(Annotated[command, subcommand(name, description=description, **settings)])
-    return functools.reduce(operator.or_, options)
 
 
 def quieten_libraries() -> None:

@@ -27,13 +27,22 @@ class TokenizerTrain:
     algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
     """Sub-word algorithm; presplit expects text that is already segmented with `@@ ` as the continuation mark."""
     tags: Annotated[tuple[str, ...], arg(metavar="TAG ...", help_behavior_hint="")] = ()
-    """Pieces besides that no text gives: `train` puts `<BT>` before the sources of a corpus with tag=BT."""
+    """Additional pieces that no text gives: `train` puts `<BT>` before the sources of a corpus with tag=BT."""
+    lowercase: Flag = False
+    """Lower-case text before it is split, so that Hello is read as hello. For models that read alone, such as
+    classifiers: a translation model keeps the case of what it writes, so `train --tokenizer-lowercase` trains its
+    own."""
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
         from vanilla_transformer.data.sources import tag_piece
         from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-        from vanilla_transformer.tokenizer.learning import LONGEST_WORD, count_long_words, describe_long_words
+        from vanilla_transformer.tokenizer.learning import (
+            LONGEST_WORD,
+            count_long_words,
+            describe_long_words,
+            lowercased,
+        )
 
         if not self.files:
             raise UsageError("Give at least one file to train on.")
@@ -48,9 +57,11 @@ class TokenizerTrain:
             for line in chain.from_iterable(map(read_input, self.files)):
                 if len(line) > LONGEST_WORD and self.algorithm not in ("character", "presplit"):
                     long_words += count_long_words([line])
-                yield line
+                yield lowercased(line) if self.lowercase else line
 
-        tokenizer = VanillaTransformerTokenizer.train(texts(), self.vocab_size, self.algorithm, tags=tags)
+        tokenizer = VanillaTransformerTokenizer.train(
+            texts(), self.vocab_size, self.algorithm, tags=tags, lowercase=self.lowercase
+        )
         with atomic_directory(self.output) as place:
             tokenizer.save_pretrained(place)
         if long_words:

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import types
 import typing
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -32,6 +33,13 @@ _GROUPS = {
     "decoding": ("num_beams",),
     "output": ("save_steps", "output"),
 }
+# The options that `train --help` shows.
+_BRIEF = (
+    *("task", "train", "dev", "test", "max_length", "tokenizer_algorithm", "vocab_size"),
+    *("from_model", "preset", "dropout"),
+    *("batch_tokens", "max_steps", "learning_rate", "precision", "seed"),
+    *("eval_steps", "metrics", "num_beams", "output", "processes"),
+)
 _METAVARS = {
     **dict.fromkeys(("task", "preset"), "NAME"),
     "from_model": "MODEL",
@@ -73,15 +81,16 @@ def recipe_options() -> dict[str, tuple[str, Any, Any]]:
     return options
 
 
-def _option_groups() -> dict[str, type]:
-    """A dataclass for each group of options of the command line."""
+def _option_groups(names: Container[str] | None = None) -> dict[str, type]:
+    """A dataclass for each group of options of the command line, of all options or of those named."""
     group_of = {field: group for group, fields in _GROUPS.items() for field in fields}
     fields: dict[str, list[Any]] = {group: [] for group in _GROUPS}
     group = next(iter(_GROUPS))
     for name, option in recipe_options().items():
         group = group_of.get(name, group)
-        fields[group].append(option)
-    return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items()}
+        if names is None or name in names:
+            fields[group].append(option)
+    return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items() if listed}
 
 
 def _metavar(name: str, hint: Any) -> str | None:
@@ -99,12 +108,14 @@ def _default_in_words(default: str) -> str:
     return "" if default in ("None", "") else f"(default: {default})"
 
 
+def _options_of(groups: dict[str, type]) -> Any:
+    fields = [(name, group, dataclasses.field(default=group())) for name, group in groups.items()]
+    return dataclasses.make_dataclass("_Options", fields, frozen=True)
+
+
 _OPTION_GROUPS = _option_groups()
-_Options: Any = dataclasses.make_dataclass(
-    "_Options",
-    [(name, group, dataclasses.field(default=group())) for name, group in _OPTION_GROUPS.items()],
-    frozen=True,
-)
+_Options: Any = _options_of(_OPTION_GROUPS)
+_BriefOptions: Any = _options_of(_option_groups(_BRIEF))
 
 
 @dataclass(frozen=True)
@@ -132,11 +143,12 @@ class Train:
         """The command with its defaults taken from the recipe, if the first word names one."""
         if words and not words[0].startswith("-"):
             values = vars(load_recipe(words[0]))
+            options = cls().options
             groups = {
-                name: group(**{field.name: values[field.name] for field in dataclasses.fields(group)})
-                for name, group in _OPTION_GROUPS.items()
+                name: type(group)(**{field: values[field] for field in vars(group)})
+                for name, group in vars(options).items()
             }
-            return cls(words[0], options=_Options(**groups))
+            return cls(words[0], options=type(options)(**groups))
         return cls()
 
     def run(self) -> None:
@@ -168,3 +180,15 @@ class Train:
     def _chosen(self) -> Recipe:
         """The recipe of the options, or the named one with these in place of its own."""
         return self.recipe if self.name is None else named_recipe(self.name, vars(self.recipe))
+
+
+@dataclass(frozen=True)
+class TrainBriefly(Train):
+    """Train a model on text, from a recipe, from options, or from a recipe with some fields overridden.
+
+    To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
+    data and the device, and printed. If interrupted, run the same command again to continue. These are the options
+    that are set most; `train --help-all` shows all of them.
+    """
+
+    options: Annotated[_BriefOptions, arg(name="")] = _BriefOptions()

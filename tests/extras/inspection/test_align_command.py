@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer.cli import main
 from vanilla_transformer.extras.inspection import AlignmentHeads, alignments
 

@@ -1,8 +1,8 @@
 """`vanilla-transformer attend`."""
 
 import pytest
-from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 
+from tests.extras.inspection.conftest import model, model_directory, tokenizer  # noqa: F401
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.cli import main
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras.inspection.conftest import model, tokenizer  # noqa: F401
 
+from tests.extras.inspection.conftest import model, tokenizer  # noqa: F401
 from vanilla_transformer.extras.inspection import AlignmentHeads
 from vanilla_transformer.extras.inspection.markup import MARKUP, UNIT, MarkedLine, MarkupTranslator, insert
 from vanilla_transformer.translation import LineTranslator

@@ -1,3 +1,4 @@
 """Corpora without the pairs that teach nothing."""
 
+GROUP = "Data"
 SEAMS = {"command": {"clean": "command:Clean"}}

@@ -1,5 +1,6 @@
 """Training data that models write: back-translation, distillation by sequences and by words."""
 
+GROUP = "Train better"
 SEAMS = {
     "command": {
         "back-translate": "commands.synthetic_pairs:BackTranslate",
