@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from .tasks import evaluate as evaluate
     from .training.loop import train as train
     from .translation import Batcher as Batcher
-    from .translation import EnsembleForConditionalGeneration as EnsembleForConditionalGeneration
     from .translation import load_exported as load_exported
     from .translation import translate_lines as translate_lines
 
@@ -99,7 +98,6 @@ _HOMES = {
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
     "Batcher": ".translation",
-    "EnsembleForConditionalGeneration": ".translation",
     "evaluate": ".tasks",
     "load_exported": ".translation",
     "load_recipe": ".recipe.schema",

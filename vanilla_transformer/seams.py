@@ -7,6 +7,8 @@ commands, `GROUP` names their group in the program's help. The seams are
     command      a command of the program: a dataclass of options with `run()`
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
+    ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model
+    options      a group of options of `translate` and `evaluate`: a dataclass
     translation  a form of the answers of `translate`: a class with `from_translator(translator, heads, ...)`
     drawing      a picture of `info`: takes a configuration and a title, returns a matplotlib figure
 """

@@ -7,12 +7,13 @@ import torch
 from transformers import DataCollatorForSeq2Seq, TextStreamer, pipeline
 
 from vanilla_transformer import (
-    EnsembleForConditionalGeneration,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     translate_lines,
 )
+from vanilla_transformer.extras.combining import EnsembleForConditionalGeneration
+from vanilla_transformer.extras.combining.terms import Glossary, TermError, TermTranslator
 from vanilla_transformer.extras.inspection import (
     AlignmentError,
     AlignmentHeads,
@@ -21,7 +22,6 @@ from vanilla_transformer.extras.inspection import (
     attention,
 )
 from vanilla_transformer.translation import LineTranslator
-from vanilla_transformer.translation.terms import Glossary, TermError, TermTranslator
 
 SOURCE = {
     "input_ids": torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0], [11, 2, 0, 0, 0]]),

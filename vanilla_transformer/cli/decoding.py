@@ -17,6 +17,7 @@ from vanilla_transformer.cli.arguments import (
     at_least_one,
 )
 from vanilla_transformer.cores import usable_cores
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -83,10 +84,8 @@ class Decoding:
         found = [load_model(name, device=device, dtype=dtype, translates=translates) for name in names]
         loaded: Any = found[0][0]
         if others:
-            from vanilla_transformer.translation.ensemble import EnsembleForConditionalGeneration, check_one_vocabulary
-
-            check_one_vocabulary([(name, tokenizer) for name, (_, tokenizer) in zip(names, found, strict=True)])
-            loaded = EnsembleForConditionalGeneration([member for member, _ in found], mean)
+            named = [(name, *model_of) for name, model_of in zip(names, found, strict=True)]
+            loaded = load("ensemble", "mean")(named, mean)
         if self.precision == "auto":
             from vanilla_transformer.engine.cpu import fastest_dtype
 

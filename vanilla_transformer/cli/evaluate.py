@@ -20,7 +20,6 @@ from vanilla_transformer.cli.arguments import (
 )
 from vanilla_transformer.cli.columns import as_in_training
 from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
-from vanilla_transformer.cli.rescoring import RescoringOptions
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -36,6 +35,7 @@ from vanilla_transformer.data.locations import locate, split_off
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 # Seconds without a sign of life until one of several processes is taken for dead.
 LONGEST_SILENCE = 120.0
+RescoringOptions: Any = load("options", "rescoring")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from vanilla_transformer.cli.arguments import (
 )
 from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, check_ensemble, models_fingerprint
 from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
-from vanilla_transformer.cli.rescoring import RescoringOptions
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
-    from vanilla_transformer.translation.terms import Glossary
+
+RescoringOptions: Any = load("options", "rescoring")
 
 
 @dataclass(frozen=True)
@@ -332,9 +332,7 @@ class Translate:
         if self.rescoring.rescore:
             return self.rescoring.translator(translator, self.decoding, self.nbest or 1)
         if self.terms is not None:
-            from vanilla_transformer.translation.terms import TermTranslator
-
-            return TermTranslator.from_translator(cast(Any, translator), self._glossary())
+            return cast("Translator", load("translation", "terms").from_translator(translator, self._glossary()))
         if not self._aligns:
             return translator
         if self.alignment is None:
@@ -342,11 +340,8 @@ class Translate:
         aligning = load("translation", "alignment")
         return cast("Translator", aligning.from_translator(translator, self.alignment_heads, form=self.alignment))
 
-    def _glossary(self) -> "Glossary":
-        from vanilla_transformer.translation.terms import Glossary
-
-        assert self.terms is not None
-        return Glossary.read(self.terms)
+    def _glossary(self) -> Any:
+        return load("translation", "terms").read_terms(self.terms)
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """Settings that must be the same to resume a translation; the names are for messages.

@@ -5,9 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vanilla_transformer.translation.batcher import Batcher as Batcher
-    from vanilla_transformer.translation.ensemble import (
-        EnsembleForConditionalGeneration as EnsembleForConditionalGeneration,
-    )
     from vanilla_transformer.translation.exported import ExportedModel as ExportedModel
     from vanilla_transformer.translation.exported import ExportError as ExportError
     from vanilla_transformer.translation.exported import is_exported as is_exported
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 # Imported when they are asked for: exported models need no torch.
 _HOMES = {
     "batcher": ("Batcher",),
-    "ensemble": ("EnsembleForConditionalGeneration",),
     "exported": ("ExportError", "ExportedModel", "is_exported", "load_exported"),
     "lines": ("Hypothesis", "Translation", "translate_lines", "with_pauses"),
     "loading": (

@@ -8,7 +8,6 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration, pipeline
 
 from vanilla_transformer import (
-    EnsembleForConditionalGeneration,
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerConfig,
@@ -17,6 +16,7 @@ from vanilla_transformer import (
     translate_lines,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.combining import EnsembleForConditionalGeneration
 
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 SEARCHES = [
@@ -321,7 +321,7 @@ def test_what_several_models_cannot_do_is_said_in_a_sentence(run, words, message
 
 @pytest.mark.parametrize("options", [["--num-beams", 6], ["--sample", "--candidates", 6]])
 def test_minimum_bayes_risk_chooses_among_beam_and_samples(run, directories, options):
-    from vanilla_transformer.evaluation.minimum_bayes_risk import MinimumBayesRisk
+    from vanilla_transformer.extras.combining.minimum_bayes_risk import MinimumBayesRisk
     from vanilla_transformer.translation import Sampling, load_model
 
     model, tokenizer = load_model("one")

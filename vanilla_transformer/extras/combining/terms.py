@@ -9,10 +9,10 @@ from typing import Any
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from vanilla_transformer.extras.combining.constrained_search import RequiredPhrases
 from vanilla_transformer.model.direction import is_right_to_left
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.translation.constrained_search import RequiredPhrases
 from vanilla_transformer.translation.lines import Translation
 from vanilla_transformer.translation.translator import LineTranslator
 
@@ -89,6 +89,8 @@ class TermTranslator(LineTranslator):
         begin_within_word: Tokens that go on with a word before them.
         end_within_word: Tokens that such a token goes on with.
     """
+
+    read_terms = staticmethod(Glossary.read)
 
     glossary: Glossary
     pieces: Mapping[str, tuple[int, ...]]

@@ -10,8 +10,8 @@ from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_
 from vanilla_transformer.cli.decoding import Decoding
 
 if TYPE_CHECKING:
+    from vanilla_transformer.extras.combining.rescoring import Rescorer
     from vanilla_transformer.translation.lines import Translator
-    from vanilla_transformer.translation.rescoring import Rescorer
 
 # Where neither they nor a beam were asked for.
 CANDIDATES = 32
@@ -89,7 +89,7 @@ class RescoringOptions:
 
     def translator(self, candidates: "Translator", decoding: Decoding, kept: int = 1) -> "Translator":
         """The translator that chooses among what another gives; where that was not asked for, the other."""
-        from vanilla_transformer.translation.rescoring import RescoringTranslator
+        from vanilla_transformer.extras.combining.rescoring import RescoringTranslator
 
         return (
             RescoringTranslator(candidates, self._rescorer(candidates, decoding), kept) if self.rescore else candidates
@@ -97,10 +97,10 @@ class RescoringOptions:
 
     def _rescorer(self, candidates: Any, decoding: Decoding) -> "Rescorer":
         if not self.models:
-            from vanilla_transformer.evaluation.minimum_bayes_risk import MinimumBayesRisk
+            from vanilla_transformer.extras.combining.minimum_bayes_risk import MinimumBayesRisk
 
             return MinimumBayesRisk(self.utility)
-        from vanilla_transformer.translation.model_rescoring import ModelRescorer
+        from vanilla_transformer.extras.combining.model_rescoring import ModelRescorer
 
         return ModelRescorer.from_models(candidates, [(name, *decoding.load(name)) for name in self.models])
 

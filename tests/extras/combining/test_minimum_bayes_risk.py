@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
-from vanilla_transformer.evaluation.minimum_bayes_risk import UTILITIES, MinimumBayesRisk
+from vanilla_transformer.extras.combining.minimum_bayes_risk import UTILITIES, MinimumBayesRisk
+from vanilla_transformer.extras.combining.rescoring import RescoringTranslator
 from vanilla_transformer.translation.lines import Hypothesis, Translation
-from vanilla_transformer.translation.rescoring import RescoringTranslator
 
 METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 TEXTS = st.lists(st.text(alphabet="abä .,d", max_size=24), min_size=1, max_size=6)

@@ -14,8 +14,8 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.combining.model_rescoring import ModelRescorer, RescoringError
 from vanilla_transformer.translation import LineTranslator, load_model
-from vanilla_transformer.translation.model_rescoring import ModelRescorer, RescoringError
 
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 FLOAT32 = ("--precision", "float32")

@@ -167,22 +167,22 @@ def mean_logits(logits: Sequence[torch.Tensor], mean: Mean) -> torch.Tensor:
     return total.clamp_(min=torch.finfo(torch.float32).tiny).log_() if mean == "probabilities" else total
 
 
-def check_one_vocabulary(named: Sequence[tuple[str, PreTrainedTokenizerBase]]) -> None:
-    """Refuses tokenizers of models that are to decode together and do not read and write the same ids.
-
-    Args:
-        named: Each with the name of its model.
+def as_ensemble(
+    found: Sequence[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]], mean: Mean
+) -> EnsembleForConditionalGeneration:
+    """Combines loaded models, each with its name and its tokenizer.
 
     Raises:
-        ValueError: Two differ; it says in what.
+        ValueError: Their tokenizers differ, or the models cannot decode together; it says in what.
     """
-    (first, tokenizer), *others = named
-    for name, other in others:
+    (first, _, tokenizer), *others = found
+    for name, _, other in others:
         difference = difference_of_vocabularies(tokenizer, other)
         if difference is not None:
             raise ValueError(
                 f"{first} and {name} have different vocabularies, so they cannot decode together: {difference}."
             )
+    return EnsembleForConditionalGeneration([model for _, model, _ in found], mean)
 
 
 def _check(members: list[Any], mean: str) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.engine.search import BeamSearch, Limits
+from vanilla_transformer.extras.combining.constrained_search import RequiredPhrases
 from vanilla_transformer.model.generation import GoogleLengthPenalty
-from vanilla_transformer.translation.constrained_search import RequiredPhrases
 
 VOCABULARY, START, END = 6, 1, 2
 

@@ -12,8 +12,8 @@ from vanilla_transformer import (
     translate_lines,
 )
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.combining.terms import Glossary, TermError, TermTranslator
 from vanilla_transformer.translation.lines import translator_of
-from vanilla_transformer.translation.terms import Glossary, TermError, TermTranslator
 
 TEXT = ["the big dog house of a dog", "ein großes Hundehaus eines Hundes", "Haus und Hausboot (GmbH)"]
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
