@@ -3,9 +3,11 @@
 import dataclasses
 
 import pytest
+from datasets import Dataset
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.train import Train
+from vanilla_transformer.evaluation.scoring import evaluate_model
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import OutputError
@@ -61,3 +63,10 @@ def test_the_recipe_of_the_first_run_lower_cases_and_the_command_can_say_otherwi
 def written(directory, text):
     (directory / "recipe.yaml").write_text(text)
     return directory / "recipe.yaml"
+
+
+def test_references_keep_their_case_as_translations_do(recipe):
+    model, tokenizer = load_model(train(recipe))
+    assert tokenizer.detokenize("HH AH L OW") == "HH AH L OW"
+    dictionary = Dataset.from_dict({"source": ["Hello"], "target": ["HH AH L OW"]})
+    assert evaluate_model(model, tokenizer, dictionary, ["wer"]).references == ["HH AH L OW"]

@@ -70,7 +70,7 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
 
     def detokenize(self, text: str) -> str:
         """The text as a translation into it comes out: the same, but for `presplit`, whose pieces become words."""
-        ids = self(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ids = self(text_target=text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return str(self.decode(ids, skip_special_tokens=True))
 
     def _switch_to_target_mode(self) -> None:

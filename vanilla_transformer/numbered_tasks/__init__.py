@@ -1,1 +1,0 @@
-"""Work cut into numbered tasks that need nobody: their folder, workers on this machine, and engines on others."""
