@@ -5,6 +5,7 @@ the object of that name stands, as "module:object" below the folder. It is loade
 commands, `GROUP` names their group in the program's help. The seams are
 
     command      a command of the program: a dataclass of options with `run()`
+    corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
     ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model

@@ -17,7 +17,7 @@ import numpy as np
 
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.preparation import PreparationReport, TokenFile
-from vanilla_transformer.data.shards import MANIFEST, Manifest, Shard, ShardedCorpus, lengths_name
+from vanilla_transformer.extras.many_machines.shards import MANIFEST, Manifest, Shard, ShardedCorpus, lengths_name
 
 PAIRS_OF_A_SHARD = 1_000_000
 COLUMNS = "source", "target"

@@ -21,9 +21,7 @@ from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.info import Info
-from vanilla_transformer.cli.join import Join
 from vanilla_transformer.cli.predict import Predict
-from vanilla_transformer.cli.prepare import Prepare
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
@@ -50,16 +48,14 @@ COMMANDS: dict[str, type] = {
     "tokenizer encode": TokenizerEncode,
     "tokenizer decode": TokenizerDecode,
     "push": Push,
-    "prepare": Prepare,
-    "join": Join,
 }
-GROUPS = {
+GROUPS: dict[str, tuple[str, ...]] = {
     "Use": ("train", "translate", "predict", "generate", "evaluate"),
     "Look inside": ("info",),
     "Train better": ("average",),
     "Data": ("tokenizer train", "tokenizer encode", "tokenizer decode"),
     "Share and export": ("push",),
-    "Many machines": ("prepare", "join"),
+    "Many machines": (),
 }
 # The help of these commands shows the options that are set most; --help-all shows all of them.
 BRIEF: dict[type, type] = {Train: TrainBriefly}
@@ -143,7 +139,7 @@ def _parse(words: list[str]) -> Any:
 
 
 def _parse_options(kind: Any, name: str, words: list[str]) -> Any:
-    by_recipe = issubclass(kind, Train | Prepare)
+    by_recipe = hasattr(kind, "from_words")  # A recipe gives the defaults.
     settings: dict[str, Any] = {"default": kind.from_words(words)} if by_recipe else {}
     settings |= {"prog": f"{PROGRAM} {name}", "config": (OmitArgPrefixes,)}
     message = io.StringIO()

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -30,10 +30,7 @@ from vanilla_transformer.cli.streams import (
     is_file,
     is_typed,
     read_input,
-    warn,
 )
-from vanilla_transformer.cli.task_options import TaskOptions
-from vanilla_transformer.cores import own_threads
 from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.lines import Translator
 
 RescoringOptions: Any = load("options", "rescoring")
+TaskOptions: Any = load("options", "tasks")
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ class Translate:
         """Translates from the input to the output, and warns of each line that was too long."""
         self.check()
         if self.numbered.tasks is not None:
-            self._run_tasks()
+            self.numbered.translate(self)
             return
         for model in (*self.models, *self.rescoring.models):
             check_paths(model, self._input, self._output)
@@ -210,74 +208,9 @@ class Translate:
                 option = name.removesuffix("_number").replace("_", "-")
                 raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
 
-    def _run_tasks(self) -> None:
-        """Does all tasks, or one, or has an engine do them."""
-        from vanilla_transformer.data.parts import cut
-
-        assert self.numbered.tasks is not None
-        if not self.files or self.output is None:
-            raise UsageError("--tasks needs files to read and an --output directory.")
-        if self.resume:
-            raise UsageError("--resume is for one file: tasks always go on where they were.")
-        self.numbered.check(self.output)
-        cut(self.files, self.numbered.tasks)  # Refuses what cannot be cut, once for all.
-        if self.numbered.task_number is not None:
-            self.task_runner()(self.numbered.task_number)
-        elif self.numbered.engine is not None:
-            self._run_on_engine(self.output, self.numbered.tasks)
-        else:
-            self.numbered.run_on_workers(self._commands_of_workers(), self.progress)
-
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
-        """Loads the model, and gives what does a task by its number and says what it came to."""
-        from vanilla_transformer.numbered_tasks.folder import TaskFolder
-        from vanilla_transformer.translation.tasks import job_of, run_task
-
-        tasks = self.numbered.tasks
-        assert self.output is not None and tasks is not None
-        translator = self._translator()
-        job = job_of(self.files, tasks, self.job_fingerprint(translator))
-        folder = TaskFolder(self.output)
-
-        def run(number: int) -> dict[str, Any]:
-            did = run_task(
-                folder,
-                number,
-                job,
-                translator,
-                inputs=self.files,
-                tasks=tasks,
-                column=self.source_column,
-                render=self._format,
-                warn=lambda message: warn(f"task {number}, {message}"),
-            )
-            return {"did": did}
-
-        return run
-
-    def _commands_of_workers(self) -> "list[Translate]":
-        """The settings of each worker on this machine: one for each device by default."""
-        import torch
-
-        devices = [self.decoding.device]
-        if self.decoding.device in (None, "cuda") and torch.cuda.is_available():
-            devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-        count = self.numbered.workers or len(devices)
-        threads = self.decoding.threads
-        if threads is None and devices == [self.decoding.device]:
-            threads = max(1, own_threads() // count)
-        return [
-            replace(self, decoding=replace(self.decoding, device=devices[n % len(devices)], threads=threads))
-            for n in range(count)
-        ]
-
-    def _run_on_engine(self, output: str, tasks: int) -> None:
-        from vanilla_transformer.numbered_tasks.folder import TaskFolder
-        from vanilla_transformer.translation.tasks import job_of, unfinished
-
-        folder = TaskFolder(output)
-        folder.check(job_of(self.files, tasks, {"model": models_fingerprint(self.models)}))
-        self.numbered.run_on_engine(self, output, lambda: unfinished(folder, tasks))
+        """Loads the model, and gives what does a task by its number and reports what it did."""
+        return cast("Callable[[int], dict[str, Any]]", self.numbered.runner_of_translation(self))
 
     def _translate_stream(self) -> None:
         """Translates lines as they come, or to where none can be taken back."""
@@ -287,7 +220,7 @@ class Translate:
             refuse_unfinished(self._output)
         total = partial(count_lines, self._input) if can_be_read_again(self._input) else None
         lines = answer_promptly(read_input(self._input), self._input)
-        translator = self._translator()
+        translator = self.translator()
         self._announce(translator.model)
         answering = self._answering(translator)
         answer_stream(answering, lines, self._output, total=total, typed=is_typed(self._input))
@@ -295,7 +228,7 @@ class Translate:
     def _translate_file(self) -> None:
         """Translates a file to a file."""
         assert self._output is not None
-        translator = self._translator()
+        translator = self.translator()
         answer_file(
             self._answering(translator),
             read_input(self._input),
@@ -307,7 +240,7 @@ class Translate:
         )
 
     def _answering(self, translator: "Translator") -> Answering:
-        return Answering(translator.translate, translator.chunk_lines, self._format, self.progress)
+        return Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
 
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """The model, and its tokenizer where it does not have it itself."""
@@ -324,7 +257,8 @@ class Translate:
         elif difference := cast("ExportedModel", model).difference(self._arguments(model)):
             print(difference, file=sys.stderr)
 
-    def _translator(self) -> "Translator":
+    def translator(self) -> "Translator":
+        """Loads the models, and gives what translates with these options."""
         from vanilla_transformer.translation.lines import translator_of
 
         model, tokenizer = self._load()
@@ -391,7 +325,8 @@ class Translate:
             raise UsageError(f"--nbest {self.nbest} needs --num-beams {least} or more.")
         return arguments | {"num_return_sequences": self.nbest, "scores": True}
 
-    def _format(self, number: int, translation: "Translation") -> str:
+    def format(self, number: int, translation: "Translation") -> str:
+        """The lines of output for a translation."""
         if self.nbest is None:
             return " ||| ".join(_fields(translation.hypotheses[0]))
         return "\n".join(

@@ -1,8 +1,6 @@
 """Inputs of a run: the corpora, the tokenizer and the corpora in tokens."""
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,18 +22,15 @@ from vanilla_transformer.data.preparation import (
     has_equal_sides,
     is_same_text,
     prepare_corpus,
-    settings_fingerprint,
     text_hash,
 )
-from vanilla_transformer.data.shards import Manifest, ShardedCorpus
 from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.streams import TextStream, sample_rows, stream_of
-from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.distillation import distilled
 from vanilla_transformer.training.run_directory import RunDirectory
@@ -46,7 +41,6 @@ from vanilla_transformer.training.vocabulary import (
     check_tokenizer,
     describe_unseen_characters,
     learn_tokenizer,
-    load_shared_tokenizer,
     tags_of,
 )
 from vanilla_transformer.translation.loading import load_own_tokenizer
@@ -84,12 +78,12 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     streams = {field: [] if one is None else [one[1]] for field, one in held_out.items()}
     prepared: TrainingCorpus
     if url:
-        sharded = _open_shards(url, recipe, run)
-        recipe = replace(recipe, labels=recipe.labels or sharded.manifest.labels)
+        prepared = text = load("corpus", "prepared").of_run(url, recipe, run)
+        recipe = replace(recipe, labels=recipe.labels or text.manifest.labels)
         recipe = task.complete(recipe, {"train": [], **streams})
-        tokenizer, prepared = _tokenizer_of_shards(url, sharded.manifest, recipe, run), sharded
-        languages = sharded.manifest.languages
-        say(f"train: {sharded.report.describe(task.form)}, prepared in {url}")
+        tokenizer = text.tokenizer_for(recipe, run)
+        languages = text.manifest.languages
+        say(f"train: {text.report.describe(task.form)}, prepared in {url}")
     else:
         recipe = task.complete(recipe, {"train": train, **streams})
         tokenizer, train = _tokenizer(recipe, run, train, say)
@@ -133,45 +127,6 @@ def prepared_place(corpora: Corpora) -> str | None:
             "A prepared corpus is learned from alone and without a weight: give all texts to one `prepare`."
         )
     return urls[0] if urls else None
-
-
-def _open_shards(url: str, recipe: Recipe, run: RunDirectory) -> ShardedCorpus:
-    """The corpus that is in tokens already; of one that does not lie here, copies are made for this run alone."""
-    place = fingerprint_settings(f"{os.path.abspath(run.path)} {url}")[:16]
-    copies = Path(tempfile.gettempdir(), f"vanilla-transformer-{place}")
-    return ShardedCorpus(url, seed=recipe.seed, part_pairs=recipe.part_pairs, copies=copies)
-
-
-def _tokenizer_of_shards(
-    url: str, manifest: Manifest, recipe: Recipe, run: RunDirectory
-) -> VanillaTransformerTokenizer:
-    """The tokenizer of a corpus that is in tokens already, which becomes the run's.
-
-    Raises:
-        RecipeError: The corpus was prepared otherwise than the recipe says.
-    """
-    tokenizer = load_shared_tokenizer(TaskFolder(url))
-    for name, prepared, asked in (
-        ("task", manifest.task, recipe.task),
-        ("max_length", manifest.max_length, recipe.max_length),
-        ("vocab_size", len(tokenizer), recipe.vocab_size or len(tokenizer)),
-    ):
-        if prepared != asked:
-            raise RecipeError(
-                f"{url} was prepared with {name} {prepared}, and the recipe has {asked}: give --"
-                f"{name.replace('_', '-')} {prepared}, or prepare it anew."
-            )
-    encoder = task_for(recipe).encoder(recipe)
-    own = load_own_tokenizer(recipe.tokenizer) if recipe.tokenizer is not None else tokenizer
-    if settings_fingerprint(own, encoder, recipe.max_length) != manifest.settings:
-        raise RecipeError(
-            f"{url} was prepared with another tokenizer{f' than {recipe.tokenizer}' if recipe.tokenizer else ''}, "
-            "with other labels or by another version: leave --tokenizer and --labels out, or prepare it anew."
-        )
-    there = load_own_tokenizer(run.path) if run.tokenizer_config.exists() else None
-    if there is None or settings_fingerprint(there, encoder, recipe.max_length) != manifest.settings:
-        _save_tokenizer(tokenizer, run)
-    return tokenizer
 
 
 def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
@@ -273,7 +228,7 @@ def _tokenizer(
         check_tags(tokenizer, recipe.tokenizer, recipe.train)
         check_tokenizer(tokenizer, recipe.tokenizer, task_for(recipe).special_tokens)
         if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
-            _save_tokenizer(tokenizer, run)
+            save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
         hashes = [TextHash() for _ in streams]
@@ -287,7 +242,7 @@ def _tokenizer(
         tokenizer = learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
         atomic_write_text(run.vocabulary, json.dumps(origin))
-        _save_tokenizer(tokenizer, run)
+        save_tokenizer(tokenizer, run)
     if recipe.vocab_size not in (None, len(tokenizer)):
         raise RecipeError(
             f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out."
@@ -326,7 +281,7 @@ def _hashed(stream: TextStream, text: TextHash) -> TextStream:
     return replace(stream, tables=tables)
 
 
-def _save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
+def save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
     """Puts whole files into the model directory, the one that says that all are there last."""
     remove_partial_files(run.path)
     with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:

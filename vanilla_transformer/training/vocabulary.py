@@ -1,10 +1,8 @@
 """Section 5.1: the tokenizer that a recipe asks for, learned from a sample of its text."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.lines import CorpusError
@@ -13,12 +11,10 @@ from vanilla_transformer.data.streams import TextStream
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.numbered_tasks.folder import TaskFolder
 from vanilla_transformer.recipe.defaults import choose_vocab_size
 from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
 from vanilla_transformer.tasks import SpecialTokens, task_for
 from vanilla_transformer.tokenizer.learning import count_long_words, describe_long_words, lowercased
-from vanilla_transformer.translation.loading import load_own_tokenizer
 
 # Sub-words are counts: more sentences than this change hardly any of them.
 MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
@@ -26,8 +22,6 @@ MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
 _ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that does."}
 # Characters that are named in a sentence.
 _MOST_SHOWN = 10
-# What a tokenizer is kept in; the last says that all are there.
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: SpecialTokens) -> None:
@@ -145,29 +139,3 @@ def _texts(streams: Iterable[TextStream], columns: Sequence[str]) -> Iterator[st
         for table in stream.tables():
             for column in columns:
                 yield from table.column(column).to_pylist()
-
-
-def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) -> None:
-    """Puts a tokenizer into a folder, unless there is one: the first to be there is that of all tasks."""
-    with tempfile.TemporaryDirectory() as directory:
-        tokenizer.save_pretrained(directory)
-        for name in TOKENIZER_FILES:
-            folder.put_first(Path(directory, name), name)
-
-
-def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
-    """The tokenizer of a folder that has one.
-
-    Raises:
-        CorpusError: It has none.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        for name in TOKENIZER_FILES:
-            try:
-                folder.get(name, Path(directory, name))
-            except FileNotFoundError as error:
-                raise CorpusError(
-                    f"{folder.url} has no {name}, which `prepare` writes before all shards: bring its tokenizer back, "
-                    "or prepare the corpus again"
-                ) from error
-        return load_own_tokenizer(directory)

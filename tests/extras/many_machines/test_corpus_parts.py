@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.data import corpus_parts
-from vanilla_transformer.data.corpus_parts import CorpusPiece, align, corpus_identity, cut_corpora, read_pieces
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.parts import PartsError
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora
+from vanilla_transformer.extras.many_machines import corpus_parts
+from vanilla_transformer.extras.many_machines.corpus_parts import (
+    CorpusPiece,
+    align,
+    corpus_identity,
+    cut_corpora,
+    read_pieces,
+)
+from vanilla_transformer.extras.many_machines.parts import PartsError
 
 
 def pairs_of(corpora, tasks, cache):

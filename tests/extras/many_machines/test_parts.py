@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.data.lines import CorpusError, read_lines
-from vanilla_transformer.data.parts import PartsError, cut, identity, read_part
+from vanilla_transformer.extras.many_machines.parts import PartsError, cut, identity, read_part
 
 
 def parts(paths, tasks, column=None):

@@ -18,20 +18,21 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.parts import PartsError
 from vanilla_transformer.data.preparation import StoredCorpus, TokenFile, prepare_corpus
-from vanilla_transformer.data.shards import ShardedCorpus
-from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder
+from vanilla_transformer.extras.many_machines import sharding
+from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
+from vanilla_transformer.extras.many_machines.parts import PartsError
+from vanilla_transformer.extras.many_machines.prepared import load_shared_tokenizer
+from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
+from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import sharding, vocabulary
+from vanilla_transformer.training import vocabulary
 from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
-from vanilla_transformer.training.sharding import ShardPreparation
-from vanilla_transformer.training.vocabulary import load_shared_tokenizer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 SHAPE = {"preset": "tiny", "d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
@@ -359,8 +360,8 @@ def test_the_command_does_one_task_or_all_and_says_what_it_has_made(recipe, text
 
 
 def test_a_command_for_a_worker_says_all_of_it():
-    from vanilla_transformer.cli.prepare import Prepare
-    from vanilla_transformer.cli.task_options import TaskOptions, as_line, from_line
+    from vanilla_transformer.extras.many_machines.commands.prepare import Prepare
+    from vanilla_transformer.extras.many_machines.options import TaskOptions, as_line, from_line
 
     command = dataclasses.replace(Prepare.from_words(["cmudict"]), output="o", numbered=TaskOptions(3))
     assert from_line(as_line(command)) == command
@@ -449,7 +450,7 @@ def test_copies_of_shards_go_with_the_process(in_four, tmp_path):
     program = f"""
 import fsspec
 from pathlib import Path
-from vanilla_transformer.data.shards import ShardedCorpus
+from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 filesystem, path = fsspec.url_to_fs("memory://gone")
 filesystem.put({str(in_four)!r}, path, recursive=True)
 copies = Path({str(tmp_path / "copies")!r})

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.data import shards
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import TokenFile
-from vanilla_transformer.data.shards import ShardedCorpus, cut_epoch
+from vanilla_transformer.extras.many_machines import shards
+from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
+from vanilla_transformer.extras.many_machines.shards import ShardedCorpus, cut_epoch
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.sharding import ShardPreparation
 
 SIZES = [5, 0, 9, 4, 7, 8, 3]
 _STORES = itertools.count()

@@ -7,15 +7,15 @@ import signal
 import fsspec
 import pytest
 
-from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder
-from vanilla_transformer.translation import Hypothesis, Translation
-from vanilla_transformer.translation.tasks import (
+from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
+from vanilla_transformer.extras.many_machines.translation import (
     job_of,
     join_parts,
     part_name,
     run_task,
     unfinished,
 )
+from vanilla_transformer.translation import Hypothesis, Translation
 
 LINES = [f"line {number} ä" for number in range(23)]
 TASKS = 4

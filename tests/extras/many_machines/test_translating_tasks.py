@@ -20,9 +20,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.numbered_tasks import engines
-from vanilla_transformer.numbered_tasks.folder import TaskError
-from vanilla_transformer.numbered_tasks.workers import Workers
+from vanilla_transformer.extras.many_machines import engines
+from vanilla_transformer.extras.many_machines.folder import TaskError
+from vanilla_transformer.extras.many_machines.workers import Workers
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 SETTINGS = ["--num-beams", "2", "--max-length-beyond-source", "1", "--precision", "float32", "--device", "cpu"]
@@ -83,7 +83,7 @@ def kill_a_worker():
     end = time.monotonic() + 300
     while time.monotonic() < end:
         for child in psutil.Process().children():
-            if "vanilla_transformer.cli.task_worker" in child.cmdline():
+            if "vanilla_transformer.extras.many_machines.task_worker" in child.cmdline():
                 child.kill()
                 return
         time.sleep(0.01)
@@ -238,8 +238,8 @@ class Elsewhere:
 
 def test_a_commands_line_for_a_worker_says_all_of_it():
     from vanilla_transformer.cli.decoding import Decoding
-    from vanilla_transformer.cli.task_options import TaskOptions, as_line, from_line
     from vanilla_transformer.cli.translate import Translate
+    from vanilla_transformer.extras.many_machines.options import TaskOptions, as_line, from_line
 
     numbered, decoding = TaskOptions(3, engine_options=("x=1",)), Decoding(num_beams=2, device="cpu")
     command = Translate("m", ("a", "b"), output="o", numbered=numbered, decoding=decoding)

@@ -16,7 +16,9 @@ from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.corpus import open_corpus, read_corpus
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import locate, table_suffix
-from vanilla_transformer.data.parts import (
+from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.data.streams import class_names, columns_of, row_tables, stream_of, text_columns
+from vanilla_transformer.extras.many_machines.parts import (
     PartsError,
     Piece,
     cannot_be_cut,
@@ -26,8 +28,6 @@ from vanilla_transformer.data.parts import (
     read_part,
     wholes_of,
 )
-from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.data.streams import class_names, columns_of, row_tables, stream_of, text_columns
 from vanilla_transformer.filesystems import filesystem_of
 
 _BLOCK = 1 << 22

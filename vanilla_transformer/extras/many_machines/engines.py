@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vanilla_transformer.numbered_tasks.folder import TaskError
+from vanilla_transformer.extras.many_machines.folder import TaskError
 
 # How datatrove finds the environment on a node of Slurm; one of them is enough.
 _ENVIRONMENTS = {"env_command", "condaenv", "venv_path"}

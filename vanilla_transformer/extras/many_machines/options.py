@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one
 from vanilla_transformer.progress import progress_bar
+
+if TYPE_CHECKING:
+    from vanilla_transformer.cli.translate import Translate
 
 
 class TaskCommand(Protocol):
@@ -51,19 +54,31 @@ class TaskOptions:
         if Path(output).is_file():
             raise UsageError(f"{output} is a file, and tasks need a directory.")
 
+    def translate(self, command: "Translate") -> None:
+        """Does the tasks of a translation."""
+        from vanilla_transformer.extras.many_machines.translating import run_tasks
+
+        run_tasks(command)
+
+    def runner_of_translation(self, command: "Translate") -> Callable[[int], dict[str, Any]]:
+        """Loads the model of a translation, and gives what does a task by its number."""
+        from vanilla_transformer.extras.many_machines.translating import task_runner
+
+        return task_runner(command)
+
     def run_on_workers(self, commands: Sequence[TaskCommand], show_progress: bool) -> None:
         """Does the tasks with processes on this machine, one for each of the commands."""
-        from vanilla_transformer.numbered_tasks.workers import Workers
+        from vanilla_transformer.extras.many_machines.workers import Workers
 
         assert self.tasks is not None
-        words = [sys.executable, "-m", "vanilla_transformer.cli.task_worker", str(os.getpid())]
+        words = [sys.executable, "-m", "vanilla_transformer.extras.many_machines.task_worker", str(os.getpid())]
         with progress_bar(show_progress, "tasks", total=self.tasks) as bar:
             Workers(words, list(map(as_line, commands)), lambda answer: bar.update(1)).run(range(self.tasks))
 
     def run_on_engine(self, command: TaskCommand, output: str, unfinished: Callable[[], Sequence[int]]) -> None:
         """Has the engine do what is left, or put it into its queue."""
-        from vanilla_transformer.numbered_tasks.engines import run_on_engine
-        from vanilla_transformer.numbered_tasks.folder import TaskError
+        from vanilla_transformer.extras.many_machines.engines import run_on_engine
+        from vanilla_transformer.extras.many_machines.folder import TaskError
 
         assert self.tasks is not None and self.engine is not None
         numbers = unfinished()

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from vanilla_transformer.atomic_files import named_when_full
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus
-from vanilla_transformer.data.corpus_parts import CorpusPiece, corpus_identity, cut_corpora, merged, read_pieces
-from vanilla_transformer.data.parts import PartsError
 from vanilla_transformer.data.preparation import (
     PreparationReport,
     TextHash,
@@ -23,22 +21,24 @@ from vanilla_transformer.data.preparation import (
     settings_fingerprint,
     write_token_file,
 )
-from vanilla_transformer.data.shards import MANIFEST, Manifest, Shard, lengths_name, tokens_name
 from vanilla_transformer.data.streams import TextStream, sample_rows
 from vanilla_transformer.data.tables import Row
+from vanilla_transformer.extras.many_machines.corpus_parts import (
+    CorpusPiece,
+    corpus_identity,
+    cut_corpora,
+    merged,
+    read_pieces,
+)
+from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder, in_ranges, job_digest
+from vanilla_transformer.extras.many_machines.parts import PartsError
+from vanilla_transformer.extras.many_machines.prepared import TOKENIZER_FILES, load_shared_tokenizer, share_tokenizer
+from vanilla_transformer.extras.many_machines.shards import MANIFEST, Manifest, Shard, lengths_name, tokens_name
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.numbered_tasks.folder import TaskError, TaskFolder, in_ranges, job_digest
 from vanilla_transformer.recipe.schema import Recipe, RecipeError
 from vanilla_transformer.tasks import get_task, task_for
-from vanilla_transformer.training.vocabulary import (
-    MOST_ROWS_FOR_THE_VOCABULARY,
-    TOKENIZER_FILES,
-    check_tokenizer,
-    learn_tokenizer,
-    load_shared_tokenizer,
-    share_tokenizer,
-)
+from vanilla_transformer.training.vocabulary import MOST_ROWS_FOR_THE_VOCABULARY, check_tokenizer, learn_tokenizer
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 PIECES = "pieces.json"

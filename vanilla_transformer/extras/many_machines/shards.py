@@ -32,8 +32,8 @@ from vanilla_transformer.data.preparation import (
     TrainingCorpus,
     rows_of_several,
 )
+from vanilla_transformer.extras.many_machines.folder import TaskFolder
 from vanilla_transformer.fingerprints import fingerprint_settings
-from vanilla_transformer.numbered_tasks.folder import TaskFolder
 
 MANIFEST = "manifest.json"
 # Another number says that this version cannot read what another has written.

@@ -12,8 +12,8 @@ def main(parent: int) -> None:
     if os.getppid() != parent:
         return
     from vanilla_transformer.cli.program import error_message, quieten_libraries
-    from vanilla_transformer.cli.task_options import from_line
-    from vanilla_transformer.numbered_tasks.workers import answer_numbers
+    from vanilla_transformer.extras.many_machines.options import from_line
+    from vanilla_transformer.extras.many_machines.workers import answer_numbers
 
     quieten_libraries()
     answer_numbers(lambda line: from_line(line).task_runner(), error_message)

@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from vanilla_transformer.data.parts import cut, identity, read_part
-from vanilla_transformer.numbered_tasks.folder import JOB, TaskError, TaskFolder, in_ranges, job_digest
+from vanilla_transformer.extras.many_machines.folder import JOB, TaskError, TaskFolder, in_ranges, job_digest
+from vanilla_transformer.extras.many_machines.parts import cut, identity, read_part
 from vanilla_transformer.translation.files import ChunkReader, translate_file
 from vanilla_transformer.translation.lines import Translation, Translator
 from vanilla_transformer.translation.resuming import ResumableFile, record_path

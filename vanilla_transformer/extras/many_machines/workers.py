@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from vanilla_transformer.numbered_tasks.folder import TaskError
+from vanilla_transformer.extras.many_machines.folder import TaskError
 
 # Workers that one task may take with it.
 MOST_DEATHS = 3

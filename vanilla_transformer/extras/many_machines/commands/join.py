@@ -26,8 +26,8 @@ class Join:
     def run(self) -> None:
         """Writes the whole, which as a file appears at once."""
         from vanilla_transformer.atomic_files import atomic_replace
-        from vanilla_transformer.numbered_tasks.folder import TaskFolder
-        from vanilla_transformer.translation.tasks import join_parts
+        from vanilla_transformer.extras.many_machines.folder import TaskFolder
+        from vanilla_transformer.extras.many_machines.translation import join_parts
 
         parts = join_parts(TaskFolder(self.directory))
         if self.output is None:

@@ -10,14 +10,14 @@ import tyro
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
-from vanilla_transformer.cli.task_options import TaskOptions
 from vanilla_transformer.cli.train import recipe_help, recipe_options
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.extras.many_machines.options import TaskOptions
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from vanilla_transformer.training.sharding import ShardPreparation
+    from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
 
 # The fields of a recipe that decide its tokens. --task is the number of one of --tasks here, as everywhere.
 _TASK = "train_task"
@@ -77,7 +77,7 @@ class Prepare:
                     bar.update(1)
         manifest = preparation.finish()
         if manifest is not None:
-            from vanilla_transformer.training.sharding import in_words
+            from vanilla_transformer.extras.many_machines.sharding import in_words
 
             print(in_words(manifest), file=sys.stderr)
             print(self.output)
@@ -94,7 +94,7 @@ class Prepare:
         return run
 
     def _preparation(self) -> "ShardPreparation":
-        from vanilla_transformer.training.sharding import ShardPreparation
+        from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
 
         def say(sentence: str) -> None:
             print(sentence, file=sys.stderr)

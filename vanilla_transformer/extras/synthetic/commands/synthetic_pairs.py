@@ -21,8 +21,8 @@ from vanilla_transformer.cli.arguments import (
 )
 from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
 from vanilla_transformer.cli.streams import print_result, warn
-from vanilla_transformer.cli.task_options import TaskOptions
 from vanilla_transformer.cli.translate import Translate
+from vanilla_transformer.extras.many_machines.options import TaskOptions
 from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -195,9 +195,9 @@ class _Synthesis:
 
     def _select(self, selected: Path) -> dict[str, int]:
         """The lines to translate, and what was taken from the inputs; once, and from then on the same."""
-        from vanilla_transformer.data.parts import cut, identity, read_part
+        from vanilla_transformer.extras.many_machines.folder import TaskFolder
+        from vanilla_transformer.extras.many_machines.parts import cut, identity, read_part
         from vanilla_transformer.extras.synthetic.pairs import longest_source, select_lines, token_counter
-        from vanilla_transformer.numbered_tasks.folder import TaskFolder
 
         command, folder, longest = self.command, TaskFolder(str(self._work)), self.filters.max_length
         [part] = cut(command.files, 1)
@@ -225,8 +225,8 @@ class _Synthesis:
         return counts
 
     def _unfinished(self, place: Path) -> int:
-        from vanilla_transformer.numbered_tasks.folder import TaskFolder
-        from vanilla_transformer.translation.tasks import unfinished
+        from vanilla_transformer.extras.many_machines.folder import TaskFolder
+        from vanilla_transformer.extras.many_machines.translation import unfinished
 
         return len(unfinished(TaskFolder(str(place)), self.command.numbered.tasks or 0))
 
@@ -280,8 +280,8 @@ class _Synthesis:
 
 def _joined(place: Path) -> Iterator[str]:
     """The lines that numbered tasks have written, each part compared with its record."""
-    from vanilla_transformer.numbered_tasks.folder import TaskFolder
-    from vanilla_transformer.translation.tasks import join_parts
+    from vanilla_transformer.extras.many_machines.folder import TaskFolder
+    from vanilla_transformer.extras.many_machines.translation import join_parts
 
     for lines in join_parts(TaskFolder(str(place))):
         yield from lines.decode().split("\n")[:-1]

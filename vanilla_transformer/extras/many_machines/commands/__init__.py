@@ -1,0 +1,1 @@
+"""The commands of training data that models write."""

@@ -1,0 +1,87 @@
+"""A corpus in shards of tokens as the text that a run learns from: `train --train prepared:DIR`."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.preparation import settings_fingerprint
+from vanilla_transformer.extras.many_machines.folder import TaskFolder
+from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
+from vanilla_transformer.fingerprints import fingerprint_settings
+from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.tasks import task_for
+from vanilla_transformer.training.inputs import save_tokenizer
+from vanilla_transformer.training.run_directory import RunDirectory
+from vanilla_transformer.translation.loading import load_own_tokenizer
+
+# The last says that all are there.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+class PreparedText(ShardedCorpus):
+    """The corpus with the tokenizer that it was prepared with."""
+
+    @classmethod
+    def of_run(cls, url: str, recipe: Recipe, run: RunDirectory) -> "PreparedText":
+        """Opens the corpus; of one on another machine, copies are made for this run alone."""
+        place = fingerprint_settings(f"{os.path.abspath(run.path)} {url}")[:16]
+        copies = Path(tempfile.gettempdir(), f"vanilla-transformer-{place}")
+        return cls(url, seed=recipe.seed, part_pairs=recipe.part_pairs, copies=copies)
+
+    def tokenizer_for(self, recipe: Recipe, run: RunDirectory) -> VanillaTransformerTokenizer:
+        """The corpus's tokenizer, which becomes the run's.
+
+        Raises:
+            RecipeError: The corpus was not prepared as the recipe says.
+        """
+        url, manifest = self._folder.url, self.manifest
+        tokenizer = load_shared_tokenizer(self._folder)
+        for name, prepared, asked in (
+            ("task", manifest.task, recipe.task),
+            ("max_length", manifest.max_length, recipe.max_length),
+            ("vocab_size", len(tokenizer), recipe.vocab_size or len(tokenizer)),
+        ):
+            if prepared != asked:
+                raise RecipeError(
+                    f"{url} was prepared with {name} {prepared}, and the recipe has {asked}: give --"
+                    f"{name.replace('_', '-')} {prepared}, or prepare it again."
+                )
+        encoder = task_for(recipe).encoder(recipe)
+        own = load_own_tokenizer(recipe.tokenizer) if recipe.tokenizer is not None else tokenizer
+        if settings_fingerprint(own, encoder, recipe.max_length) != manifest.settings:
+            raise RecipeError(
+                f"{url} was prepared with another tokenizer{f' than {recipe.tokenizer}' if recipe.tokenizer else ''}, "
+                "with other labels or by another version: leave --tokenizer and --labels out, or prepare it again."
+            )
+        there = load_own_tokenizer(run.path) if run.tokenizer_config.exists() else None
+        if there is None or settings_fingerprint(there, encoder, recipe.max_length) != manifest.settings:
+            save_tokenizer(tokenizer, run)
+        return tokenizer
+
+
+def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) -> None:
+    """Puts a tokenizer into a folder, unless there is one: the first to be there is that of all tasks."""
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        for name in TOKENIZER_FILES:
+            folder.put_first(Path(directory, name), name)
+
+
+def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
+    """The tokenizer of a folder that has one.
+
+    Raises:
+        CorpusError: It has none.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        for name in TOKENIZER_FILES:
+            try:
+                folder.get(name, Path(directory, name))
+            except FileNotFoundError as error:
+                raise CorpusError(
+                    f"{folder.url} has no {name}, which `prepare` writes before all shards: bring its tokenizer back, "
+                    "or prepare the corpus again"
+                ) from error
+        return load_own_tokenizer(directory)
