@@ -1,0 +1,35 @@
+"""The records of measurements: a page each, and each cited."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECORDS = sorted(ROOT.glob("scripts/*/results/*.md"))
+PAGES = [ROOT / "README.md", ROOT / "model_card.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_a_page_with_its_command(record):
+    text = record.read_text(encoding="utf-8")
+    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 300
+    assert "python -m scripts." in text or "vanilla-transformer " in text
+    assert "AMD EPYC" in text and "Verdict" in text
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_cited(record):
+    assert any(record.name in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_every_record_that_a_page_cites_exists():
+    names = {path.name for path in RECORDS}
+    for page in PAGES:
+        cited = set(re.findall(r"[\w-]+-2026-\d\d-\d\d\.md", page.read_text(encoding="utf-8")))
+        assert cited <= names, page
+
+
+def test_what_stands_in_results_is_a_record():
+    assert {path.suffix for path in ROOT.glob("scripts/*/results/*")} == {".md"}
