@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 
@@ -35,8 +37,8 @@ def text(tmp_path):
 
 
 def test_all_examples_are_tested():
-    tested = re.findall(r'example\("(\w+)"\)', Path(__file__).read_text("utf-8"))
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(tested)
+    tested = re.findall(r'example\("([\w/]+)"\)', Path(__file__).read_text("utf-8"))
+    assert {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")} == set(tested)
 
 
 def test_a_model_is_trained_for_ones_own_language_pair(text, monkeypatch, capsys):
@@ -120,3 +122,38 @@ def test_a_text_is_written_on_and_its_end_is_held_out(tmp_path, capsys):
     assert (tmp_path / "out" / "train.txt").read_text() + (tmp_path / "out" / "dev.txt").read_text() == text
     written = (tmp_path / "out" / "model" / "summary.json").read_text()
     assert "bits_per_character" in written
+
+
+def test_an_option_of_attention_is_computed_by_forward_alone(tmp_path, capsys):
+    program = example("extend/attention_option")
+    program.main([str(tmp_path / "model"), "--steps", "150"])
+    first, *translations = capsys.readouterr().out.splitlines()
+    assert "decoded by forward: " in first and "None" not in first
+    assert translations == [*program.PAIRS.values()]
+    model = program.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+    ids = torch.tensor([[5, 6, 7]])
+    with_norm = model(ids, decoder_input_ids=ids).logits
+    plain = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes_of(model.config)))
+    plain.load_state_dict(model.state_dict())
+    assert not torch.allclose(with_norm, plain.eval()(ids, decoder_input_ids=ids).logits, atol=0.01)
+    with pytest.raises(ValueError, match="NormalisedTransformer"), model.frozen():
+        pass
+
+
+def sizes_of(config):
+    """The fields of the paper's model in a configuration that has others too."""
+    names = ["vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"]
+    return {name: getattr(config, name) for name in names}
+
+
+def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
+    program = example("extend/task")
+    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe(**SIZES, save_steps=1, **fields))
+    files = [str(text / "text.words"), str(text / "text.digits")]
+    for name, steps in (("whole", (4,)), ("parts", (2, 4))):
+        for count in steps:
+            program.main([*files, str(text / name), "--max-steps", str(count)])
+    weights = [(text / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert weights[0] == weights[1]
+    train(Recipe(**SIZES, train=tuple(files), max_steps=4, save_steps=1, output=str(text / "plain")))
+    assert (text / "plain" / "model.safetensors").read_bytes() != weights[0]
