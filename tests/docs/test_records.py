@@ -33,3 +33,12 @@ def test_every_record_that_a_page_cites_exists():
 
 def test_what_stands_in_results_is_a_record():
     assert {path.suffix for path in ROOT.glob("scripts/*/results/*")} == {".md"}
+
+
+def test_files_that_pages_name_exist():
+    for page in PAGES:
+        if page.name not in ("CHANGELOG.md", "coming-from.md"):  # Of the past, and of other systems.
+            named = re.findall(
+                r"\b(?:tests|scripts|vanilla_transformer|examples)/[\w/.-]+\.(?:py|md)\b", page.read_text("utf-8")
+            )
+            assert not [name for name in named if not (ROOT / name).exists()], page
