@@ -126,7 +126,7 @@ def test_a_text_is_written_on_and_its_end_is_held_out(tmp_path, capsys):
     assert "bits_per_character" in written
 
 
-def test_an_option_of_attention_is_computed_by_forward_alone(tmp_path, capsys):
+def test_an_option_of_attention_is_computed_by_forward_alone(text, tmp_path, capsys):
     program = example("extend/attention_option")
     program.main([str(tmp_path / "model"), "--steps", "150"])
     first, *translations = capsys.readouterr().out.splitlines()
@@ -138,6 +138,9 @@ def test_an_option_of_attention_is_computed_by_forward_alone(tmp_path, capsys):
     plain = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes_of(model.config)))
     plain.load_state_dict(model.state_dict())
     assert not torch.allclose(with_norm, plain.eval()(ids, decoder_input_ids=ids).logits, atol=0.01)
+    assert (
+        main(["translate", str(tmp_path / "model"), str(text / "text.words"), "--output", str(tmp_path / "out")]) == 0
+    )
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "export"), "--to", "ctranslate2"]) == 1
     assert "NormalisedTransformer" in capsys.readouterr().err
 

@@ -74,10 +74,21 @@ FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """The class of a model with that configuration: the one that was saved, else its family's language model."""
-    models = list(FAMILIES[type(config)].values())
+    """The class of a model with that configuration: the one that was saved, else its family's language model.
+
+    Raises:
+        ValueError: The configuration is of a subclass for which no model is registered with the Auto classes.
+    """
+    kind = type(config)
+    models = list(FAMILIES.get(kind, {}).values()) or [
+        auto._model_mapping[kind]
+        for auto in FAMILIES[next(known for known in FAMILIES if isinstance(config, known))]
+        if kind in auto._model_mapping
+    ]
+    if not models:
+        raise ValueError(f"No model is registered for {kind.__name__}: import the file that registers one")
     saved = [model for model in models if model.__name__ in (config.architectures or ())]
-    return saved[0] if saved else models[1]
+    return saved[0] if saved else models[:2][-1]
 
 
 class _PipelinesOfThePackage:
