@@ -184,9 +184,23 @@ def test_a_word_like_no_other_points_to_the_help(run, words):
     assert_one_sentence(err, "--help", words.split()[-1] if words else "command")
 
 
-def test_a_value_of_the_wrong_kind_is_reported_once(run):
-    code, _, err = run("translate", "model", "--num-beams", "x")
-    assert code == 2 and err.count("Error parsing --num-beams") == 1
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        ("translate model --num-beams x", ["--num-beams takes a whole number, not 'x'"]),
+        ("train --seed 1.5", ["--seed takes a whole number, not '1.5'"]),
+        ("train --dropout much", ["--dropout takes a number, not 'much'"]),
+        ("export model --to x", ["--to", "'x'", "ctranslate2"]),
+        ("translate model --nbest", ["--nbest"]),
+        ("train cmudict extra", ["extra"]),
+        ("push", ["push needs MODEL and ORG/NAME"]),
+        ("evaluate model", ["evaluate needs --data"]),
+    ],
+)
+def test_what_cannot_be_parsed_is_one_sentence(run, words, parts):
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    assert_one_sentence(err, *parts, "--help")
 
 
 def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monkeypatch):

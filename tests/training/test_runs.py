@@ -216,7 +216,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("place", "call"),
     [
-        ("training.inputs._save_tokenizer", 1),
+        ("training.inputs.save_tokenizer", 1),
         ("training.inputs.prepare_corpus", 2),
         ("checkpointing.writer.commit_checkpoint", 1),  # Before there is any checkpoint.
         ("checkpointing.writer.save", 4),  # Between weights and moments, while the loop goes on.

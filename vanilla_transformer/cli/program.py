@@ -3,8 +3,11 @@
 import contextlib
 import difflib
 import io
+import itertools
 import logging
+import operator
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -149,7 +152,7 @@ def _parse_options(kind: Any, name: str, words: list[str]) -> Any:
     except SystemExit as done:
         if done.code:
             _refuse_misspelt(words, tyro.extras.get_parser(kind, **settings)._option_string_actions, name)
-        print(message.getvalue(), end="", file=sys.stderr)
+            raise UsageError(_in_a_sentence(message.getvalue(), name)) from None
         raise
     if by_recipe and command.name != settings["default"].name:
         raise UsageError(f"The recipe must come before all options: `{name} {command.name} --option value ...`.")
@@ -197,6 +200,22 @@ def _refuse_misspelt(words: Sequence[str], known: Iterable[str], name: str) -> N
                 f"{name} has no option {option}: "
                 f"{_suggestion(option, known) or f'`{PROGRAM} {name} --help` lists them.'}"
             )
+
+
+def _in_a_sentence(box: str, name: str) -> str:
+    """What tyro says in a box, in one line, without the help that it repeats."""
+    lines = [line.strip("│").rstrip(" ─-") for line in box.splitlines()[1:]]
+    said = list(itertools.takewhile(bool, itertools.dropwhile(operator.not_, lines)))
+    text = " ".join(" ".join(said).split())
+    advice = f"`{PROGRAM} {name} --help` shows what it takes"
+    if text.startswith("Missing from"):
+        indent = len(said[0]) - len(said[0].lstrip()) + 4
+        missing = [line.strip() for line in said if len(line) - len(line.lstrip()) == indent]
+        return f"{name} needs {' and '.join(missing)}: {advice}"
+    if wrong := re.match(r"Error parsing (\S+): .*\b(int|INT|float|FLOAT)\b.*'(.*)'", text):
+        kind = "a whole number" if wrong[2].lower() == "int" else "a number"
+        return f"{wrong[1]} takes {kind}, not {wrong[3]!r}: {advice}"
+    return f"{text.rstrip('.')}: {advice}"
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
