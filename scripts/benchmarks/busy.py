@@ -29,7 +29,7 @@ SPINNING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "300000"}
 VARIANTS = {
     "spinning threads": (SPINNING, 1),
     "passive threads": ({}, 1),
-    "processes": ({}, 0),
+    "processes": ({}, usable_cores()),
 }
 SMALL = {"preset": "tiny", "encoder-layers": 3, "decoder-layers": 3, "batch-tokens": 2048}
 BASE = {"preset": "base", "batch-tokens": 4096}

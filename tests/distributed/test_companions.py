@@ -149,4 +149,5 @@ def test_processes_use_most_of_the_threads_and_fit_into_memory(monkeypatch, thre
     monkeypatch.setattr(companions, "MOST_PROCESSES", 4)
     memory = psutil.virtual_memory()._replace(total=gigabytes << 30)
     monkeypatch.setattr(companions.psutil, "virtual_memory", lambda: memory)
-    assert companions.default_processes() == expected
+    assert companions.default_processes(None) == companions.default_processes(1000) == expected
+    assert companions.default_processes(999) == 1

@@ -24,7 +24,10 @@ from vanilla_transformer.recipe.schema import Recipe
 
 _PARENT = "VANILLA_TRANSFORMER_PARENT"
 # Where this many have at least one batch each, the steps are those of one process: see LEAST_BATCHES of the defaults.
-MOST_PROCESSES = 1
+# More have not been measured.
+MOST_PROCESSES = 2
+# In fewer steps the start of another process costs what it gains.
+LEAST_STEPS = 1_000
 # Threads that are left over cost less than processes gain.
 LEAST_SHARE_OF_THREADS = 0.75
 # Bytes of main memory for each: Python with its libraries takes half a gigabyte, a small model and its batch as much.
@@ -38,10 +41,12 @@ def is_launched() -> bool:
     return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
 
 
-def default_processes() -> int:
-    """As many processes as are the fastest way to use this machine's processor; one on an accelerator."""
+def default_processes(max_steps: int | None) -> int:
+    """The fastest number of processes for a run on this processor; one on an accelerator or if it is short."""
     # Elsewhere it has not been measured.
     if sys.platform != "linux" or torch.accelerator.is_available():
+        return 1
+    if max_steps is not None and max_steps < LEAST_STEPS:
         return 1
     threads, memory = own_threads(), psutil.virtual_memory().total
     for number in range(min(MOST_PROCESSES, threads, memory // LEAST_MEMORY), 1, -1):

@@ -235,8 +235,8 @@ class Recipe:
     trackers: tuple[str, ...] = ()
     """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow, ..."""
     processes: int | None = None
-    """Processes that a run on a CPU has, which share its cores; by default one, and a run that goes on has as many as
-    before. torchrun and other launchers start theirs themselves."""
+    """Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two cores or more,
+    and a run that goes on has as many as before. torchrun and other launchers start theirs themselves."""
     process_timeout: float = 120.0
     """Seconds that a process waits for the others within a step before the run is aborted."""
 

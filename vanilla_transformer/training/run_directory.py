@@ -239,7 +239,7 @@ def processes_for(recipe: Recipe) -> int:
         with suppress(RecipeError):  # It is told when the directory is opened.
             # There may have been other machines.
             return min(load_recipe(run.path / RECIPE).processes or 1, usable_cores())
-    return recipe.processes or default_processes()
+    return recipe.processes or default_processes(recipe.max_steps)
 
 
 def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
