@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--classify", nargs="+", default=(), metavar="TEXT", help="texts to classify")
     options = parser.parse_args(argv)
 
-    recipe = Recipe(
+    recipe = Recipe.of(
         task="text-classification",
         train=(options.table,),
         dev=(options.dev,) if options.dev else (),

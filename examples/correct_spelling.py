@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     texts = options.output.with_name(f"{options.output.name}-text")
     texts.mkdir(parents=True, exist_ok=True)
     write_pairs(options.text, texts, options.copies)
-    recipe = Recipe(
+    recipe = Recipe.of(
         train=(str(texts / "train.spoiled"), str(texts / "train.right")),
         dev=(str(texts / "dev.spoiled"), str(texts / "dev.right")),
         output=str(options.output),

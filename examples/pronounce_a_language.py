@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     texts = options.output.with_name(f"{options.output.name}-text")
     texts.mkdir(parents=True, exist_ok=True)
     learned, kept = split(options.lexicon, texts)
-    recipe = Recipe(
+    recipe = Recipe.of(
         train=(str(learned),),
         dev=(str(kept),),
         output=str(options.output),

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--translate", nargs="+", default=(), metavar="SENTENCE", help="sentences to translate")
     options = parser.parse_args(argv)
 
-    recipe = Recipe(
+    recipe = Recipe.of(
         train=(options.source, options.target),
         dev=tuple(options.dev),
         output=options.output,

@@ -7,7 +7,6 @@ minutes on one core. If interrupted, run it again.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,8 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parts["train"].write_text(text[:cut], encoding="utf-8")
     parts["dev"].write_text(text[cut:], encoding="utf-8")
 
-    recipe = dataclasses.replace(
-        load_recipe("tinyshakespeare-char"),
+    recipe = load_recipe("tinyshakespeare-char").with_options(
         vocab_size=None,  # As many as the text has characters.
         train=(str(parts["train"]),),
         dev=(str(parts["dev"]),),

@@ -1,7 +1,6 @@
 """The command `vanilla-transformer`: help at once, one line out for each line in, and errors in one sentence."""
 
 import contextlib
-import dataclasses
 import errno
 import gzip
 import json
@@ -36,7 +35,8 @@ from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint,
 from vanilla_transformer.cli import main, program
 from vanilla_transformer.cli.program import COMMANDS, command_names
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.seams import command_groups
 from vanilla_transformer.translation import load_model, translate_lines
@@ -128,14 +128,14 @@ def test_help_of_train_has_options_in_groups_and_no_empty_defaults(run):
     assert code == 0 and "None" not in out and "(default: )" not in out
     title = re.compile(r"^\W*(\w+) options\W*$", re.MULTILINE)
     titles = title.findall(out)
-    assert titles == ["data", "model", "optimisation", "evaluation", "decoding", "output"]
+    assert titles == [*Recipe().blocks]
     shown = dict(zip(titles, title.split(out)[2::2], strict=True))
-    for field in dataclasses.fields(Recipe):
-        option = "--from" if field.name == "from_model" else f"--{field.name.replace('_', '-')}"
+    for name in Recipe().options:
+        option = "--from" if name == "from_model" else f"--{name.replace('_', '-')}"
         assert sum(bool(re.search(rf"(?<!no){option}[ ,]", group)) for group in shown.values()) == 1, option
-    for option, group in (("--train ", "data"), ("--d-model ", "model"), ("--seed ", "optimisation")):
+    for option, group in (("--train ", "data"), ("--d-model ", "model"), ("--seed ", "optimization")):
         assert option in shown[group]
-    for option, group in (("--metrics ", "evaluation"), ("--num-beams ", "decoding"), ("--save-steps ", "output")):
+    for option, group in (("--metrics ", "evaluation"), ("--num-beams ", "decoding"), ("--save-steps ", "run")):
         assert option in shown[group]
 
 
@@ -210,8 +210,8 @@ def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monk
     options = ["--max_steps", 7, "--train", "a.en", "a.de", "--patience", "None"]
     assert run("train", tmp_path / "mine.yaml", *options) == (0, "model\n", "")
     [recipe] = followed
-    assert (recipe.max_steps, recipe.metrics) == (7, ("wer", "per"))
-    assert recipe.train == (CorpusSpec(("a.en", "a.de")),) and recipe.patience is None
+    assert (recipe.optimization.max_steps, recipe.evaluation.metrics) == (7, ("wer", "per"))
+    assert recipe.data.train == (CorpusSpec(("a.en", "a.de")),) and recipe.evaluation.patience is None
 
 
 def test_version(run):
@@ -361,7 +361,12 @@ def test_text_and_a_tokenizer_of_ones_own_replace_what_a_recipe_says_of_its_own(
     code, out, err = run(*words)
     assert code == 0 and "(3 pairs" in out, err
     kept = load_recipe(tmp_path / "run" / "recipe.yaml")
-    assert (kept.source_column, kept.target_column, kept.vocab_size, kept.dropout) == (None, None, None, 0.1)
+    assert (kept.data.source_column, kept.data.target_column, kept.tokenizer.vocab_size, kept.model.dropout) == (
+        None,
+        None,
+        None,
+        0.1,
+    )
 
 
 def test_a_tokenizer_is_not_learned_into_what_is_there(run, model, tmp_path):
@@ -764,4 +769,4 @@ def test_a_tokenizer_that_gives_up_on_a_text_is_one_sentence(run, model, tmp_pat
 )
 def test_a_recipe_cut_to_its_warm_up_leaves_the_warm_up_to_be_chosen(words, expected):
     recipe = program._parse(["train", "cmudict", *words])._chosen()
-    assert (recipe.warmup_steps, recipe.learning_rate_scale) == expected
+    assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == expected

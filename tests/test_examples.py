@@ -45,7 +45,7 @@ def test_all_examples_are_tested():
 
 def test_a_model_is_trained_for_ones_own_language_pair(text, monkeypatch, capsys):
     program = example("train_your_language_pair")
-    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe(**SIZES, metrics=("chrf",), **fields))
+    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe.of(**SIZES, metrics=("chrf",), **fields))
     files = [str(text / "text.words"), str(text / "text.digits")]
     program.main([*files, str(text / "model"), "--dev", *files, "--max-steps", "3", "--translate", "one two", "three"])
     assert capsys.readouterr().out.count("\n") == 2
@@ -54,7 +54,7 @@ def test_a_model_is_trained_for_ones_own_language_pair(text, monkeypatch, capsys
 
 def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
     files = (str(text / "text.words"), str(text / "text.digits"))
-    train(Recipe(train=files, output=str(text / "model"), max_steps=2, **SIZES))
+    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
     arguments = [str(text / "model"), str(text / "pairs.tsv"), str(text / "tuned"), "--max-steps", "20"]
     example("fine_tune_with_trainer").main([*arguments, "--learning-rate", "0.01"])
     words = capsys.readouterr().out.splitlines()[-1].split()
@@ -63,7 +63,7 @@ def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
 
 
 def small(monkeypatch, program, **fields):
-    monkeypatch.setattr(program, "Recipe", lambda **given: Recipe(**{**SIZES, **given, **fields}))
+    monkeypatch.setattr(program, "Recipe", lambda **given: Recipe.of(**{**SIZES, **given, **fields}))
     return program
 
 
@@ -105,7 +105,7 @@ def test_texts_are_classified(tmp_path, monkeypatch, capsys):
     table.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     program = example("classify_texts")
     sizes = {name: value for name, value in SIZES.items() if name != "decoder_layers"}
-    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe(**sizes, **fields))
+    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe.of(**sizes, **fields))
     words = [str(table), str(tmp_path / "model"), "--dev", str(table), "--max-steps", "3", "--classify", "a good film"]
     program.main(words)
     label, probability = capsys.readouterr().out.splitlines()[-1].split("\t")
@@ -153,12 +153,12 @@ def sizes_of(config):
 
 def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
     program = example("extend/task")
-    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe(**SIZES, save_steps=1, **fields))
+    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe.of(**SIZES, save_steps=1, **fields))
     files = [str(text / "text.words"), str(text / "text.digits")]
     for name, steps in (("whole", (4,)), ("parts", (2, 4))):
         for count in steps:
             program.main([*files, str(text / name), "--max-steps", str(count)])
     weights = [(text / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert weights[0] == weights[1]
-    train(Recipe(**SIZES, train=tuple(files), max_steps=4, save_steps=1, output=str(text / "plain")))
+    train(Recipe.of(**SIZES, train=tuple(files), max_steps=4, save_steps=1, output=str(text / "plain")))
     assert (text / "plain" / "model.safetensors").read_bytes() != weights[0]

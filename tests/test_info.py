@@ -44,7 +44,7 @@ def finished(tmp_path_factory):
     (directory / "train.en").write_text("one two\nthree four five\n" * 30)
     (directory / "train.de").write_text("two one\nfive four three\n" * 30)
     corpus = (str(directory / "train.en"), str(directory / "train.de"))
-    recipe = Recipe(
+    recipe = Recipe.of(
         train=corpus, dev=corpus, **SIZES, max_steps=4, batch_tokens=100, metrics=(), output=str(directory / "run")
     )
     return train(recipe)

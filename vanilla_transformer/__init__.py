@@ -68,8 +68,8 @@ if TYPE_CHECKING:
         VanillaTransformerTranslationPipeline as VanillaTransformerTranslationPipeline,
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
+    from .recipe.reading import load_recipe as load_recipe
     from .recipe.schema import Recipe as Recipe
-    from .recipe.schema import load_recipe as load_recipe
     from .tasks import evaluate as evaluate
     from .training.loop import train as train
     from .translation import Batcher as Batcher
@@ -100,7 +100,7 @@ _HOMES = {
     "Batcher": ".translation",
     "evaluate": ".tasks",
     "load_exported": ".translation",
-    "load_recipe": ".recipe.schema",
+    "load_recipe": ".recipe.reading",
     "prepare_corpus": ".data.preparation",
     "train": ".training.loop",
     "translate_lines": ".translation",

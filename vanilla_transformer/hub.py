@@ -24,7 +24,8 @@ from safetensors.torch import load_file
 
 import vanilla_transformer.model
 from vanilla_transformer.links import refuse_links_out
-from vanilla_transformer.recipe.schema import RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.reporting.model_card import (
     CARD,
     is_unmodified,

@@ -5,6 +5,7 @@ the object of that name stands, as "module:object" below the folder. It is loade
 commands, `GROUP` names their group in the program's help. The seams are
 
     command      a command of the program: a dataclass of options with `run()`
+    recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
@@ -30,6 +31,11 @@ def _plugins() -> dict[str, Any]:
 def command_groups() -> dict[str, str]:
     """The extras' commands, each with its group in the program's help."""
     return {name: plugin.GROUP for plugin in _plugins().values() for name in plugin.SEAMS.get("command", ())}
+
+
+def names(seam: str) -> list[str]:
+    """The names that the extras bring at a seam."""
+    return [name for plugin in _plugins().values() for name in plugin.SEAMS.get(seam, ())]
 
 
 def load(seam: str, name: str) -> Any:

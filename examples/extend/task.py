@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument(name)
     parser.add_argument("--max-steps", type=int)
     arguments = parser.parse_args(argv)
-    recipe = Recipe(
+    recipe = Recipe.of(
         task=TranslationOfNoisyText.name,
         train=(arguments.source, arguments.target),
         max_steps=arguments.max_steps,

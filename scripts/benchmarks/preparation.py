@@ -97,7 +97,7 @@ def _measured(directory: Path, first: bool) -> dict:
     from vanilla_transformer.training.run_directory import RunDirectory
 
     run = RunDirectory(directory / "run")
-    recipe = Recipe(train=parse_corpora([str(directory / name) for name in SIDES]), output=str(run.path))
+    recipe = Recipe.of(train=parse_corpora([str(directory / name) for name in SIDES]), output=str(run.path))
     said = []
 
     def say(message: str) -> None:

@@ -245,7 +245,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
     run = RunDirectory(directory)
     run.path.mkdir(parents=True, exist_ok=True)
     sizes = {name: getattr(arguments, name) for name in SIZES}
-    recipe = Recipe(
+    recipe = Recipe.of(
         task=arguments.task,
         documents="packed" if arguments.task == LANGUAGE_MODELING else "lines",
         max_length=arguments.max_length,
@@ -269,7 +269,7 @@ def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
     if precision == "auto":
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
         precision = "bfloat16" if device_facts(device, 1).bfloat16 else "float32"
-    resolved = dataclasses.replace(recipe, vocab_size=vocab_size, precision=precision, metrics=())
+    resolved = recipe.with_options(vocab_size=vocab_size, precision=precision, metrics=())
     return Job(ResolvedRecipe.from_recipe(resolved), directory, arguments.threads)
 
 
@@ -342,7 +342,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def _page(results: Results, job: Job) -> str:
     turns = results.turns[PEAK]
     peak = max((turn["peak"] for turn in turns), default=float("nan"))
-    how = f"{format_flops_per_second(peak)} in {job.recipe.precision}"
+    how = f"{format_flops_per_second(peak)} in {job.recipe.optimization.precision}"
     on = f"{turns[0]['device']}, peak {how} ({turns[0]['source']})" if turns else "?"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}, {job.threads} threads"
     return f"{on}, {versions}\n\n{table(results)}"

@@ -137,7 +137,7 @@ def take_part(name: str, job: Job, connection: Connection) -> None:
     # A compiler that starts processes of its own from here may wait for them for ever.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(job.threads)
-    torch.manual_seed(job.recipe.seed)
+    torch.manual_seed(job.recipe.optimization.seed)
     try:
         if name == PEAK:
             measure_peak(job, connection)
@@ -150,7 +150,7 @@ def measure_peak(job: Job, connection: Connection) -> None:
     """Answers each turn with the most that the device computes in our precision, and its name."""
     connection.send({})
     while connection.recv():
-        peak = device_peak(job.device, job.recipe.precision)
+        peak = device_peak(job.device, job.recipe.optimization.precision)
         connection.send(
             {"peak": peak.flops_per_second, "source": peak.source, "device": describe_device(job.device, 1)}
         )

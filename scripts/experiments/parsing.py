@@ -78,7 +78,7 @@ def main(words: list[str] | None = None) -> None:
     sizes = {"train": 40 * options.trees, "dev": options.trees // 2, "test": options.trees}
     write_treebank(options.directory, sizes, options.seed)
     corpora: dict[str, Any] = {name: (str(options.directory / f"{name}.mrg"),) for name in sizes}
-    recipe = Recipe(
+    recipe = Recipe.of(
         **corpora,
         tokenizer_algorithm="presplit",
         preset="tiny",

@@ -1,6 +1,5 @@
 """Whether what makes training fast costs quality: a recipe with it and without it, each with several seeds."""
 
-import dataclasses
 import json
 import math
 import sys
@@ -14,8 +13,10 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
 from scripts.experiments.table3 import Spread
+from vanilla_transformer.cli.train import RecipeOptions, options_of, recipe_of
 from vanilla_transformer.data.batching import Step, StepPlan
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import prefetch
 from vanilla_transformer.training.run_directory import output_path
 
@@ -83,15 +84,15 @@ class Quality:
     """Runs of each row, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    recipe: Recipe = Recipe()
+    options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
 
 
 def main(words: Sequence[str]) -> None:
     """Trains what is not there yet, and writes quality.md and quality.json into the output directory."""
     default = Quality()
     if words and not words[0].startswith("-"):
-        recipe = dataclasses.replace(load_recipe(words[0]), test=(), examples=())
-        default = Quality(words[0], recipe=recipe)
+        recipe = load_recipe(words[0]).with_options(test=(), examples=())
+        default = Quality(words[0], options=options_of(recipe))
     options = tyro.cli(
         Quality,
         prog="scripts.experiments.quality",
@@ -102,16 +103,16 @@ def main(words: Sequence[str]) -> None:
     )
     base = _checked(options)
     experiment = Experiment(output_path(base).resolve(), options.jobs)
-    base = dataclasses.replace(base, output=None)
-    seeds = range(base.seed, base.seed + options.runs)
+    base = base.with_options(output=None)
+    seeds = range(base.optimization.seed, base.optimization.seed + options.runs)
     # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
-    first = Run(f"{FIRST}-{base.seed}", dataclasses.replace(base, precision=VARIANTS[FIRST].precision))
+    first = Run(f"{FIRST}-{base.optimization.seed}", base.with_options(precision=VARIANTS[FIRST].precision))
     experiment.train([first])
     if experiment.has_diverged(first):
         raise ExperimentError("The first run diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
     chosen = load_recipe(experiment.model(first) / "recipe.yaml")
-    tokenizer = base.tokenizer or str(experiment.model(first))
-    base = dataclasses.replace(chosen, tokenizer=tokenizer, output=None)
+    tokenizer = base.tokenizer.name or str(experiment.model(first))
+    base = chosen.with_options(tokenizer=tokenizer, output=None)
     runs = {
         name: [
             first
@@ -127,10 +128,10 @@ def main(words: Sequence[str]) -> None:
 
 
 def _checked(options: Quality) -> Recipe:
-    recipe = options.recipe
-    if recipe.output is None:
+    recipe = recipe_of(options.options)
+    if recipe.run.output is None:
         raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
-    if not recipe.dev:
+    if not recipe.data.dev:
         raise ExperimentError("Quality is measured on dev: give the pairs of text as --dev.")
     if options.runs < 1 or options.jobs < 1:
         raise ExperimentError("--runs and --jobs must be at least 1.")
@@ -142,8 +143,8 @@ def _checked(options: Quality) -> Recipe:
 
 def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
     changes = VARIANTS[variant]
-    batches = (base.batches_per_step or 1) * changes.batches
-    return dataclasses.replace(base, precision=changes.precision, batches_per_step=batches, seed=seed)
+    batches = (base.optimization.batches_per_step or 1) * changes.batches
+    return base.with_options(precision=changes.precision, batches_per_step=batches, seed=seed)
 
 
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
@@ -159,10 +160,10 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
         spreads = [Spread.from_values([seed[figure] for seed in seeds if figure in seed]) for figure in shown]
         ended = ", ".join(str(seed["seed"]) + (" diverged" if seed["diverged"] else "") for seed in seeds)
         lines.append(cells([VARIANTS[name].words, ended, *("" if spread is None else spread for spread in spreads)]))
-    steps = f"{base.max_steps:,} steps of up to {base.batch_tokens:,} tokens a side"
+    steps = f"{base.optimization.max_steps:,} steps of up to {base.optimization.batch_tokens:,} tokens a side"
     lines += [
         "",
-        f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {base.vocab_size:,}.",
+        f"Dev, mean ± standard deviation over the seeds; {steps}, vocabulary {base.tokenizer.vocab_size:,}.",
         "",
     ]
     text = "\n".join(lines)
@@ -173,10 +174,15 @@ def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recip
 
 def _figures(experiment: Experiment, run: Run) -> dict[str, Any]:
     if experiment.has_diverged(run):
-        return {"seed": run.recipe.seed, "diverged": True}
+        return {"seed": run.recipe.optimization.seed, "diverged": True}
     summary = experiment.summary(run)
     scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
-    return {"seed": run.recipe.seed, "diverged": False, "perplexity": math.exp(summary["last_dev_loss"]), **scores}
+    return {
+        "seed": run.recipe.optimization.seed,
+        "diverged": False,
+        "perplexity": math.exp(summary["last_dev_loss"]),
+        **scores,
+    }
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, write
 from scripts.experiments.table3 import LOWER_IS_BETTER, Spread
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.cli.train import RecipeOptions, options_of
+from vanilla_transformer.cli.train import recipe_of as as_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.run_directory import output_path
 
@@ -78,7 +81,7 @@ class Recurrence:
     """Runs of each architecture, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    recipe: Recipe = Recipe()
+    options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def main(words: Sequence[str]) -> None:
     """Trains what is not there yet, and writes the table and the pictures into the output directory."""
     default = Recurrence()
     if words and not words[0].startswith("-"):
-        default = Recurrence(words[0], recipe=dataclasses.replace(load_recipe(words[0]), examples=()))
+        default = Recurrence(words[0], options=options_of(load_recipe(words[0]).with_options(examples=())))
     options = tyro.cli(
         Recurrence,
         prog="scripts.experiments.recurrence",
@@ -116,38 +119,36 @@ def main(words: Sequence[str]) -> None:
     experiment = Experiment(output_path(base).resolve(), options.jobs)
     before = None if options.minutes is None else partial(stop_after, options.minutes * 60)
     # The scores are ours to measure, by length; there need be none at the end of a run.
-    base = dataclasses.replace(base, output=None, test=())
+    base = base.with_options(output=None, test=())
     # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
-    first = Run(f"{TRANSFORMER}-{base.seed}", base, before)
+    first = Run(f"{TRANSFORMER}-{base.optimization.seed}", base, before)
     train = partial(_train, experiment, options)
     train([first], lambda run: None)
     if experiment.has_diverged(first):
         raise ExperimentError("The Transformer diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
-    tokenizer = base.tokenizer or str(experiment.model(first))
-    chosen = dataclasses.replace(
-        load_recipe(experiment.model(first) / "recipe.yaml"), tokenizer=tokenizer, output=None
-    )
+    tokenizer = base.tokenizer.name or str(experiment.model(first))
+    chosen = load_recipe(experiment.model(first) / "recipe.yaml").with_options(tokenizer=tokenizer, output=None)
     recipes = {name: recipe_of(name, chosen, options.layers) for name in options.architectures}
     runs = {
         name: [
             first if f"{name}-{seed}" == first.name else Run(f"{name}-{seed}", _with_seed(recipe, seed), before)
-            for seed in range(base.seed, base.seed + options.runs)
+            for seed in range(base.optimization.seed, base.optimization.seed + options.runs)
         ]
         for name, recipe in recipes.items()
     }
     # Seed by seed, so that a table is there early and its spread comes later.
     in_order = [runs[name][number] for number in range(options.runs) for name in runs]
-    corpus = options.recipe.corpora("test" if options.recipe.test else "dev")[0]
+    corpus = base.data.corpora("test" if base.data.test else "dev")[0]
     show = partial(_write, experiment, runs, options, corpus)
     train(in_order, lambda run: show())
     print(show())
 
 
 def _checked(options: Recurrence) -> Recipe:
-    recipe = options.recipe
-    if recipe.output is None:
+    recipe = as_recipe(options.options)
+    if recipe.run.output is None:
         raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
-    if not recipe.dev:
+    if not recipe.data.dev:
         raise ExperimentError("What is learned when is measured on dev: give the pairs of text as --dev.")
     if (
         options.runs < 1
@@ -159,13 +160,13 @@ def _checked(options: Recurrence) -> Recipe:
     for name in options.architectures:
         if name not in ARCHITECTURES:
             raise ExperimentError(f"There is no architecture {name!r}; there are {', '.join(ARCHITECTURES)}.")
-    if recipe.task != "translation" or recipe.architecture != "transformer":
+    if recipe.task != "translation" or recipe.model.architecture != "transformer":
         raise ExperimentError("The recipe has to be the Transformer's, for pairs of text.")
     return recipe
 
 
 def _with_seed(recipe: Recipe, seed: int) -> Recipe:
-    return dataclasses.replace(recipe, seed=seed)
+    return recipe.with_options(seed=seed)
 
 
 def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
@@ -181,18 +182,18 @@ def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
         "decoder_layers": layers,
         "learning_rate_scale": 1.0,
     }
-    recipe = dataclasses.replace(transformer, **changes)
+    recipe = transformer.with_options(**changes)
     wanted = parameters(transformer)
     low, high = 1, 256  # times 8
     while low < high:
         middle = (low + high) // 2
-        if parameters(dataclasses.replace(recipe, d_model=8 * middle)) < wanted:
+        if parameters(recipe.with_options(d_model=8 * middle)) < wanted:
             low = middle + 1
         else:
             high = middle
     widths = [8 * max(1, low - 1), 8 * low]
-    nearest = min(widths, key=lambda width: abs(parameters(dataclasses.replace(recipe, d_model=width)) - wanted))
-    return dataclasses.replace(recipe, d_model=nearest)
+    nearest = min(widths, key=lambda width: abs(parameters(recipe.with_options(d_model=width)) - wanted))
+    return recipe.with_options(d_model=nearest)
 
 
 def parameters(recipe: Recipe) -> int:
@@ -243,7 +244,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     path = experiment.model(run)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
     recipe = load_recipe(path / "recipe.yaml")
-    metrics = list(recipe.metrics or ())
+    metrics = list(recipe.evaluation.metrics or ())
     rows = read_corpus(corpus, form=get_task(recipe.task).form)
     start = time.process_time()
     evaluation = evaluate_model(model, tokenizer, rows, metrics)
@@ -259,7 +260,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     spent = (options.minutes * 60) if options.minutes else summary["seconds"] * torch.get_num_threads()
     result = Result(
         architecture=name,
-        seed=run.recipe.seed,
+        seed=run.recipe.optimization.seed,
         parameters=summary["parameters"],
         d_model=AutoConfig.from_pretrained(path).d_model,
         steps=summary["steps"],

@@ -1,6 +1,5 @@
 """Many runs of the trainer, each in a process of its own, that can be stopped and resumed."""
 
-import dataclasses
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -16,7 +15,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import read_summary
 
 DIVERGED = 3
@@ -117,15 +118,15 @@ class Experiment:
             write(file, run.recipe.to_yaml())
             return
         kept = load_recipe(file)
-        for name, value in vars(run.recipe).items():
-            if value != getattr(kept, name):
+        for name, value in run.recipe.options.items():
+            if value != kept[name]:
                 raise ExperimentError(
-                    f"{self.directory} holds another experiment ({run.name} has {name} {getattr(kept, name)} there, "
+                    f"{self.directory} holds another experiment ({run.name} has {name} {kept[name]} there, "
                     f"{value} here): name another directory as --output, or give the same options to go on."
                 )
 
     def _start(self, run: Run) -> ForkServerProcess:
-        recipe = dataclasses.replace(run.recipe, output=str(self.model(run)))
+        recipe = run.recipe.with_options(output=str(self.model(run)))
         process = PROCESSES.Process(target=_train, args=(recipe, self._log(run), self.jobs, run.before))
         process.start()
         return process

@@ -183,14 +183,13 @@ def frequencies_alone(token_counts: Sequence[int], label_smoothing: float) -> fl
 
 def _recipe(options: Stability) -> Recipe:
     """What all runs have in common; all else is the paper's."""
-    same = {field.name for field in dataclasses.fields(Recipe)} & {field.name for field in dataclasses.fields(options)}
+    same = Recipe().options.keys() & vars(options).keys()
     given = {name: getattr(options, name) for name in same - {"output", "warmup_steps"}}
-    return Recipe(**given, metrics=(), average_checkpoints=1)
+    return Recipe.of(**given, metrics=(), average_checkpoints=1)
 
 
 def _run(options: Stability, tokenizer: str, setting: Setting) -> Run:
-    recipe = dataclasses.replace(
-        _recipe(options),
+    recipe = _recipe(options).with_options(
         tokenizer=tokenizer,
         vocab_size=None,
         preset=setting.preset,

@@ -13,7 +13,10 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.cli.train import RecipeOptions, options_of, recipe_of
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.run_directory import output_path
 
 
@@ -79,7 +82,7 @@ class Table3:
     """Runs of each row, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, which share the cores or OMP_NUM_THREADS."""
-    recipe: Recipe = Recipe(average_checkpoints=1)
+    options: Annotated[RecipeOptions, arg(name="")] = options_of(Recipe.of(average_checkpoints=1))
 
 
 @dataclass(frozen=True)
@@ -129,19 +132,19 @@ def main(words: Sequence[str]) -> None:
     rows = chosen_rows(options.rows)
     base = _checked(options)
     experiment = Experiment(output_path(base).resolve(), options.jobs)
-    base = dataclasses.replace(base, output=None)
-    seeds = range(base.seed, base.seed + options.runs)
+    base = base.with_options(output=None)
+    seeds = range(base.optimization.seed, base.optimization.seed + options.runs)
     # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
-    first = Run(f"base-{base.seed}", base)
+    first = Run(f"base-{base.optimization.seed}", base)
     experiment.train([first])
     if experiment.has_diverged(first):
         raise ExperimentError("The base itself diverged: give a smaller --learning-rate-scale or more --warmup-steps.")
     chosen = load_recipe(experiment.model(first) / "recipe.yaml")
-    tokenizer = base.tokenizer or str(experiment.model(first))
-    around = dataclasses.replace(chosen, tokenizer=tokenizer, output=None)
+    tokenizer = base.tokenizer.name or str(experiment.model(first))
+    around = chosen.with_options(tokenizer=tokenizer, output=None)
     recipes = {"base": around, **_scaled(rows, around)}
     runs = {
-        row: [first if (row, seed) == ("base", base.seed) else _run(row, recipe, seed) for seed in seeds]
+        row: [first if (row, seed) == ("base", base.optimization.seed) else _run(row, recipe, seed) for seed in seeds]
         for row, recipe in recipes.items()
     }
     # Seed by seed, so that a table is there early and its spread comes later.
@@ -154,15 +157,15 @@ def _defaults(words: Sequence[str]) -> Table3:
     """Section 6.2: no mean of checkpoints; nothing but `dev` is scored."""
     if not words or words[0].startswith("-"):
         return Table3()
-    recipe = dataclasses.replace(load_recipe(words[0]), average_checkpoints=1, test=(), examples=())
-    return Table3(words[0], recipe=recipe)
+    recipe = load_recipe(words[0]).with_options(average_checkpoints=1, test=(), examples=())
+    return Table3(words[0], options=options_of(recipe))
 
 
 def _checked(options: Table3) -> Recipe:
-    recipe = options.recipe
-    if recipe.output is None:
+    recipe = recipe_of(options.options)
+    if recipe.run.output is None:
         raise ExperimentError("There is no place for the runs and the table: name a directory as --output.")
-    if not recipe.dev:
+    if not recipe.data.dev:
         raise ExperimentError("Table 3 is measured on dev: give the pairs of text as --dev.")
     if options.runs < 1 or options.jobs < 1:
         raise ExperimentError("--runs and --jobs must be at least 1.")
@@ -188,7 +191,7 @@ def scaled(row: str, base: Recipe) -> dict[str, Any]:
     published = _published_changes(row)
     changes: dict[str, Any] = {}
     for field, (ours, theirs) in published.items():
-        value = getattr(base, field)
+        value = base[field]
         if field == "positional_encoding":
             changes[field] = theirs
         elif field in ("dropout", "label_smoothing"):
@@ -196,15 +199,15 @@ def scaled(row: str, base: Recipe) -> dict[str, Any]:
         elif not (field in ("d_k", "d_v") and "num_heads" in published):
             changes[field] = 1 if (field, theirs) == ("num_heads", 1) else round(value * theirs / ours)
     if "num_heads" in changes:
-        heads = base.num_heads or 1
+        heads = base.model.num_heads or 1
         for field in ("d_k", "d_v"):
-            changes[field], rest = divmod(heads * getattr(base, field), max(1, changes["num_heads"]))
+            changes[field], rest = divmod(heads * base[field], max(1, changes["num_heads"]))
             if rest:
                 raise ExperimentError(f"{changes['num_heads']} heads do not share {field} of {heads} heads evenly")
     for field, value in changes.items():
         if value in (0, None) and field not in ("dropout", "label_smoothing"):
-            raise ExperimentError(f"{field} {getattr(base, field)} is too small to be scaled")
-    if all(value == getattr(base, field) for field, value in changes.items()):
+            raise ExperimentError(f"{field} {base[field]} is too small to be scaled")
+    if all(value == base[field] for field, value in changes.items()):
         raise ExperimentError("it is the base itself")
     return changes
 
@@ -214,7 +217,7 @@ def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
     recipes: dict[str, Recipe] = {}
     for row in rows:
         try:
-            recipe = dataclasses.replace(base, **scaled(row, base))
+            recipe = base.with_options(**scaled(row, base))
             twin = next((name for name, other in recipes.items() if other == recipe), None)
             if twin is not None:
                 raise ExperimentError(f"it is {twin} as well")
@@ -235,7 +238,7 @@ def _published_changes(row: str) -> dict[str, tuple[Any, Any]]:
 
 
 def _run(row: str, recipe: Recipe, seed: int) -> Run:
-    return Run(f"{row}-{seed}", dataclasses.replace(recipe, seed=seed))
+    return Run(f"{row}-{seed}", recipe.with_options(seed=seed))
 
 
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
@@ -257,18 +260,20 @@ def _over(experiment: Experiment, runs: Sequence[Run]) -> list[Run]:
 
 
 def _result(experiment: Experiment, row: str, runs: Sequence[Run]) -> Result:
-    seeds = [{"seed": run.recipe.seed, "diverged": True} for run in runs if experiment.has_diverged(run)]
+    seeds = [{"seed": run.recipe.optimization.seed, "diverged": True} for run in runs if experiment.has_diverged(run)]
     ended = [run for run in runs if not experiment.has_diverged(run)]
     summaries = [experiment.summary(run) for run in ended]
     for run, summary in zip(ended, summaries, strict=True):
         scores = {score["name"]: score["value"] for score in summary["scores"].get("dev", [])}
         perplexity = math.exp(summary["last_dev_loss"])
         figures = {"perplexity": perplexity, **scores}
-        seeds.append({"seed": run.recipe.seed, "diverged": False, "seconds": summary["seconds"], **figures})
+        seeds.append(
+            {"seed": run.recipe.optimization.seed, "diverged": False, "seconds": summary["seconds"], **figures}
+        )
     recipe = load_recipe(experiment.model(runs[0]) / "recipe.yaml")
-    names = ["perplexity", *(recipe.metrics or ())]
+    names = ["perplexity", *(recipe.evaluation.metrics or ())]
     figures = {name: Spread.from_values([seed[name] for seed in seeds if name in seed]) for name in names}
-    here = _in_words({field: getattr(recipe, field) for field in FIELDS if row == "base" or field in _changed(row)})
+    here = _in_words({field: recipe[field] for field in FIELDS if row == "base" or field in _changed(row)})
     return Result(row, here, summaries[0]["parameters"] if summaries else None, figures, seeds)
 
 
@@ -298,8 +303,8 @@ def markdown(results: Sequence[Result], base: Recipe) -> str:
         size = "" if result.parameters is None else f"{result.parameters:,}"
         published = [_in_words(changes) or "base", f"{paper.perplexity:.2f}", paper.bleu, paper.parameters or ""]
         lines.append(cells([result.row, result.here, size, seeds, *figures, *published]))
-    steps = f"{base.max_steps:,} steps of up to {base.batch_tokens:,} tokens a side"
-    lines += ["", f"Mean ± standard deviation over the seeds; {steps}, vocabulary {base.vocab_size:,}."]
+    steps = f"{base.optimization.max_steps:,} steps of up to {base.optimization.batch_tokens:,} tokens a side"
+    lines += ["", f"Mean ± standard deviation over the seeds; {steps}, vocabulary {base.tokenizer.vocab_size:,}."]
     return "\n".join([*lines, "", *_directions(results), ""])
 
 

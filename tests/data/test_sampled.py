@@ -254,7 +254,7 @@ def test_the_tokenizer_of_a_masked_language_model_is_sampled_but_for_its_mask(al
 def test_tags_stay_with_the_first_pieces_of_their_words(bpe, tmp_path):
     sentences = [["unhappily", "it's", "2016", "walking"], ["(walks)", "U.S.", "it", "läuft"]]
     rows = {"words": ["\t".join(words) for words in sentences], "tags": ["A\tB\tA\tB", "B\tB\tA\tA"]}
-    encoder = get_task("token-classification").encoder(Recipe(task="token-classification", labels=("A", "B")))
+    encoder = get_task("token-classification").encoder(Recipe.of(task="token-classification", labels=("A", "B")))
     base = prepare_corpus(Dataset.from_dict(rows), bpe, encoder, max_length=400, directory=tmp_path)
     sampled = SampledCorpus(
         base, bpe, SubwordSampling(0.4, None, ("words",)), form=TAGGED_SENTENCES, max_length=400, seed=1
@@ -274,7 +274,7 @@ def test_tags_stay_with_the_first_pieces_of_their_words(bpe, tmp_path):
 def test_blocks_that_end_within_a_character_keep_their_pieces(tmp_path):
     masked = VanillaTransformerTokenizer.train(SENTENCES * 3, 275, begins=True, mask_token=True)
     task = get_task("masked-language-modeling")
-    encoder = task.encoder(Recipe(task=task.name, max_length=5))
+    encoder = task.encoder(Recipe.of(task=task.name, max_length=5))
     texts = Dataset.from_dict({"text": ["walking walking", "日本語 walking"]})
     base = prepare_corpus(texts, masked, encoder, max_length=5, directory=tmp_path)
     sampling = SubwordSampling(0.0, None, ("text",))

@@ -14,7 +14,9 @@ from launching import PROCESSES, command, write_recipe
 
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.distributed import companions
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import loop
 from vanilla_transformer.training.run_directory import RECIPE, processes_for
 
@@ -91,7 +93,7 @@ def test_one_command_trains_with_two_processes_stops_and_goes_on_with_two(recipe
     first = Program(command(recipe, output, processes=2, dropout=0.3), tmp_path / "first", stopped)
     assert first.code() == 143, first.said.read_text()
     assert first.said.read_text().count("Stopped after step 2") == 1
-    assert load_recipe(output / RECIPE).processes == 2
+    assert load_recipe(output / RECIPE).run.processes == 2
     again = Program(command(recipe, output, dropout=0.3), tmp_path / "again")
     assert again.code() == 0, again.said.read_text()
     said = again.said.read_text()
@@ -126,16 +128,16 @@ def test_a_mistake_is_said_once(recipe, tmp_path, capfd):
 
 
 def test_what_a_launcher_has_started_starts_nothing(monkeypatch):
-    assert processes_for(Recipe(output="nowhere", processes=2)) == 2
+    assert processes_for(Recipe.of(output="nowhere", processes=2)) == 2
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert processes_for(Recipe(output="nowhere", processes=2)) == 1
+    assert processes_for(Recipe.of(output="nowhere", processes=2)) == 1
 
 
 def test_processes_that_share_cores_are_for_a_cpu(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert processes_for(Recipe(output="nowhere")) == 1
+    assert processes_for(Recipe.of(output="nowhere")) == 1
     with pytest.raises(RecipeError, match="torchrun --nproc-per-node"):
-        processes_for(Recipe(output="nowhere", processes=2))
+        processes_for(Recipe.of(output="nowhere", processes=2))
 
 
 @pytest.mark.parametrize(

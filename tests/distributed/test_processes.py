@@ -6,7 +6,6 @@ import re
 import signal
 import time
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -24,7 +23,8 @@ from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.distributed import peers, processes
 from vanilla_transformer.distributed.peers import LaunchError
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import loop, setup
 
@@ -326,7 +326,7 @@ def out_of_memory(rank, victim):
 def other_recipe(rank):
     if rank == 1:
         check = processes.check_same_recipe
-        setup.check_same_recipe = lambda others, recipe: check(others, replace(recipe, seed=2))
+        setup.check_same_recipe = lambda others, recipe: check(others, recipe.with_options(seed=2))
 
 
 def other_data(rank):

@@ -52,7 +52,7 @@ def quickstart(tmp_path_factory):
     text.write_text("".join(f"{word}\t{phonemes}\n" for word, phonemes in WORDS.items()))
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 280}
     model = directory / "models" / "cmudict-quickstart"
-    train(Recipe(train=(str(text),), output=str(model), max_steps=2, **sizes))
+    train(Recipe.of(train=(str(text),), output=str(model), max_steps=2, **sizes))
     shutil.copytree(DOCS, directory / "docs", ignore=shutil.ignore_patterns("_build"))
     return directory
 

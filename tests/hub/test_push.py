@@ -23,7 +23,8 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 
 CODE = {
     f"{name}.py"
@@ -55,7 +56,7 @@ def directory(saved: Path, tmp_path: Path) -> Path:
     directory = Path(shutil.copytree(saved, tmp_path / "tiny-en-de"))
     for name in ("recipe.yaml", "learning_curves.png", "train.log", "metrics.jsonl", "summary.json", ".lock"):
         (directory / name).write_text("")
-    (directory / "recipe.yaml").write_text(Recipe(train=("/home/ann/pairs.en", "/home/ann/pairs.de")).to_yaml())
+    (directory / "recipe.yaml").write_text(Recipe.of(train=("/home/ann/pairs.en", "/home/ann/pairs.de")).to_yaml())
     for name in ("training_args.bin", "optimizer.pt", "notes.py", "pairs.en"):
         (directory / name).write_text("")
     for name in ("checkpoints/step-5/model.safetensors", "prepared/train/config.json", "trackers/tokenizer.json"):
@@ -98,7 +99,7 @@ def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trai
     for name, content in files.items():
         assert str(trained.parent).encode() not in content, name
     (tmp_path / "pushed.yaml").write_bytes(files["recipe.yaml"])
-    assert load_recipe(tmp_path / "pushed.yaml").train == Recipe(train=("pairs.en", "pairs.de")).train
+    assert load_recipe(tmp_path / "pushed.yaml").data.train == Recipe.of(train=("pairs.en", "pairs.de")).train
     assert (run / "recipe.yaml").read_bytes() == kept
 
 

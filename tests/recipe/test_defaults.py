@@ -55,7 +55,7 @@ MAY_STAY_OPEN = {
 
 
 def chosen(pairs, device, **given):
-    recipe = Recipe(**{"output": "model", **given})
+    recipe = Recipe.of(**{"output": "model", **given})
     vocab_size, _ = choose_vocab_size(recipe, TASK, pairs)
     return resolve(recipe, TASK, CorpusFacts(pairs, (pairs * 14, pairs * 13), vocab_size), device)
 
@@ -64,7 +64,7 @@ def chosen(pairs, device, **given):
 @pytest.mark.parametrize("pairs", [1, 100, 29_000, 164_000, 4_500_000, 40_000_000])
 def test_nothing_is_left_open(pairs, device):
     recipe, sentences = chosen(pairs, device)
-    left = {name for name, value in vars(recipe).items() if value is None or value == "auto"}
+    left = {name for name, value in recipe.options.items() if value is None or value == "auto"}
     assert left <= MAY_STAY_OPEN
     assert all(sentence.endswith(".") for sentence in sentences)
     TASK.config(recipe)
@@ -72,18 +72,18 @@ def test_nothing_is_left_open(pairs, device):
 
 def test_a_resolved_recipe_is_not_changed_and_needs_no_words():
     recipe, _ = chosen(29_000, LAPTOP)
-    assert resolve(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8), recipe.vocab_size), GPU) == (recipe, [])
+    assert resolve(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8), recipe.tokenizer.vocab_size), GPU) == (recipe, [])
 
 
 def test_what_is_given_is_kept():
     given = {"vocab_size": 500, "d_model": 64, "max_steps": 7, "dropout": 0.0, "precision": "float32", "save_steps": 3}
     recipe, _ = chosen(29_000, GPU, **given)
-    assert {name: getattr(recipe, name) for name in given} == given
+    assert {name: recipe[name] for name in given} == given
 
 
 def test_dropout_that_the_paper_does_not_name_is_off_unless_it_is_asked_for():
     recipe, _ = chosen(29_000, GPU)
-    assert (recipe.attention_dropout, recipe.activation_dropout) == (0, 0)
+    assert (recipe.model.attention_dropout, recipe.model.activation_dropout) == (0, 0)
     config = TASK.config(chosen(29_000, GPU, attention_dropout=0.2, activation_dropout=0.3)[0])
     assert (config.attention_dropout, config.activation_dropout) == (0.2, 0.3)
 
@@ -92,7 +92,7 @@ def test_millions_of_pairs_on_an_accelerator_get_the_papers_base_model():
     recipe, _ = chosen(4_500_000, GPU)
     paper = {"preset": "base", "vocab_size": 37_000, "d_model": 512, "encoder_layers": 6, "dropout": 0.1}
     paper |= {"batch_tokens": 25_000, "max_steps": 100_000, "warmup_steps": 4_000, "average_checkpoints": 5}
-    assert {name: getattr(recipe, name) for name in paper} == paper
+    assert {name: recipe[name] for name in paper} == paper
 
 
 def test_more_pairs_never_get_a_smaller_model():
@@ -101,35 +101,40 @@ def test_more_pairs_never_get_a_smaller_model():
 
 
 def test_the_presets_of_the_paper_keep_their_dropout_and_ours_follow_the_data():
-    assert chosen(29_000, GPU, preset="big")[0].dropout == 0.3
-    assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].dropout == 0.2
-    assert chosen(29_000, GPU, preset="tiny")[0].dropout == SIZE_PRESETS[1].dropout
+    assert chosen(29_000, GPU, preset="big")[0].model.dropout == 0.3
+    assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].model.dropout == 0.2
+    assert chosen(29_000, GPU, preset="tiny")[0].model.dropout == SIZE_PRESETS[1].dropout
 
 
 def test_a_run_on_a_cpu_is_not_expected_to_take_longer_than_the_limit():
     short, sentences = chosen(164_000, LAPTOP)
-    assert short.max_steps < chosen(164_000, dataclasses.replace(LAPTOP, cores=64))[0].max_steps
+    assert (
+        short.optimization.max_steps < chosen(164_000, dataclasses.replace(LAPTOP, cores=64))[0].optimization.max_steps
+    )
     stated = re.search(r"roughly (\d+) min on 2 CPU cores", " ".join(sentences))
     assert int(stated[1]) <= 60 * CPU_HOURS
 
 
 def test_every_process_has_a_batch_and_a_batch_fits_into_memory():
-    assert chosen(29_000, dataclasses.replace(GPU, processes=8))[0].batches_per_step >= 8
+    assert chosen(29_000, dataclasses.replace(GPU, processes=8))[0].optimization.batches_per_step >= 8
     small = dataclasses.replace(GPU, memory=2 * 10**9)
-    assert chosen(4_500_000, small)[0].batches_per_step > chosen(4_500_000, GPU)[0].batches_per_step
+    assert (
+        chosen(4_500_000, small)[0].optimization.batches_per_step
+        > chosen(4_500_000, GPU)[0].optimization.batches_per_step
+    )
 
 
 @pytest.mark.processor
 def test_a_processor_trains_in_bfloat16_only_where_it_multiplies_it():
     facts = device_facts(torch.device("cpu"), 1)
     assert facts.bfloat16 == cpu.has_bfloat16_products()
-    precision = chosen(100_000, dataclasses.replace(facts, memory=16 * 10**9))[0].precision
+    precision = chosen(100_000, dataclasses.replace(facts, memory=16 * 10**9))[0].optimization.precision
     assert precision == ("bfloat16" if facts.bfloat16 else "float32")
 
 
 def test_without_bfloat16_products_numbers_stay_float32():
-    assert chosen(4_500_000, dataclasses.replace(GPU, bfloat16=False))[0].precision == "float32"
-    assert chosen(4_500_000, GPU)[0].precision == "bfloat16"
+    assert chosen(4_500_000, dataclasses.replace(GPU, bfloat16=False))[0].optimization.precision == "float32"
+    assert chosen(4_500_000, GPU)[0].optimization.precision == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -144,27 +149,29 @@ def test_without_bfloat16_products_numbers_stay_float32():
 )
 def test_sizes_that_make_no_model_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        check_sizes(Recipe(**given), TASK)
+        check_sizes(Recipe.of(**given), TASK)
 
 
 def test_sizes_that_suit_one_preset_of_those_that_may_be_chosen_are_not_refused_before_it_is_chosen():
-    check_sizes(Recipe(d_model=12), TASK)
+    check_sizes(Recipe.of(d_model=12), TASK)
     check_sizes(Recipe(), TASK)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 30, 60, 300, 2_800, 6_000, 20_000, 100_000])
 def test_of_few_steps_a_third_is_warm_up_and_the_peak_is_no_higher_than_of_many(steps):
     recipe, _ = chosen(3_000, LAPTOP, max_steps=steps)
-    assert recipe.warmup_steps <= max(1, steps / 3)
-    peak = recipe.learning_rate_scale * paper_learning_rate(recipe.warmup_steps, 128, recipe.warmup_steps)
+    assert recipe.optimization.warmup_steps <= max(1, steps / 3)
+    peak = recipe.optimization.learning_rate_scale * paper_learning_rate(
+        recipe.optimization.warmup_steps, 128, recipe.optimization.warmup_steps
+    )
     assert peak <= 1.03 * paper_learning_rate(LEAST_WARMUP, 128, LEAST_WARMUP)
-    assert recipe.learning_rate_scale == 1 or recipe.warmup_steps < LEAST_WARMUP
+    assert recipe.optimization.learning_rate_scale == 1 or recipe.optimization.warmup_steps < LEAST_WARMUP
 
 
 def test_a_warm_up_that_is_given_has_the_papers_rate():
     recipe, _ = chosen(3_000, LAPTOP, max_steps=300, warmup_steps=100)
-    assert (recipe.warmup_steps, recipe.learning_rate_scale) == (100, 1.0)
-    assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].learning_rate_scale == 2.0
+    assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == (100, 1.0)
+    assert chosen(3_000, LAPTOP, max_steps=300, learning_rate_scale=2.0)[0].optimization.learning_rate_scale == 2.0
 
 
 @pytest.mark.parametrize(("warmup", "told"), [(299, False), (300, True), (2_000, True)])
@@ -178,16 +185,16 @@ def test_a_warm_up_that_is_no_shorter_than_the_run_is_warned_of(warmup, told):
 )
 def test_the_loss_on_dev_takes_a_small_share_of_the_time(steps, dev_pairs):
     corpus = CorpusFacts(3_000, (42_000, 39_000), 4_000, (dev_pairs * 14, dev_pairs * 13))
-    recipe, _ = resolve(Recipe(output="model", max_steps=steps), TASK, corpus, LAPTOP)
-    evaluations = steps // recipe.eval_steps
+    recipe, _ = resolve(Recipe.of(output="model", max_steps=steps), TASK, corpus, LAPTOP)
+    evaluations = steps // recipe.evaluation.eval_steps
     assert 1 <= evaluations <= 50
     forward = evaluations * dev_pairs * 14 / 3
-    assert evaluations == 1 or forward <= 0.11 * steps * recipe.batch_tokens
+    assert evaluations == 1 or forward <= 0.11 * steps * recipe.optimization.batch_tokens
 
 
 def test_the_recipe_of_a_run_says_how_many_processes_it_has():
-    assert chosen(3_000, dataclasses.replace(LAPTOP, processes=2))[0].processes == 2
-    assert chosen(3_000, LAPTOP, processes=4)[0].processes == 1
+    assert chosen(3_000, dataclasses.replace(LAPTOP, processes=2))[0].run.processes == 2
+    assert chosen(3_000, LAPTOP, processes=4)[0].run.processes == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The recipes of the package: each can be followed, and those of the paper train as sections 5 and 6.1 have it."""
 
-import dataclasses
 import json
 import math
 import multiprocessing
@@ -23,8 +22,9 @@ from vanilla_transformer.analysis.memory import training_memory
 from vanilla_transformer.cli.program import main
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.data.batching import StepPlan, share
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import CorpusFacts, DeviceFacts, choose_vocab_size, resolve
-from vanilla_transformer.recipe.schema import RecipeError, load_recipe, shipped_recipes
+from vanilla_transformer.recipe.reading import load_recipe, shipped_recipes
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
@@ -54,7 +54,7 @@ TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder
 
 def resolved(name, device, pairs=4_500_000):
     """A recipe with all that it leaves open chosen for the device, on texts of the length of WMT's."""
-    recipe = dataclasses.replace(load_recipe(name), output="model")
+    recipe = load_recipe(name).with_options(output="model")
     task = get_task(recipe.task)
     vocab_size, _ = choose_vocab_size(recipe, task, pairs)
     return resolve(recipe, task, CorpusFacts(pairs, (28 * pairs, 30 * pairs), vocab_size), device)[0]
@@ -106,11 +106,11 @@ def test_every_recipe_can_be_followed_on_any_device(name):
     task.check(given)
     for device in (*DEVICES, DeviceFacts("cpu", cores=2, memory=16 * 10**9, bfloat16=False)):
         recipe = resolved(name, device)
-        assert recipe.max_steps is not None and recipe.batches_per_step is not None
+        assert recipe.optimization.max_steps is not None and recipe.optimization.batches_per_step is not None
         task.config(recipe)
-        kept = {field: value for field, value in vars(given).items() if value not in (None, "auto")}
-        assert {field: getattr(recipe, field) for field in kept} == kept
-        assert recipe.average_checkpoints * recipe.save_steps <= recipe.max_steps
+        kept = {field: value for field, value in given.options.items() if value not in (None, "auto")}
+        assert {field: recipe[field] for field in kept} == kept
+        assert recipe.run.average_checkpoints * recipe.run.save_steps <= recipe.optimization.max_steps
 
 
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
@@ -122,11 +122,11 @@ def test_every_recipe_says_where_its_data_is_from_and_with_what_command_it_is_fo
     assert main(shlex.split(COMMAND.search(text)[1].replace("\\\n#", ""))) == 0
     assert commands[0].name == name
     recipe = commands[0].recipe
-    assert recipe.train and recipe.dev and recipe.output
-    assert recipe.test or "it has no test" in text
+    assert recipe.data.train and recipe.data.dev and recipe.run.output
+    assert recipe.data.test or "it has no test" in text
 
 
-@pytest.mark.parametrize("name", sorted(name for name in shipped_recipes() if not load_recipe(name).train))
+@pytest.mark.parametrize("name", sorted(name for name in shipped_recipes() if not load_recipe(name).data.train))
 def test_a_recipe_without_text_says_where_to_read_of_it(name):
     with pytest.raises(RecipeError, match=rf"--train.*comment at the top of .*{name}\.yaml"):
         Train.from_words([name]).run()
@@ -136,28 +136,44 @@ def test_a_recipe_without_text_says_where_to_read_of_it(name):
 def test_the_papers_numbers_are_the_recipes(name):
     recipe = resolved(name, DEVICES[-1])
     big, french = name.endswith("big"), "en-fr" in name
-    assert (recipe.tokenizer_algorithm, recipe.vocab_size) == (("wordpiece", 32_000) if french else ("bpe", 37_000))
-    assert recipe.max_steps == (300_000 if big else 100_000)
-    assert recipe.average_checkpoints == (20 if big else 5)
-    assert recipe.dropout == (0.3 if big and not french else 0.1)
-    assert (recipe.label_smoothing, recipe.warmup_steps, recipe.learning_rate_scale) == (0.1, 4_000, 1.0)
-    assert (recipe.adam_beta1, recipe.adam_beta2, recipe.adam_epsilon) == (0.9, 0.98, 1e-9)
-    assert (recipe.num_beams, recipe.length_penalty, recipe.length_penalty_type) == (4, 0.6, "google")
+    assert (recipe.tokenizer.algorithm, recipe.tokenizer.vocab_size) == (
+        ("wordpiece", 32_000) if french else ("bpe", 37_000)
+    )
+    assert recipe.optimization.max_steps == (300_000 if big else 100_000)
+    assert recipe.run.average_checkpoints == (20 if big else 5)
+    assert recipe.model.dropout == (0.3 if big and not french else 0.1)
+    assert (
+        recipe.model.label_smoothing,
+        recipe.optimization.warmup_steps,
+        recipe.optimization.learning_rate_scale,
+    ) == (0.1, 4_000, 1.0)
+    assert (recipe.optimization.adam_beta1, recipe.optimization.adam_beta2, recipe.optimization.adam_epsilon) == (
+        0.9,
+        0.98,
+        1e-9,
+    )
+    assert (recipe.decoding.num_beams, recipe.decoding.length_penalty, recipe.decoding.length_penalty_type) == (
+        4,
+        0.6,
+        "google",
+    )
     config = TASK.config(recipe)
     sizes = (config.d_model, config.d_ff, config.num_heads, config.d_k, config.encoder_layers, config.decoder_layers)
     assert sizes == ((1024, 4096, 16, 64, 6, 6) if big else (512, 2048, 8, 64, 6, 6))
     # Ten minutes between checkpoints: of base, 12 hours for all steps; of big, three and a half days.
-    minutes = recipe.save_steps / recipe.max_steps * (3.5 * 24 if big else 12) * 60
+    minutes = recipe.run.save_steps / recipe.optimization.max_steps * (3.5 * 24 if big else 12) * 60
     assert minutes == pytest.approx(10, rel=0.15)
-    assert recipe.max_steps % recipe.save_steps == 0
+    assert recipe.optimization.max_steps % recipe.run.save_steps == 0
 
 
 @pytest.mark.parametrize("name", WMT)
 def test_the_rate_follows_equation_3_to_its_peak_at_step_4000_and_down(name):
     recipe = resolved(name, DEVICES[0])
-    width = recipe.d_model
+    width = recipe.model.d_model
     optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], recipe, torch.device("cpu"))
-    schedule = make_schedule(optimizer, width, recipe.warmup_steps, recipe.learning_rate_scale)
+    schedule = make_schedule(
+        optimizer, width, recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale
+    )
     rates = []
     for _ in range(6_000):
         rates.append(schedule.get_last_lr()[0])
@@ -175,34 +191,38 @@ def test_a_step_has_25000_tokens_a_side_on_any_number_of_devices(device):
     recipe = resolved("wmt14-en-de-base", device)
     source, target = lengths_of_wmt()
     plan = StepPlan(
-        source, target, batch_tokens=recipe.batch_tokens, batches_per_step=recipe.batches_per_step, seed=recipe.seed
+        source,
+        target,
+        batch_tokens=recipe.optimization.batch_tokens,
+        batches_per_step=recipe.optimization.batches_per_step,
+        seed=recipe.optimization.seed,
     )
     steps = plan.epoch(0)[:-1]
     assert np.mean([step.items for step in steps]) == pytest.approx(25_000, rel=0.1)
     assert np.mean([source[np.concatenate(step.batches)].sum() for step in steps]) == pytest.approx(25_000, rel=0.1)
     # No device waits for another: each has equally many whole batches.
-    assert recipe.batches_per_step % device.processes == 0
+    assert recipe.optimization.batches_per_step % device.processes == 0
     for rank in range(device.processes):
-        assert len(share(steps[0], rank, device.processes)) == recipe.batches_per_step // device.processes
+        assert len(share(steps[0], rank, device.processes)) == recipe.optimization.batches_per_step // device.processes
 
 
 @pytest.mark.parametrize("name", WMT)
 def test_less_memory_makes_more_batches_of_the_same_step(name):
     small, large = (resolved(name, DeviceFacts("cuda", 8, memory * 10**9, True)) for memory in (8, 80))
-    assert small.batches_per_step > large.batches_per_step
-    assert small.batch_tokens == large.batch_tokens
+    assert small.optimization.batches_per_step > large.optimization.batches_per_step
+    assert small.optimization.batch_tokens == large.optimization.batch_tokens
 
 
 def test_a_batch_of_the_big_model_fits_into_a_small_device():
     recipe = resolved("wmt14-en-de-big", DeviceFacts("cuda", 8, 8 * 10**9, True))
-    sentences = recipe.batch_tokens // recipe.batches_per_step // 50
+    sentences = recipe.optimization.batch_tokens // recipe.optimization.batches_per_step // 50
     sizes = {"sentences": sentences, "source_length": 50, "target_length": 50}
-    assert training_memory(TASK.config(recipe), **sizes, precision=recipe.precision).total < 0.8 * 8e9
+    assert training_memory(TASK.config(recipe), **sizes, precision=recipe.optimization.precision).total < 0.8 * 8e9
 
 
 @pytest.mark.parametrize("batches_per_step", [4, 8])
 def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step(batches_per_step):
-    recipe = dataclasses.replace(resolved("wmt14-en-de-base", DEVICES[0]), vocab_size=50, dropout=0.0, **TINY)
+    recipe = resolved("wmt14-en-de-base", DEVICES[0]).with_options(vocab_size=50, dropout=0.0, **TINY)
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 12, (2, 200), dtype=np.int32)
     rows = [tuple(draw.integers(4, 50, length) for length in pair) for pair in lengths.T]
@@ -228,10 +248,10 @@ def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step
 def test_the_papers_recipes_train_average_and_score_on_text_of_the_shape_of_wmt(name, stand_in, tmp_path, monkeypatch):
     monkeypatch.chdir(stand_in)
     given = load_recipe(name)
-    averaged = given.average_checkpoints
+    averaged = given.run.average_checkpoints
     steps = averaged + 2
     sizes = {"vocab_size": 280, "batch_tokens": 600, "batches_per_step": 2, "max_steps": steps, "save_steps": 1}
-    recipe = dataclasses.replace(given, **TINY, **sizes, eval_steps=steps, log_steps=1, output=str(tmp_path / name))
+    recipe = given.with_options(**TINY, **sizes, eval_steps=steps, log_steps=1, output=str(tmp_path / name))
     directory = train(recipe)
 
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -239,15 +259,15 @@ def test_the_papers_recipes_train_average_and_score_on_text_of_the_shape_of_wmt(
     assert rates == pytest.approx({step: 16**-0.5 * step * 4_000**-1.5 for step in range(1, steps + 1)})
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["averaged_steps"] == list(range(3, steps + 1))
-    assert [score["name"] for score in summary["scores"]["test"]] == list(given.metrics)
+    assert [score["name"] for score in summary["scores"]["test"]] == list(given.evaluation.metrics)
 
     model = VanillaTransformerForConditionalGeneration.from_pretrained(directory)
-    assert (model.config.dropout, model.config.label_smoothing) == (given.dropout, 0.1)
+    assert (model.config.dropout, model.config.label_smoothing) == (given.model.dropout, 0.1)
     decoding = GenerationConfig.from_pretrained(directory)
     assert (decoding.num_beams, decoding.length_penalty) == (4, 0.6)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
-    assert kind == {"bpe": "BPE", "wordpiece": "WordPiece"}[given.tokenizer_algorithm]
+    assert kind == {"bpe": "BPE", "wordpiece": "WordPiece"}[given.tokenizer.algorithm]
     assert "language:\n- en\n- " in (directory / "README.md").read_text()
 
 
@@ -272,7 +292,7 @@ def train_on(processes, recipe):
         process.join(timeout=300)
         process.kill()
     assert [process.exitcode for process in started] == [0] * processes
-    return [json.loads(line) for line in Path(recipe.output, "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in Path(recipe.run.output, "metrics.jsonl").read_text().splitlines()]
 
 
 def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_step(stand_in, tmp_path):
@@ -280,10 +300,9 @@ def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_ste
     data = {"train": (f"{stand_in}/wmt14:de-en:train",), "dev": (), "test": ()}
     # With such an epsilon Adam does not make up for gradients that are too long or too short.
     rest = {"dropout": 0.0, "precision": "float32", "save_steps": 4, "log_steps": 1, "adam_epsilon": 1.0}
-    recipe = dataclasses.replace(load_recipe("wmt14-en-de-base"), **data, **TINY, **sizes, **rest)
+    recipe = load_recipe("wmt14-en-de-base").with_options(**data, **TINY, **sizes, **rest)
     curves = [
-        train_on(processes, dataclasses.replace(recipe, output=str(tmp_path / str(processes))))
-        for processes in (1, 2, 8)
+        train_on(processes, recipe.with_options(output=str(tmp_path / str(processes)))) for processes in (1, 2, 8)
     ]
     for curve in curves:
         assert [record["target_tokens"] for record in curve] == [record["target_tokens"] for record in curves[0]]
@@ -294,7 +313,7 @@ def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_ste
 
 def test_the_model_for_wu2021_has_no_more_parameters_than_theirs():
     # 9,968 entries are in their training text, the 256 bytes and 4 special tokens among them.
-    recipe = dataclasses.replace(load_recipe("multi30k-en-de-wu2021"), vocab_size=9_968)
+    recipe = load_recipe("multi30k-en-de-wu2021").with_options(vocab_size=9_968)
     assert count_parameters(TASK.config(recipe))["total"] < 2_700_000
 
 
@@ -308,7 +327,7 @@ def test_text_that_is_split_already_brings_its_vocabulary(tmp_path):
     sizes = {**TINY, "max_steps": 2, "save_steps": 1, "eval_steps": 2, "batch_tokens": 200}
     recipe = load_recipe("multi30k-en-de-wu2021")
     directory = train(
-        dataclasses.replace(recipe, train=files, dev=files, examples=(), output=str(tmp_path / "model"), **sizes)
+        recipe.with_options(train=files, dev=files, examples=(), output=str(tmp_path / "model"), **sizes)
     )
-    assert load_recipe(directory / "recipe.yaml").vocab_size == 260 + len(pieces)
+    assert load_recipe(directory / "recipe.yaml").tokenizer.vocab_size == 260 + len(pieces)
     assert "no more than 267 entries" in Path(directory, "train.log").read_text()

@@ -1,7 +1,4 @@
-import ast
 import dataclasses
-import inspect
-import itertools
 import subprocess
 import sys
 
@@ -9,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vanilla_transformer.cli.train import help_of
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe, places
 
 
 def written(tmp_path, text):
@@ -30,7 +30,7 @@ def test_reading_recipes_needs_no_torch():
 
 
 def test_a_written_recipe_is_read_back_the_same(tmp_path):
-    recipe = Recipe(
+    recipe = Recipe.of(
         train=("a.en", "a.de"),
         adam_epsilon=1e-9,
         max_grad_norm=1.0,
@@ -44,26 +44,84 @@ def test_a_written_recipe_is_read_back_the_same(tmp_path):
 
 @given(st.lists(st.text()), st.floats(0, 1e9), st.integers(0, 2**31 - 1))
 def test_any_text_and_number_survives_yaml(tmp_path_factory, examples, scale, seed):
-    recipe = Recipe(examples=tuple(examples), learning_rate_scale=scale, seed=seed)
+    recipe = Recipe.of(examples=tuple(examples), learning_rate_scale=scale, seed=seed)
     assert load_recipe(written(tmp_path_factory.mktemp("recipe"), recipe.to_yaml())) == recipe
 
 
-def test_every_field_says_what_it_is():
-    body = ast.parse(inspect.getsource(Recipe)).body[0].body
-    described = {
-        field.target.id: ast.literal_eval(doc.value)
-        for field, doc in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
-    }
-    assert list(described) == [field.name for field in dataclasses.fields(Recipe)]
+@pytest.mark.parametrize("block", Recipe().blocks.values(), ids=Recipe().blocks)
+def test_every_field_says_what_it_is(block):
+    described = help_of(type(block))
+    assert list(described) == [field.name for field in dataclasses.fields(block)]
     assert all(text[0].isalpha() and text.endswith(".") for text in described.values())
+
+
+def test_every_option_has_one_place():
+    fields = [field for block in Recipe().blocks.values() for field in dataclasses.fields(block)]
+    assert len(places()) == len(fields) == len(Recipe().options) - 1
+
+
+def test_a_flat_recipe_of_earlier_versions_and_one_in_blocks_are_the_same(tmp_path):
+    flat = """
+task: translation
+train: [a.en, a.de]
+tokenizer: there
+tokenizer_sides: target
+vocab_size: 300
+lora_rank: 2
+from_model: general
+distil_from: soft
+distillation_weight: 0.7
+max_steps: 30
+output: model
+"""
+    blocks = """
+data:
+  train: [a.en, a.de]
+tokenizer:
+  name: there
+  sides: target
+  vocab_size: 300
+lora:
+  rank: 2
+start:
+  model: general
+distillation:
+  soft_targets: soft
+  weight: 0.7
+optimization:
+  max_steps: 30
+run:
+  output: model
+"""
+    assert load_recipe(written(tmp_path, flat)) == load_recipe(written(tmp_path, blocks))
+
+
+def test_blocks_that_are_not_used_are_not_written_and_options_that_are_off_are():
+    text = Recipe.of(metrics=(), max_steps=3).to_yaml()
+    assert "metrics: []" in text and "max_steps: 3" in text
+    assert not [name for name in ("lora", "distillation", "sampling", "recurrent") if f"{name}:" in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optimization:\n  max_stops: 3\n", "'max_stops' is no field of optimization, did you mean 'max_steps'"),
+        ("lora:\n  lora_rank: 3\n", "'lora_rank' is no field of lora"),
+        ("data: a.tsv\n", "data must hold lines of the form"),
+        ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps is given twice"),
+        ("optimization:\n  max_steps: many\n", "max_steps must be a whole number, not 'many'"),
+    ],
+)
+def test_a_block_that_cannot_be_read_is_refused(tmp_path, text, message):
+    with pytest.raises(RecipeError, match=rf"mine\.yaml: {message}"):
+        load_recipe(written(tmp_path, text))
 
 
 def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_path):
     recipe = load_recipe(written(tmp_path, "adam_epsilon: 1e-9\nlearning_rate_scale: 2\ntrain: pairs.tsv\n"))
-    assert recipe.adam_epsilon == 1e-9
-    assert recipe.learning_rate_scale == 2.0
-    assert recipe.train == (CorpusSpec(("pairs.tsv",)),)
+    assert recipe.optimization.adam_epsilon == 1e-9
+    assert recipe.optimization.learning_rate_scale == 2.0
+    assert recipe.data.train == (CorpusSpec(("pairs.tsv",)),)
 
 
 def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):

@@ -15,7 +15,8 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import main, program
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.evaluation import Score
-from vanilla_transformer.recipe.schema import Recipe, in_words, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe, recipe_from
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.reporting.model_card import (
     TABLE,
     CardError,
@@ -30,7 +31,7 @@ from vanilla_transformer.reporting.model_card import (
 from vanilla_transformer.reporting.summary import Summary
 
 BLEU = Score("sacrebleu", 31.254, "nrefs:1|case:mixed|tok:13a")
-RECIPE = Recipe(
+RECIPE = Recipe.of(
     train=("org/pairs:en-de:train",), test=("org/pairs:en-de:test",), examples=('Say "cat".',), max_length=99
 )
 KNOWN = {
@@ -113,7 +114,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
 
 def test_what_is_not_known_is_left_out(directory: Path) -> None:
     (directory / "generation_config.json").unlink()
-    write_model_card(directory, replace(RECIPE, test=()), replace(SUMMARY, scores={}), (None, None))
+    write_model_card(directory, RECIPE.with_options(test=()), replace(SUMMARY, scores={}), (None, None))
     card = card_of(directory)
     assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags", "datasets"}
     assert "## Scores" not in card.text and "- No scores are given here." in card.text
@@ -129,7 +130,7 @@ def test_what_is_not_known_is_left_out(directory: Path) -> None:
 def test_corpora_that_are_mixed_are_named_with_their_shares(directory: Path) -> None:
     (directory.parent / "web.tsv").write_text("a\tb\n")
     words = ("org/pairs:train", "weight=0.75", "+", str(directory.parent / "web.tsv"), "weight=0.25", "tag=BT")
-    write_model_card(directory, replace(RECIPE, train=words), SUMMARY, (None, None))
+    write_model_card(directory, RECIPE.with_options(train=words), SUMMARY, (None, None))
     card = card_of(directory)
     assert "Trained on org/pairs:train (weight 0.75) + web.tsv (tag BT) (weight 0.25): 29,000 pairs" in card.text
     assert card.data.datasets == ["org/pairs"]
@@ -211,10 +212,14 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
 )
 def test_no_place_on_this_machine_is_in_a_recipe_for_others(tmp_path: Path, train: list[str], shown: str) -> None:
     places = {"output": str(tmp_path), "tokenizer": str(tmp_path / "tokenizer"), "dev": str(tmp_path)}
-    recipe = without_local_paths(Recipe(train=tuple(train), **places))
-    assert in_words(recipe.train) == shown
-    assert (recipe.output, recipe.tokenizer, recipe.dev) == (None, "tokenizer", (CorpusSpec((tmp_path.name,)),))
-    assert without_local_paths(Recipe(tokenizer="org/model")).tokenizer == "org/model"
+    recipe = without_local_paths(Recipe.of(train=tuple(train), **places))
+    assert in_words(recipe.data.train) == shown
+    assert (recipe.run.output, recipe.tokenizer.name, recipe.data.dev) == (
+        None,
+        "tokenizer",
+        (CorpusSpec((tmp_path.name,)),),
+    )
+    assert without_local_paths(Recipe.of(tokenizer="org/model")).tokenizer.name == "org/model"
 
 
 def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
@@ -225,7 +230,7 @@ def test_scores_of_other_columns_are_other_scores(directory: Path) -> None:
     assert main([*evaluate, "--source-column", "en", "--target-column", "fr"]) == 0
     names = [result.dataset_name for result in card_of(directory).data.eval_results]
     assert names == ["test.jsonl (en to de)", "test.jsonl (en to fr)"]
-    recipe = replace(RECIPE, train=(str(corpus),), test=(str(corpus),), source_column="en", target_column="fr")
+    recipe = RECIPE.with_options(train=(str(corpus),), test=(str(corpus),), source_column="en", target_column="fr")
     write_model_card(directory, recipe, replace(SUMMARY, scores={"test": [BLEU]}), ("en", "fr"))
     assert "Trained on test.jsonl (en to fr): " in card_of(directory).text
     assert main([*evaluate[:-3], "sacrebleu", *evaluate[-2:], "--source-column", "en", "--target-column", "fr"]) == 0
@@ -292,7 +297,7 @@ def test_the_name_on_the_hub_is_put_where_the_model_is_loaded(directory: Path) -
 
 
 def test_the_card_shows_what_the_model_makes_of_the_examples(directory: Path) -> None:
-    asked = replace(RECIPE, examples=("a|b", "<c>"), license="apache-2.0", description="Saying cat.")
+    asked = RECIPE.with_options(examples=("a|b", "<c>"), license="apache-2.0", description="Saying cat.")
     write_model_card(directory, asked, SUMMARY, ("en", "de"), ["x", "two\nlines"])
     card = card_of(directory)
     assert card.data.license == "apache-2.0"
@@ -303,13 +308,13 @@ def test_the_card_shows_what_the_model_makes_of_the_examples(directory: Path) ->
 
 @pytest.mark.parametrize(("start", "base"), [("org/model", "org/model"), (".", None), (None, None)])
 def test_the_card_names_the_model_that_it_was_trained_from_where_the_hub_has_it(directory, start, base) -> None:
-    write_model_card(directory, replace(RECIPE, from_model=start), SUMMARY, ("en", "de"))
+    write_model_card(directory, RECIPE.with_options(from_model=start), SUMMARY, ("en", "de"))
     assert card_of(directory).data.get("base_model") == base
 
 
 def test_the_card_says_what_its_metrics_count_and_what_the_dictionary_is(directory: Path) -> None:
     scores = {"test": [Score("wer", 31.5, "s"), Score("per", 7.6, "s"), Score("unheard_of", 1.0, "s")]}
-    recipe = replace(RECIPE, train=("cmudict:train",), test=("cmudict:test",))
+    recipe = RECIPE.with_options(train=("cmudict:train",), test=("cmudict:test",))
     write_model_card(directory, recipe, replace(SUMMARY, scores=scores), (None, None))
     text = card_of(directory).text
     assert "- wer: word error rate" in text and "- per: phoneme error rate" in text and "- unheard_of" not in text
@@ -331,13 +336,13 @@ def test_the_card_at_the_top_is_the_quickstarts_as_its_recipe_and_this_version_m
         sections.remove("## Examples")
     assert re.findall(r"^## .+$", text, re.MULTILINE) == sections
     (root / re.search(r"!\[Learning curves\]\((.+)\)", text)[1]).read_bytes()
-    recipe = Recipe(**yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]))
+    recipe = recipe_from(yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1]))
     shipped = load_recipe("cmudict")
-    left_to_choose = {name for name, value in vars(shipped).items() if value is None}
-    for name, value in vars(shipped).items():
+    left_to_choose = {name for name, value in shipped.options.items() if value is None}
+    for name, value in shipped.options.items():
         if name not in left_to_choose | {"max_steps", "output", "precision"}:
-            assert getattr(recipe, name) == value, name
-    assert recipe.max_steps == 5000 and "--max-steps 5000" in (root / "Makefile").read_text("utf-8")
+            assert recipe[name] == value, name
+    assert recipe.optimization.max_steps == 5000 and "--max-steps 5000" in (root / "Makefile").read_text("utf-8")
     scores = {result.metric_type: result for result in card.data.eval_results if result.dataset_split == "test"}
     assert f"{scores['wer'].metric_value:.1f}" in (root / "docs/measured.md").read_text("utf-8")
     [asked] = re.findall(r"`vanilla-transformer (.+?) <", text)

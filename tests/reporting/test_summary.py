@@ -75,7 +75,7 @@ def test_the_share_is_that_of_all_devices_over_the_time_of_the_whole_run(monkeyp
     monkeypatch.setattr(finish, "device_peak", lambda device, precision: Peak(1e9, "published"))
     progress = Progress(step=20, target_tokens=30, seconds=4.0, processes=8)
     inputs = SimpleNamespace(train=Corpus())
-    summary = finish._summarise(Recipe(precision="float32"), inputs, tiny_model, progress, [], [20], {})
+    summary = finish._summarise(Recipe.of(precision="float32"), inputs, tiny_model, progress, [], [20], {})
     three_epochs = 3 * training_flops(tiny_model.config, *Corpus.lengths.values())
     assert (summary.epochs, summary.pairs) == (3, 2)
     assert summary.flops == pytest.approx(three_epochs)

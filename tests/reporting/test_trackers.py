@@ -7,7 +7,8 @@ import pytest
 from accelerate import tracking
 from accelerate.tracking import GeneralTracker
 
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.trackers import final_scores, make_trackers
 from vanilla_transformer.training.loop import train
 
@@ -28,7 +29,7 @@ def run(tmp_path):
             file.write(text)
 
     def call(*trackers, max_steps=4):
-        recipe = Recipe(
+        recipe = Recipe.of(
             train=pairs,
             dev=pairs,
             vocab_size=264,

@@ -118,7 +118,7 @@ def test_the_peak_is_reckoned_in_the_precision_that_trains(job, precision, monke
         return Peak(4e9, "measured")
 
     monkeypatch.setattr(training_contestants, "device_peak", peak)
-    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, precision=precision))
+    job = dataclasses.replace(job, recipe=job.recipe.with_options(precision=precision))
     parent = Parent(1, 0)
     with pytest.raises(SystemExit):
         training_contestants.measure_peak(job, parent)

@@ -1,6 +1,5 @@
 """The recurrent models beside the Transformer: about as many parameters, the same text, and a table of both."""
 
-import dataclasses
 import json
 
 import pytest
@@ -21,15 +20,15 @@ def options(pairs, output, *more):
 
 @pytest.mark.parametrize("name", recurrence.ARCHITECTURES)
 def test_each_architecture_has_about_the_transformers_parameters(name):
-    base = Recipe(vocab_size=8000, preset="tiny", d_model=128, d_ff=256, num_heads=4, learning_rate_scale=2.5)
-    base = dataclasses.replace(base, encoder_layers=4, decoder_layers=4, positional_encoding="sinusoidal")
+    base = Recipe.of(vocab_size=8000, preset="tiny", d_model=128, d_ff=256, num_heads=4, learning_rate_scale=2.5)
+    base = base.with_options(encoder_layers=4, decoder_layers=4, positional_encoding="sinusoidal")
     recipe = recurrence.recipe_of(name, base, layers=2)
     assert recurrence.parameters(recipe) == pytest.approx(recurrence.parameters(base), rel=0.05)
     config = get_task("translation").config(recipe)
     if name != recurrence.TRANSFORMER:
         _, fields = recurrence.ARCHITECTURES[name]
         assert {field: getattr(config, field) for field in fields} == fields
-        assert config.num_layers == 2 and recipe.learning_rate_scale == 1.0
+        assert config.num_layers == 2 and recipe.optimization.learning_rate_scale == 1.0
 
 
 def test_table_and_pictures_are_made_and_no_run_twice(pairs, tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Rows of Table 3: scaled as the paper's are, trained once, and shown as they came out."""
 
-import dataclasses
 import json
 import math
 from functools import partial
@@ -15,7 +14,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 
 SIZES = {"vocab_size": 270, "d_model": 16, "d_ff": 32, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
-SMALL = Recipe(
+SMALL = Recipe.of(
     **{**SIZES, "d_model": 128, "d_ff": 512, "encoder_layers": 3, "decoder_layers": 3},
     d_k=32,
     d_v=32,
@@ -26,7 +25,7 @@ SMALL = Recipe(
 
 
 def settled_recipe(config):
-    return Recipe(**{field: getattr(config, field) for field in MODEL_FIELDS if hasattr(config, field)})
+    return Recipe.of(**{field: getattr(config, field) for field in MODEL_FIELDS if hasattr(config, field)})
 
 
 def test_around_the_papers_base_the_rows_are_the_papers():
@@ -37,7 +36,7 @@ def test_around_the_papers_base_the_rows_are_the_papers():
     base = settled_recipe(VanillaTransformerConfig.from_preset("base"))
     for row in table3.TABLE:
         if row != "base":
-            ours = get_task("translation").config(dataclasses.replace(base, **table3.scaled(row, base)))
+            ours = get_task("translation").config(base.with_options(**table3.scaled(row, base)))
             theirs = VanillaTransformerConfig.from_preset(f"table3-{row}")
             for field in filter(partial(hasattr, theirs), MODEL_FIELDS):
                 assert getattr(ours, field) == pytest.approx(getattr(theirs, field)), (row, field)
@@ -64,9 +63,9 @@ def test_rows_change_a_small_base_by_the_papers_factors(row, changes):
 
 def test_row_that_the_base_is_too_small_for_says_so():
     with pytest.raises(ExperimentError, match="the base itself"):
-        table3.scaled("A-h1", dataclasses.replace(SMALL, num_heads=1, d_k=128, d_v=128))
+        table3.scaled("A-h1", SMALL.with_options(num_heads=1, d_k=128, d_v=128))
     with pytest.raises(ExperimentError, match="16 heads do not share d_k"):
-        table3.scaled("A-h32", dataclasses.replace(SMALL, d_k=1, d_v=1))
+        table3.scaled("A-h32", SMALL.with_options(d_k=1, d_v=1))
 
 
 def test_rows_are_chosen_by_letter_and_by_name_in_the_papers_order():
@@ -138,7 +137,7 @@ def test_directions_are_differences_from_the_same_seed_and_need_more_than_their_
         result("A-h32", [5.5], [50.25]),
         diverged,
     ]
-    text = table3.markdown(results, dataclasses.replace(SMALL, max_steps=1, batch_tokens=1))
+    text = table3.markdown(results, SMALL.with_options(max_steps=1, batch_tokens=1))
     assert "| A-h1 | worse (+0.300 ± 0.100) | worse (-3.000 ± 0.500) | worse (+0.37) | worse (-0.9) |" in text
     assert "| A-h16 | within (+0.067 ± 0.208) | better (+2.500 ± 0.500) | better (-0.01) | the same |" in text
     assert "| A-h32 | +0.500, one seed | +0.250, one seed |" in text

@@ -1,6 +1,5 @@
 """Small corpora of labels and of tags, whose right answer stands in the text."""
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def labelled(tmp_path_factory) -> Recipe:
         text = "".join(f"{label}\t{_sentence(draw, words)}\n" for label, words in rows)
         (directory / f"{name}.tsv").write_text("label\ttext\n" + text)
     corpora = {name: (str(directory / f"{name}.tsv"),) for name in ("train", "dev")}
-    return Recipe(task="text-classification", examples=("the dog sees the cow",), **corpora, **_STEPS)
+    return Recipe.of(task="text-classification", examples=("the dog sees the cow",), **corpora, **_STEPS)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +56,7 @@ def tagged(tmp_path_factory) -> Recipe:
         text = ["".join(f"{word}\t{tags[word]}\n" for word in words) for words in sentences]
         (directory / f"{name}.conll").write_text("\n".join(text))
     corpora = {name: (str(directory / f"{name}.conll"),) for name in ("train", "dev")}
-    return Recipe(task="token-classification", examples=("the oak likes the cat",), **corpora, **_STEPS)
+    return Recipe.of(task="token-classification", examples=("the oak likes the cat",), **corpora, **_STEPS)
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +69,14 @@ def lines(tmp_path_factory) -> Recipe:
     corpora = {name: (str(directory / f"{name}.txt"),) for name in ("train", "dev")}
     steps = {**_STEPS, "decoder_layers": 1, "max_length": 16}
     del steps["encoder_layers"]
-    return Recipe(task="language-modeling", examples=("the dog sees",), **corpora, **steps)
+    return Recipe.of(task="language-modeling", examples=("the dog sees",), **corpora, **steps)
 
 
 @pytest.fixture(scope="session")
 def masked_lines(lines) -> Recipe:
     """The same for a masked language model."""
     changes = {"task": "masked-language-modeling", "encoder_layers": 1, "decoder_layers": None}
-    return dataclasses.replace(lines, examples=("the <mask> sees", "the dog"), **changes)
+    return lines.with_options(examples=("the <mask> sees", "the dog"), **changes)
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def stopped(tmp_path, monkeypatch):
     """The weights that a run comes to which is lost in its thirtieth step and goes on."""
 
     def run(recipe: Recipe) -> bytes:
-        mine = dataclasses.replace(recipe, output=str(tmp_path / "stopped"))
+        mine = recipe.with_options(output=str(tmp_path / "stopped"))
         with monkeypatch.context() as patch:
             update, steps = loop.TrainingLoop._update, []
 
@@ -108,4 +107,4 @@ def trained(labelled, tagged, lines, masked_lines, tmp_path_factory) -> dict[str
     """A model of each."""
     directory = tmp_path_factory.mktemp("models")
     recipes = {"labelled": labelled, "tagged": tagged, "lines": lines, "masked_lines": masked_lines}
-    return {name: train(dataclasses.replace(recipe, output=str(directory / name))) for name, recipe in recipes.items()}
+    return {name: train(recipe.with_options(output=str(directory / name))) for name, recipe in recipes.items()}

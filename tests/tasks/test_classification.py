@@ -1,6 +1,5 @@
 """Classifiers of texts and of words are trained, resumed, scored and used by the same commands as translation."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -16,8 +15,10 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.evaluation import MetricError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_of_model
 from vanilla_transformer.training import loop
 from vanilla_transformer.training.loop import train
@@ -50,7 +51,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, request, kind, tag, 
     assert f"for text like that in {'train.tsv' if kind == 'labelled' else 'train.conll'}" in text
     assert "pairs" not in text.partition("## Recipe")[0] and (directory / "learning_curves.png").is_file()
     assert task_of_model(directory).name == tag
-    assert main(["evaluate", str(directory), "--data", *recipe_of(kind, request).dev[0].parts, "--json"]) == 0
+    assert main(["evaluate", str(directory), "--data", *recipe_of(kind, request).data.dev[0].parts, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     again = {score["name"]: score["value"] for score in result["scores"]}
     assert again == pytest.approx(found)
@@ -60,7 +61,7 @@ def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_th
     config = json.loads((trained["labelled"] / "config.json").read_text())
     assert config["id2label"] == {"0": "animal", "1": "plant"} and config["label2id"] == {"animal": 0, "plant": 1}
     assert config["problem_type"] == "single_label_classification"
-    assert load_recipe(trained["labelled"] / "recipe.yaml").labels == ("animal", "plant")
+    assert load_recipe(trained["labelled"] / "recipe.yaml").classification.labels == ("animal", "plant")
     [found] = pipeline("text-classification", model=str(trained["labelled"]))("the fig is the oak")
     assert found["label"] == "plant"
     tagger = pipeline("token-classification", model=str(trained["tagged"]))
@@ -69,24 +70,24 @@ def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_th
 
 
 def test_a_classifier_may_read_the_first_token_alone_and_those_trained_from_it_do(request, tmp_path):
-    recipe = dataclasses.replace(recipe_of("labelled", request), max_steps=1)
-    first = train(dataclasses.replace(recipe, classifier_pooling="first", output=str(tmp_path / "first")))
+    recipe = recipe_of("labelled", request).with_options(max_steps=1)
+    first = train(recipe.with_options(classifier_pooling="first", output=str(tmp_path / "first")))
     sizes = dict.fromkeys(("preset", *MODEL_FIELDS))
-    further = dataclasses.replace(recipe, **sizes, from_model=str(first), output=str(tmp_path / "further"))
+    further = recipe.with_options(**sizes, from_model=str(first), output=str(tmp_path / "further"))
     for directory, pooling in (
         (first, "first"),
         (train(further), "first"),
-        (train(dataclasses.replace(further, classifier_pooling="mean", output=str(tmp_path / "mean"))), "mean"),
+        (train(further.with_options(classifier_pooling="mean", output=str(tmp_path / "mean"))), "mean"),
     ):
         assert json.loads((directory / "config.json").read_text()).get("classifier_pooling", "mean") == pooling
     for task in ("translation", "token-classification", "masked-language-modeling", "language-modeling"):
         with pytest.raises(RecipeError, match="classifier_pooling"):
-            get_task(task).check(Recipe(task=task, classifier_pooling="first"))
+            get_task(task).check(Recipe.of(task=task, classifier_pooling="first"))
 
 
 @pytest.mark.parametrize(("kind", "column"), [("labelled", "text"), ("tagged", "words")])
 def test_words_split_anew_in_each_epoch_keep_their_labels(kind, column, request, tmp_path):
-    recipe = dataclasses.replace(recipe_of(kind, request), bpe_dropout=0.2, output=str(tmp_path / "model"))
+    recipe = recipe_of(kind, request).with_options(bpe_dropout=0.2, output=str(tmp_path / "model"))
     directory = train(recipe)
     scores = json.loads((directory / "summary.json").read_text())["scores"]["dev"]
     assert min(score["value"] for score in scores) > 90
@@ -95,7 +96,7 @@ def test_words_split_anew_in_each_epoch_keep_their_labels(kind, column, request,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_goes_on_to_the_same_weights(trained, request, kind, tmp_path, monkeypatch):
-    mine = dataclasses.replace(recipe_of(kind, request), output=str(tmp_path / "model"))
+    mine = recipe_of(kind, request).with_options(output=str(tmp_path / "model"))
     with monkeypatch.context() as patch:
         update, steps = loop.TrainingLoop._update, []
 
@@ -124,11 +125,11 @@ def test_checkpoints_of_a_run_are_averaged_by_the_command(trained, kind, tmp_pat
 def test_numbers_are_sorted_as_numbers_and_two_texts_stand_together(labelled, tmp_path):
     rows = [(str(number % 12), f"first {number}", f"second {number}") for number in range(60)]
     (tmp_path / "train.csv").write_text("label,text,text_pair\n" + "".join(f"{','.join(row)}\n" for row in rows))
-    recipe = dataclasses.replace(
-        labelled, train=(str(tmp_path / "train.csv"),), dev=(), max_steps=2, output=str(tmp_path / "model")
+    recipe = labelled.with_options(
+        train=(str(tmp_path / "train.csv"),), dev=(), max_steps=2, output=str(tmp_path / "model")
     )
     train(recipe)
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").labels == tuple(map(str, range(12)))
+    assert load_recipe(tmp_path / "model" / "recipe.yaml").classification.labels == tuple(map(str, range(12)))
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
     predictor = get_task("text-classification").predictor(model, tokenizer)
@@ -143,7 +144,7 @@ def test_numbers_are_sorted_as_numbers_and_two_texts_stand_together(labelled, tm
 def test_tags_stand_on_first_pieces_alone():
     task = get_task("token-classification")
     tokenizer = VanillaTransformerTokenizer.train(["unbelievable words"], 262, begins=True)
-    encoder = task.encoder(Recipe(task=task.name, labels=("A", "B")))
+    encoder = task.encoder(Recipe.of(task=task.name, labels=("A", "B")))
     rows = encoder.encode({"words": ["unbelievable\twords", "a"], "tags": ["B\tA", "B"]}, tokenizer)
     lengths = [np.array(list(map(len, rows[name]))) for name in task.columns]
     assert task.items(*lengths).tolist() == [2, 1]
@@ -159,15 +160,15 @@ def test_tags_stand_on_first_pieces_alone():
 @pytest.mark.parametrize("name", ["text-classification", "token-classification"])
 def test_a_batch_without_rows_has_nothing_to_learn(name):
     task = get_task(name)
-    config = task.config(Recipe(task=name, preset="tiny", vocab_size=300))
-    model = task.build(Recipe(task=name, preset="tiny", vocab_size=300))
+    config = task.config(Recipe.of(task=name, preset="tiny", vocab_size=300))
+    model = task.build(Recipe.of(task=name, preset="tiny", vocab_size=300))
     batch = task.collate({column: [] for column in task.columns}, None, config)
     assert float(model(**batch, num_items_in_batch=3, skip_logits=True).loss.detach()) == 0
 
 
 @pytest.mark.parametrize("name", ["text-classification", "token-classification"])
 def test_counted_operations_are_those_of_the_real_model(name):
-    recipe = Recipe(task=name, preset="tiny", vocab_size=300, labels=("A", "B", "C"))
+    recipe = Recipe.of(task=name, preset="tiny", vocab_size=300, labels=("A", "B", "C"))
     task = get_task(name)
     model = task.build(recipe).eval()
     with FlopCounterMode(display=False) as counter:
@@ -191,7 +192,7 @@ def test_counted_operations_are_those_of_the_real_model(name):
 )
 def test_what_does_not_belong_together_is_refused(request, kind, changes, said, tmp_path):
     with pytest.raises((RecipeError, MetricError, CorpusError), match=said):
-        train(dataclasses.replace(recipe_of(kind, request), output=str(tmp_path / "model"), **changes))
+        train(recipe_of(kind, request).with_options(output=str(tmp_path / "model"), **changes))
 
 
 @pytest.mark.parametrize("field", ["dev", "test"])
@@ -204,7 +205,7 @@ def test_a_label_that_was_never_seen_is_named_with_its_place(labelled, tagged, t
     ):
         changes = {field: (str(tmp_path / file),), "output": str(tmp_path / file / "model")}
         with pytest.raises((CorpusError, OSError), match=said):
-            train(dataclasses.replace(recipe, **{**changes, "output": str(tmp_path / f"{file}-model")}))
+            train(recipe.with_options(**{**changes, "output": str(tmp_path / f"{file}-model")}))
 
 
 @pytest.mark.parametrize(
@@ -231,11 +232,11 @@ def by_number(labelled, tmp_path_factory):
     """A classifier of a table without a header, whose columns have numbers."""
     directory = tmp_path_factory.mktemp("by-number")
     for name in ("train", "dev"):
-        rows = (line.split("\t") for line in Path(getattr(labelled, name)[0].parts[0]).read_text().splitlines()[1:])
+        rows = (line.split("\t") for line in Path(labelled[name][0].parts[0]).read_text().splitlines()[1:])
         (directory / f"{name}.tsv").write_text("".join(f"0\t{text}\t{label}\n" for label, text in rows))
     corpora = {name: (str(directory / f"{name}.tsv"),) for name in ("train", "dev")}
-    recipe = dataclasses.replace(labelled, **corpora, text_column="2", label_column="3", max_steps=60)
-    return train(dataclasses.replace(recipe, output=str(directory / "model")))
+    recipe = labelled.with_options(**corpora, text_column="2", label_column="3", max_steps=60)
+    return train(recipe.with_options(output=str(directory / "model")))
 
 
 def test_columns_are_read_by_the_numbers_of_the_recipe_and_a_header_by_its_names(by_number, tmp_path, capsys):
@@ -255,8 +256,8 @@ def test_a_classifier_reports_no_perplexity(by_number):
 
 def test_a_tokenizer_of_translation_is_refused_for_a_classifier(labelled, tmp_path):
     VanillaTransformerTokenizer.train(["a b c"], 262).save_pretrained(tmp_path / "tokenizer")
-    recipe = dataclasses.replace(
-        labelled, tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, output=str(tmp_path / "model")
+    recipe = labelled.with_options(
+        tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, output=str(tmp_path / "model")
     )
     with pytest.raises(RecipeError, match="the start must begin each text and the end must end each sentence. Leave"):
         train(recipe)

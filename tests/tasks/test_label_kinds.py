@@ -1,6 +1,5 @@
 """Texts with several labels each, or with a number, are learned from a table by the commands of those with one."""
 
-import dataclasses
 import json
 import random
 import re
@@ -18,7 +17,9 @@ from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.evaluation.labels import LABEL_SET_METRICS, NUMBER_METRICS
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for, task_of_model
 from vanilla_transformer.training.loop import train
 
@@ -41,9 +42,7 @@ def several(labelled, tmp_path_factory) -> Recipe:
     dev = [json.dumps({"text": " ".join(words), "labels": labels}) + "\n" for words, labels in dev_rows]
     (directory / "dev.jsonl").write_text("".join(dev))
     corpora = {"train": (str(directory / "train.tsv"),), "dev": (str(directory / "dev.jsonl"),)}
-    return dataclasses.replace(
-        labelled, problem_type=SEVERAL, examples=("the cat",), **corpora, max_steps=100, vocab_size=266
-    )
+    return labelled.with_options(problem_type=SEVERAL, examples=("the cat",), **corpora, max_steps=100, vocab_size=266)
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +54,14 @@ def numbered(labelled, tmp_path_factory) -> Recipe:
         lines = [f"{' '.join(words)},{words.count('dog') / 2 - 1}\n" for words in rows]
         (directory / f"{name}.csv").write_text("text,label\n" + "".join(lines))
     corpora = {name: (str(directory / f"{name}.csv"),) for name in ("train", "dev")}
-    return dataclasses.replace(
-        labelled, problem_type=NUMBER, examples=("dog dog",), **corpora, max_steps=100, vocab_size=266
-    )
+    return labelled.with_options(problem_type=NUMBER, examples=("dog dog",), **corpora, max_steps=100, vocab_size=266)
 
 
 @pytest.fixture(scope="module")
 def models(several, numbered, tmp_path_factory):
     directory = tmp_path_factory.mktemp("kinds")
     recipes = {SEVERAL: several, NUMBER: numbered}
-    return {kind: train(dataclasses.replace(recipe, output=str(directory / kind))) for kind, recipe in recipes.items()}
+    return {kind: train(recipe.with_options(output=str(directory / kind))) for kind, recipe in recipes.items()}
 
 
 @pytest.mark.parametrize(("kind", "least"), [(SEVERAL, {"micro_f1": 90, "macro_f1": 90}), (NUMBER, {"pearson": 0.9})])
@@ -78,8 +75,8 @@ def test_a_run_learns_and_its_card_and_the_command_say_the_same(models, several,
     unit = "squared error per text" if kind == NUMBER else "nats per text"
     assert unit in card.text
     config = json.loads((directory / "config.json").read_text())
-    assert config["problem_type"] == kind == load_recipe(directory / "recipe.yaml").problem_type
-    assert main(["evaluate", str(directory), "--data", *recipe.dev[0].parts, "--json"]) == 0
+    assert config["problem_type"] == kind == load_recipe(directory / "recipe.yaml").classification.problem_type
+    assert main(["evaluate", str(directory), "--data", *recipe.data.dev[0].parts, "--json"]) == 0
     again = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["scores"]}
     assert again == pytest.approx(found, rel=1e-4)
 
@@ -131,7 +128,7 @@ def test_predictions_are_those_of_the_model_and_of_the_librarys_pipeline(models,
 
 
 def test_numbers_are_kept_to_the_last_bit_and_the_loss_is_the_librarys():
-    recipe = Recipe(task="text-classification", problem_type=NUMBER, preset="tiny", vocab_size=300)
+    recipe = Recipe.of(task="text-classification", problem_type=NUMBER, preset="tiny", vocab_size=300)
     task = task_for(recipe)
     tokenizer = VanillaTransformerTokenizer.train(["a b"], 261, begins=True)
     texts = ["-0.1", "3e8", "0", " 7 "]
@@ -144,7 +141,7 @@ def test_numbers_are_kept_to_the_last_bit_and_the_loss_is_the_librarys():
 
 @pytest.mark.parametrize("kind", [SEVERAL, NUMBER])
 def test_a_batch_without_rows_has_nothing_to_learn(kind):
-    recipe = Recipe(task="text-classification", problem_type=kind, preset="tiny", vocab_size=300)
+    recipe = Recipe.of(task="text-classification", problem_type=kind, preset="tiny", vocab_size=300)
     task = task_for(recipe)
     model = task.build(recipe)
     loss = model(**task.collate({"text": [], "label": []}, None, model.config), num_items_in_batch=3).loss
@@ -158,9 +155,9 @@ def test_lists_of_labels_are_read_from_parquet_and_one_with_a_comma_is_refused(s
         pq.write_table(table, tmp_path / f"{len(labels)}.parquet")
     changes = {"max_steps": 1, "vocab_size": None, "output": str(tmp_path / "model"), "dev": ()}
     with pytest.raises(CorpusError, match="column 'labels': 'a,b' in a list of labels is empty, has a comma"):
-        train(dataclasses.replace(several, train=(str(tmp_path / "1.parquet"),), **changes))
-    train(dataclasses.replace(several, train=(str(tmp_path / "2.parquet"),), **changes))
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").labels == ("animal", "stone")
+        train(several.with_options(train=(str(tmp_path / "1.parquet"),), **changes))
+    train(several.with_options(train=(str(tmp_path / "2.parquet"),), **changes))
+    assert load_recipe(tmp_path / "model" / "recipe.yaml").classification.labels == ("animal", "stone")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +177,7 @@ def test_what_does_not_belong_together_is_refused(several, numbered, kind, chang
     (tmp_path / "other.tsv").write_text("text\tlabel\nx\t1.5\ny\tmany\n")
     with pytest.raises((RecipeError, CorpusError, ValueError), match=said):
         recipe = several if kind == SEVERAL else numbered
-        train(dataclasses.replace(recipe, **changes, output=str(tmp_path / "model")))
+        train(recipe.with_options(**changes, output=str(tmp_path / "model")))
 
 
 def test_metrics_of_sets_and_numbers_are_the_libraries():

@@ -1,6 +1,5 @@
 """A decoder-only model is trained, resumed, scored and averaged by the same commands as the others."""
 
-import dataclasses
 import gzip
 import json
 import math
@@ -15,7 +14,8 @@ from transformers import AutoModelForCausalLM, pipeline
 from vanilla_transformer.cli import main
 from vanilla_transformer.evaluation import MetricError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_of_model
 from vanilla_transformer.tasks.language_modeling import in_blocks
 from vanilla_transformer.training.loop import train
@@ -36,7 +36,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, lines, capsys):
     assert all("|items:20|" in one and "|context:16|" in one for one in signatures)
     assert "of at most 16 tokens, longer ones in blocks of as many" in (directory / "README.md").read_text()
     assert task_of_model(directory).name == TASK.name
-    assert main(["evaluate", str(directory), "--data", *lines.dev[0].parts, "--json"]) == 0
+    assert main(["evaluate", str(directory), "--data", *lines.data.dev[0].parts, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {score["name"]: score["value"] for score in result["scores"]} == pytest.approx(found)
     [text] = pipeline("text-generation", model=str(directory))("the dog sees", max_new_tokens=3, do_sample=False)
@@ -61,8 +61,7 @@ def test_a_long_line_loses_no_token_in_training(lines, tmp_path):
     words = "the cat likes the hen " * 30
     (tmp_path / "train.txt.gz").write_bytes(gzip.compress(f"{words}\nthe dog\n\n".encode()))
     train(
-        dataclasses.replace(
-            lines,
+        lines.with_options(
             train=(str(tmp_path / "train.txt.gz"),),
             dev=(),
             vocab_size=264,
@@ -125,7 +124,7 @@ def test_predict_gives_the_log_probability_of_each_line(trained, tmp_path, capsy
 
 
 def test_a_batch_without_rows_has_nothing_to_learn():
-    recipe = Recipe(task=TASK.name, preset="tiny", vocab_size=300)
+    recipe = Recipe.of(task=TASK.name, preset="tiny", vocab_size=300)
     model = TASK.build(recipe)
     loss = model(**TASK.collate({"text": []}, None, model.config), num_items_in_batch=3, skip_logits=True).loss
     loss.backward()
@@ -134,7 +133,7 @@ def test_a_batch_without_rows_has_nothing_to_learn():
 
 @torch.no_grad()
 def test_padding_changes_no_loss():
-    recipe = Recipe(task=TASK.name, preset="tiny", vocab_size=300)
+    recipe = Recipe.of(task=TASK.name, preset="tiny", vocab_size=300)
     model = TASK.build(recipe).eval()
     rows = [np.array([1, 7, 9, 8, 2]), np.array([1, 5, 2])]
     apart = [model(**TASK.collate({"text": [row]}, None, model.config), num_items_in_batch=1).loss for row in rows]
@@ -144,7 +143,7 @@ def test_padding_changes_no_loss():
 
 
 def test_counted_operations_are_those_of_the_real_model():
-    recipe = Recipe(task=TASK.name, preset="tiny", vocab_size=300)
+    recipe = Recipe.of(task=TASK.name, preset="tiny", vocab_size=300)
     with FlopCounterMode(display=False) as counter:
         TASK.build(recipe).eval()(input_ids=torch.randint(3, 99, (2, 7)), use_cache=False)
     expected = TASK.training_flops(TASK.config(recipe), np.array([7, 7])) / 3
@@ -163,7 +162,7 @@ def test_counted_operations_are_those_of_the_real_model():
 )
 def test_what_does_not_belong_together_is_refused(lines, changes, said, tmp_path):
     with pytest.raises((RecipeError, MetricError), match=said):
-        train(dataclasses.replace(lines, output=str(tmp_path / "model"), **changes))
+        train(lines.with_options(output=str(tmp_path / "model"), **changes))
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram", "character"])

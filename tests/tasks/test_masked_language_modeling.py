@@ -1,6 +1,5 @@
 """A masked language model is trained, resumed and scored by the same commands; classifiers take its encoder."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -10,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, get_task, task_of_model
 from vanilla_transformer.tasks.masked_language_modeling import masked, tokens_masked
 from vanilla_transformer.training.loop import train
@@ -27,7 +27,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, masked_lines, capsys
     assert head.pipeline_tag == "fill-mask" and head.metrics == ["masked_perplexity"]
     assert task_of_model(directory).name == TASK.name
     found = json.loads((directory / "summary.json").read_text())["scores"]["dev"][0]
-    words = ["evaluate", str(directory), "--data", *masked_lines.dev[0].parts, "--json", "--batch-tokens", "30"]
+    words = ["evaluate", str(directory), "--data", *masked_lines.data.dev[0].parts, "--json", "--batch-tokens", "30"]
     assert main(words) == 0
     [again] = json.loads(capsys.readouterr().out)["scores"]
     assert again["value"] == pytest.approx(found["value"]) and "|masked-tokens:" in again["signature"]
@@ -38,7 +38,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, masked_lines, capsys
 
 
 def test_counted_operations_are_those_of_the_real_loss():
-    recipe = Recipe(task=TASK.name, preset="tiny", vocab_size=300)
+    recipe = Recipe.of(task=TASK.name, preset="tiny", vocab_size=300)
     model, rows = TASK.build(recipe).eval(), [np.arange(3, 23), np.arange(3, 23)]
     model.set_attn_implementation("eager")
     batch = TASK.collate({"text": rows}, RowRandom(1, 0, np.arange(2)), model.config)
@@ -55,7 +55,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(trained, masked_lines, stoppe
 def test_a_classifier_starts_from_its_encoder(trained, labelled, tmp_path):
     left = dict.fromkeys(("vocab_size", "preset", "d_model", "d_ff", "num_heads", "encoder_layers", "warmup_steps"))
     start = {**left, "from_model": str(trained["masked_lines"]), "output": str(tmp_path / "model"), "max_steps": 2}
-    directory = train(dataclasses.replace(labelled, **start))
+    directory = train(labelled.with_options(**start))
     assert "Starts from" in (directory / "train.log").read_text()
     assert task_of_model(directory).name == "text-classification"
 
@@ -79,7 +79,7 @@ def test_of_masked_tokens_80_are_hidden_10_others_and_10_themselves():
 
 
 def test_what_is_masked_is_the_rows_own_and_another_in_each_epoch():
-    config = TASK.config(Recipe(task=TASK.name, preset="tiny", vocab_size=300))
+    config = TASK.config(Recipe.of(task=TASK.name, preset="tiny", vocab_size=300))
     rows = [np.array([1, *range(10, 60), 2]), np.array([1, *range(60, 90), 2])]
     both = TASK.collate({"text": rows}, RowRandom(1, 0, np.array([4, 7])), config)
     alone = TASK.collate({"text": rows[1:]}, RowRandom(1, 0, np.array([7])), config)
@@ -92,14 +92,14 @@ def test_a_long_text_loses_no_token(trained):
     from vanilla_transformer.translation.loading import load_own_tokenizer
 
     tokenizer, text = load_own_tokenizer(trained["masked_lines"]), "the dog sees the cat " * 20
-    blocks = TASK.encoder(Recipe(max_length=9)).encode({"text": [text]}, tokenizer)["text"]
+    blocks = TASK.encoder(Recipe.of(max_length=9)).encode({"text": [text]}, tokenizer)["text"]
     inner = [token for block in blocks for token in block[1:-1]]
     assert inner == tokenizer(text, add_special_tokens=False)["input_ids"] and max(map(len, blocks)) == 9
     assert all((block[0], block[-1]) == (1, 2) for block in blocks)
 
 
 def test_a_batch_without_rows_has_nothing_to_learn():
-    model = TASK.build(Recipe(task=TASK.name, preset="tiny", vocab_size=300))
+    model = TASK.build(Recipe.of(task=TASK.name, preset="tiny", vocab_size=300))
     loss = model(**TASK.collate({"text": []}, None, model.config), num_items_in_batch=3, skip_logits=True).loss
     assert float(loss.detach()) == 0
 
@@ -114,4 +114,4 @@ def test_a_batch_without_rows_has_nothing_to_learn():
 )
 def test_what_does_not_belong_together_is_refused(masked_lines, changes, said, tmp_path):
     with pytest.raises(RecipeError, match=said):
-        train(dataclasses.replace(masked_lines, output=str(tmp_path / "model"), **changes))
+        train(masked_lines.with_options(output=str(tmp_path / "model"), **changes))

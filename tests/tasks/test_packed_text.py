@@ -1,6 +1,5 @@
 """Raw text as it stands: one stream of tokens, cut into blocks of which none is lost, by training and by scores."""
 
-import dataclasses
 import gzip
 import json
 import math
@@ -17,11 +16,12 @@ from vanilla_transformer.data.lines import LONGEST_PIECE, CorpusError
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for, task_of_model
 from vanilla_transformer.training.loop import train
 
-PACKED = Recipe(task="language-modeling", documents="packed", max_length=9)
+PACKED = Recipe.of(task="language-modeling", documents="packed", max_length=9)
 # Line ends of both kinds, empty lines, spaces at both ends of lines, no end of the last, and what is not ASCII.
 TEXT = "First:\r\n\n\n  the cat\tsees  \nthe hen\n \nÖl und Öl\x0b\u2028ja\nno end"
 
@@ -41,12 +41,12 @@ def packed(lines, tmp_path_factory) -> Recipe:
     }
     corpora = {"train": (str(directory / "train.txt.gz"),), "dev": (str(directory / "dev.txt"),)}
     metrics = ("perplexity", "bits_per_character", "bits_per_byte")
-    return dataclasses.replace(lines, **corpora, **changes, metrics=metrics, max_length=17)
+    return lines.with_options(**corpora, **changes, metrics=metrics, max_length=17)
 
 
 @pytest.fixture(scope="module")
 def model(packed, tmp_path_factory):
-    return train(dataclasses.replace(packed, output=str(tmp_path_factory.mktemp("packed") / "model")))
+    return train(packed.with_options(output=str(tmp_path_factory.mktemp("packed") / "model")))
 
 
 @pytest.mark.parametrize("algorithm", ["character", "bpe", "wordpiece", "unigram"])
@@ -75,11 +75,11 @@ def test_text_without_a_line_end_is_read_in_pieces_and_a_second_file_begins_anew
     pieces = read_corpus([str(tmp_path / "in.txt")], form=form, cache_dir=tmp_path / "cache")["text"]
     assert pieces[0] == "" and "".join(pieces) == "ab" * LONGEST_PIECE + "c"
     assert max(map(len, pieces)) == LONGEST_PIECE
-    assert read_corpus([str(tmp_path / "in.txt")], form=task_for(Recipe(task=PACKED.task)).form)["text"][0] != ""
+    assert read_corpus([str(tmp_path / "in.txt")], form=task_for(Recipe.of(task=PACKED.task)).form)["text"][0] != ""
 
 
 def test_scores_count_each_character_once_whatever_the_stride(model, packed, capsys):
-    [data] = packed.dev[0].parts
+    [data] = packed.data.dev[0].parts
     text = Path(data).read_bytes().decode()
     loaded = AutoModelForCausalLM.from_pretrained(model).eval()
     tokenizer = VanillaTransformerTokenizer.from_pretrained(model)
@@ -104,7 +104,7 @@ def test_scores_count_each_character_once_whatever_the_stride(model, packed, cap
 
 
 def test_two_processes_score_as_one_does(model, packed):
-    task, corpus = task_of_model(model), read_corpus(packed.dev[0], form=task_of_model(model).form)
+    task, corpus = task_of_model(model), read_corpus(packed.data.dev[0], form=task_of_model(model).form)
     loaded = AutoModelForCausalLM.from_pretrained(model).eval()
     tokenizer = VanillaTransformerTokenizer.from_pretrained(model)
     sent, told = [], []
@@ -118,8 +118,8 @@ def test_two_processes_score_as_one_does(model, packed):
             return [] if self.rank else [value, sent[0]]
 
     task.evaluate_worker(loaded, tokenizer, corpus, Process(1), stride=5)
-    together = task.evaluate(loaded, tokenizer, corpus, packed.metrics, processes=Process(0), stride=5)
-    alone = task.evaluate(loaded, tokenizer, corpus, packed.metrics, progress=told.append, stride=5)
+    together = task.evaluate(loaded, tokenizer, corpus, packed.evaluation.metrics, processes=Process(0), stride=5)
+    alone = task.evaluate(loaded, tokenizer, corpus, packed.evaluation.metrics, progress=told.append, stride=5)
     assert [one.value for one in together.scores] == pytest.approx([one.value for one in alone.scores])
     assert sum(told) == len(corpus)
 
@@ -132,8 +132,8 @@ def test_the_run_says_what_is_new_in_dev_and_its_card_what_it_learned_from(model
         in (model / "README.md").read_text()
     )
     summary = json.loads((model / "summary.json").read_text())
-    assert {score["name"] for score in summary["scores"]["dev"]} == {*packed.metrics}
-    characters = len(gzip.decompress(Path(packed.train[0].parts[0]).read_bytes()).decode())
+    assert {score["name"] for score in summary["scores"]["dev"]} == {*packed.evaluation.metrics}
+    characters = len(gzip.decompress(Path(packed.data.train[0].parts[0]).read_bytes()).decode())
     records = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     last = [record for record in records if "target_tokens" in record][-1]
     assert last["target_tokens"] == pytest.approx(summary["epochs"] * characters)
@@ -155,15 +155,15 @@ def test_a_mean_of_checkpoints_without_a_recipe_is_known_to_have_learned_text_th
 
 
 def test_a_corpus_in_shards_has_the_same_blocks(model, packed, tmp_path):
-    words = ["--train", *packed.train[0].parts, "--train-task", packed.task, "--documents", "packed"]
+    words = ["--train", *packed.data.train[0].parts, "--train-task", packed.task, "--documents", "packed"]
     words += ["--max-length", "17", "--tokenizer-algorithm", "character", "--vocab-size", "260"]
     assert main(["prepare", "--output", str(tmp_path / "shards"), *words]) == 0
     changes = {"train": (f"prepared:{tmp_path / 'shards'}",), "output": str(tmp_path / "model")}
-    assert (train(dataclasses.replace(packed, **changes)) / "model.safetensors").read_bytes() == (
+    assert (train(packed.with_options(**changes)) / "model.safetensors").read_bytes() == (
         model / "model.safetensors"
     ).read_bytes()
     with pytest.raises(RecipeError, match="was prepared with"):
-        train(dataclasses.replace(packed, **changes | {"output": str(tmp_path / "other"), "documents": "lines"}))
+        train(packed.with_options(**changes | {"output": str(tmp_path / "other"), "documents": "lines"}))
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,13 @@ def test_what_cannot_be_packed_is_refused(packed, changes, said, tmp_path, monke
     (tmp_path / "table.tsv").write_text("text\nthe cat\n")
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises((RecipeError, CorpusError), match=said):
-        train(dataclasses.replace(packed, output=str(tmp_path / "model"), **changes))
+        train(packed.with_options(output=str(tmp_path / "model"), **changes))
 
 
 def test_a_stride_is_refused_where_it_means_nothing(model, trained, packed, labelled, capsys):
-    data = ["--data", *packed.dev[0].parts]
+    data = ["--data", *packed.data.dev[0].parts]
     assert main(["evaluate", str(model), *data, "--stride", "17"]) == 1
     assert "stride must be at least 1 and at most 16" in capsys.readouterr().err
-    data = ["--data", *labelled.dev[0].parts]
+    data = ["--data", *labelled.data.dev[0].parts]
     assert main(["evaluate", str(trained["labelled"]), *data, "--stride", "3"]) == 1
     assert "stride is for language models, and this one is for text-classification" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Recurrent models are trained, averaged, loaded and scored by the same commands as the Transformer."""
 
-import dataclasses
 import json
 import random
 
@@ -13,8 +12,10 @@ from transformers import pipeline
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.cli import main
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
 
@@ -28,7 +29,7 @@ def recipe(tmp_path_factory) -> Recipe:
         (directory / f"{name}.tsv").write_text(
             "".join(f"{' '.join(word)}\t{' '.join(word[::-1])}\n" for word in words)
         )
-    return Recipe(
+    return Recipe.of(
         train=(str(directory / "train.tsv"),),
         dev=(str(directory / "dev.tsv"),),
         architecture="recurrent",
@@ -52,14 +53,18 @@ def recipe(tmp_path_factory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def trained(recipe, tmp_path_factory):
-    return train(dataclasses.replace(recipe, output=str(tmp_path_factory.mktemp("run") / "model")))
+    return train(recipe.with_options(output=str(tmp_path_factory.mktemp("run") / "model")))
 
 
 def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys, tmp_path):
     summary = json.loads((trained / "summary.json").read_text())
     assert summary["scores"]["dev"][0]["value"] < 30
     resolved = load_recipe(trained / "recipe.yaml")
-    assert (resolved.learning_rate, resolved.max_grad_norm, resolved.encoder_layers) == (0.01, 5.0, 2)
+    assert (
+        resolved.optimization.learning_rate,
+        resolved.optimization.max_grad_norm,
+        resolved.model.encoder_layers,
+    ) == (0.01, 5.0, 2)
     rates = [
         record["learning_rate"] for record in map(json.loads, (trained / "metrics.jsonl").open()) if "loss" in record
     ]
@@ -69,7 +74,7 @@ def test_the_run_learns_and_its_model_is_loaded_by_every_command(trained, capsys
     translate = pipeline("translation", model=str(trained))
     assert (tmp_path / "out.txt").read_text().strip() == translate("a b c")[0]["translation_text"]
     assert isinstance(translate.model, RecurrentEncoderDecoderForConditionalGeneration)
-    assert not main(["evaluate", str(trained), "--data", load_recipe(trained / "recipe.yaml").dev[0].parts[0]])
+    assert not main(["evaluate", str(trained), "--data", load_recipe(trained / "recipe.yaml").data.dev[0].parts[0]])
     assert "per = " in capsys.readouterr().out
 
 
@@ -112,7 +117,7 @@ def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_
 def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, monkeypatch):
     from vanilla_transformer.training import loop
 
-    mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
+    mine = recipe.with_options(output=str(tmp_path / "model"))
     with monkeypatch.context() as patch:
         update, steps = loop.TrainingLoop._update, []
 
@@ -134,7 +139,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, mon
 @pytest.mark.parametrize("attention", ["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"])
 def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention):
     """Torch counts every product of steps by hand, and none of its fused recurrence, which the encoder is."""
-    model = get_task("translation").build(dataclasses.replace(recipe, attention=attention, cell=cell)).eval()
+    model = get_task("translation").build(recipe.with_options(attention=attention, cell=cell)).eval()
     source, target = torch.randint(3, 99, (2, 7)), torch.randint(3, 99, (2, 5))
     encoded = model.get_encoder()(source)
     # The mask says nothing but that the decoder has to step by hand.
@@ -159,16 +164,16 @@ def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention)
 )
 def test_fields_that_do_not_belong_together_are_refused(recipe, tmp_path, changes, said):
     with pytest.raises(RecipeError, match=said):
-        train(dataclasses.replace(recipe, output=str(tmp_path / "model"), **changes))
+        train(recipe.with_options(output=str(tmp_path / "model"), **changes))
     assert not list(tmp_path.glob("model/*.safetensors"))
 
 
 def test_a_rate_of_its_own_is_chosen_and_said(recipe, tmp_path, capsys):
-    short = dataclasses.replace(
-        recipe, output=str(tmp_path / "model"), learning_rate=None, max_steps=2, save_steps=2, metrics=()
+    short = recipe.with_options(
+        output=str(tmp_path / "model"), learning_rate=None, max_steps=2, save_steps=2, metrics=()
     )
     train(short)
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").learning_rate == RECURRENT_LEARNING_RATE
+    assert load_recipe(tmp_path / "model" / "recipe.yaml").optimization.learning_rate == RECURRENT_LEARNING_RATE
     log = (tmp_path / "model" / "train.log").read_text()
     assert "a learning rate of 0.001 after the warm-up, gradients clipped to 5" in log
     assert "2+2 LSTM layers of width 48 with the attention luong-dot" in log

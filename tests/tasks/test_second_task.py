@@ -1,6 +1,5 @@
 """The seam: a task of another kind, with one column and random numbers in its batches, trains as translation does."""
 
-import dataclasses
 import json
 from functools import partial
 
@@ -14,7 +13,8 @@ from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, shar
 from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.preparation import PreparedCorpus, token_ids
 from vanilla_transformer.recipe.defaults import SIZE_PRESETS
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import SpecialTokens, register_task, registry
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps
@@ -58,7 +58,7 @@ class Bigrams:
         return self
 
     def check(self, recipe):
-        assert not recipe.metrics
+        assert not recipe.evaluation.metrics
 
     def complete(self, recipe, corpora):
         return recipe
@@ -73,7 +73,7 @@ class Bigrams:
         return len(tokenizer)
 
     def config(self, recipe):
-        return BigramConfig(vocab_size=recipe.vocab_size or 8, d_model=8, pad_token_id=0)
+        return BigramConfig(vocab_size=recipe.tokenizer.vocab_size or 8, d_model=8, pad_token_id=0)
 
     def build(self, recipe):
         return BigramModel(self.config(recipe))
@@ -117,7 +117,7 @@ def recipe(tmp_path, monkeypatch):
         numbers = (" ".join(str((start + step) % 7) for step in range(start % 5 + 3)) for start in range(count))
         (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in numbers))
     steps = {"batch_tokens": 60, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 4, "eval_steps": 4}
-    return Recipe(
+    return Recipe.of(
         task="bigrams",
         train=(str(tmp_path / "train.txt"),),
         dev=(str(tmp_path / "dev.txt"),),
@@ -133,7 +133,7 @@ def recipe(tmp_path, monkeypatch):
 def test_it_learns_resumes_to_the_same_weights_and_is_written_down(recipe, tmp_path, capsys):
     for name, limits in {"once": (12,), "twice": (5, 12)}.items():
         for limit in limits:
-            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+            train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
     once, twice = (tmp_path / name / "checkpoints" / "step-00000012" for name in ("once", "twice"))
     assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
     records = [json.loads(line) for line in (tmp_path / "once" / "metrics.jsonl").read_text().splitlines()]
@@ -146,7 +146,7 @@ def test_it_learns_resumes_to_the_same_weights_and_is_written_down(recipe, tmp_p
 
 
 def test_every_token_but_the_first_of_a_row_counts_once_in_an_epoch(recipe, tmp_path):
-    train(dataclasses.replace(recipe, max_steps=2, output=str(tmp_path / "model")))
+    train(recipe.with_options(max_steps=2, output=str(tmp_path / "model")))
     records = (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()
     lengths = np.array([3, 4, 5, 6, 7, 3])
     plan = StepPlan(lengths, items=Bigrams().items, batch_tokens=14, batches_per_step=2, seed=1)

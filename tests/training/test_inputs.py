@@ -11,7 +11,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.training import inputs, vocabulary
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
@@ -38,7 +40,7 @@ def gather(tmp_path):
         run = RunDirectory(tmp_path / "run")
         run.path.mkdir(exist_ok=True)
         said = []
-        gathered = gather_inputs(Recipe(train=tuple(words), vocab_size=264, **fields), run, said.append)
+        gathered = gather_inputs(Recipe.of(train=tuple(words), vocab_size=264, **fields), run, said.append)
         return gathered, said
 
     return call
@@ -76,10 +78,10 @@ def test_a_run_on_a_mixture_that_was_stopped_ends_as_if_it_had_not_been(files, t
     words = (*files[:2], "weight=0.6", *files[2:], "weight=0.4", *COLUMNS)
     shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
     steps = {"batch_tokens": 40, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 2}
-    recipe = Recipe(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+    recipe = Recipe.of(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
     for name, limits in {"once": (8,), "twice": (4, 8)}.items():
         for limit in limits:
-            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+            train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
     once, twice = (tmp_path / name / "checkpoints" / "step-00000008" for name in ("once", "twice"))
     assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
     summary = json.loads((tmp_path / "once" / "summary.json").read_text())
@@ -91,10 +93,10 @@ def test_a_run_on_a_share_drawn_anew_in_each_epoch_ends_as_if_it_had_never_stopp
     words = (*files[:2], "weight=12", *files[2:], "weight=9", *COLUMNS)
     shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
     steps = {"batch_tokens": 80, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 1}
-    recipe = Recipe(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+    recipe = Recipe.of(train=words, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
     for name, limits in {"once": (9,), "often": (2, 5, 9)}.items():
         for limit in limits:
-            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+            train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
     once, often = (tmp_path / name / "checkpoints" / "step-00000009" for name in ("once", "often"))
     assert (once / "model.safetensors").read_bytes() == (often / "model.safetensors").read_bytes()
     progress = json.loads((once / "progress.json").read_text())
@@ -194,7 +196,7 @@ def test_the_order_of_sentences_for_the_vocabulary_is_sources_then_targets():
     sentences = list(vocabulary._sentences(pairs, Recipe()))
     assert sentences[:2] == ["0", "1"] and sentences[1000] == "-0" and sentences[2000] == "1000"
     assert len(sentences) == 3000
-    assert list(vocabulary._sentences(pairs, Recipe(tokenizer_sides="target"))) == [target for _, target in pairs]
+    assert list(vocabulary._sentences(pairs, Recipe.of(tokenizer_sides="target"))) == [target for _, target in pairs]
 
 
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):
@@ -217,10 +219,10 @@ def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(
         "dev: {corpus: dev.jsonl, source_column: en, target_column: de}\n"
     )
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert in_words(recipe.train) == (
+    assert in_words(recipe.data.train) == (
         "news.en news.de weight=0.7 + org/law:train weight=0.3 source_column=en target_column=de streaming=true"
     )
-    assert recipe.dev == (CorpusSpec(("dev.jsonl",), source_column="en", target_column="de"),)
+    assert recipe.data.dev == (CorpusSpec(("dev.jsonl",), source_column="en", target_column="de"),)
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())
     assert load_recipe(tmp_path / "again.yaml") == recipe
 
@@ -237,7 +239,7 @@ def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(
 )
 def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, message):
     with pytest.raises(RecipeError, match=message):
-        Recipe(**fields)
+        Recipe.of(**fields)
 
 
 def first_pieces(gathered):
@@ -304,10 +306,10 @@ def test_another_tag_makes_another_vocabulary_and_other_tokens_in_the_same_direc
 def test_a_run_on_a_tagged_corpus_that_was_stopped_ends_as_if_it_had_not_been(files, tmp_path):
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 264}
     words = ("tag=BT", "weight=1", *files[:2], "+", files[3], *COLUMNS, "weight=1")
-    recipe = Recipe(train=words, max_steps=6, save_steps=2, warmup_steps=2, learning_rate_scale=1.0, **sizes)
+    recipe = Recipe.of(train=words, max_steps=6, save_steps=2, warmup_steps=2, learning_rate_scale=1.0, **sizes)
     for name, limits in (("whole", [6]), ("stopped", [3, 6])):
         for limit in limits:
-            train(dataclasses.replace(recipe, max_steps=limit, output=str(tmp_path / name)))
+            train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))
     whole, stopped = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped"))
     assert whole == stopped
 

@@ -1,6 +1,5 @@
 """`train --from MODEL --lora-rank N`: small matrices learn, and the output is a model without them."""
 
-import dataclasses
 import importlib.util
 import random
 import sys
@@ -16,7 +15,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.lora import check_lora, merged
@@ -37,8 +38,8 @@ def recipe(tmp_path_factory) -> Recipe:
             (directory / path).write_text("".join(" ".join(sentence[::step]) + "\n" for sentence in sentences))
     settings = {"batch_tokens": 180, "batches_per_step": 2, "average_checkpoints": 2, "metrics": (), "eval_steps": 4}
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 270}
-    start = Recipe(**paths, **settings, **sizes, max_steps=4, warmup_steps=2, output=str(directory / "general"))
-    return Recipe(**paths, **settings, max_steps=8, save_steps=2, from_model=str(train(start)), lora_rank=2)
+    start = Recipe.of(**paths, **settings, **sizes, max_steps=4, warmup_steps=2, output=str(directory / "general"))
+    return Recipe.of(**paths, **settings, max_steps=8, save_steps=2, from_model=str(train(start)), lora_rank=2)
 
 
 def weights(directory):
@@ -47,9 +48,9 @@ def weights(directory):
 
 @needs_peft
 def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(recipe, tmp_path):
-    mine = dataclasses.replace(recipe, lora_targets=("q_proj", "w_1"), output=str(tmp_path / "model"))
+    mine = recipe.with_options(lora_targets=("q_proj", "w_1"), output=str(tmp_path / "model"))
     directory = train(mine)
-    source, found = weights(tmp_path / recipe.from_model), weights(directory)
+    source, found = weights(tmp_path / recipe.start.model), weights(directory)
     assert found.keys() == source.keys()
     changed = {name for name in found if not torch.equal(found[name], source[name])}
     assert changed == {name for name in found if name.endswith((".q_proj.weight", ".w_1.weight"))}
@@ -57,7 +58,7 @@ def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(rec
     log = (directory / "train.log").read_text("utf-8")
     assert "LoRA of rank 2 on q_proj, w_1: 384 parameters learn" in log
     assert "a learning rate of 0.0079 after the warm-up" in log  # Ten times (16 · 100,000)^-½.
-    assert load_recipe(directory / "recipe.yaml").lora_rank == 2
+    assert load_recipe(directory / "recipe.yaml").lora.rank == 2
     # The mean of the merged weights of the last checkpoints, not of their matrices.
     last = [merged(weights(directory / "checkpoints" / f"step-{step:08d}"), mine) for step in (6, 8)]
     for name in changed:
@@ -70,14 +71,14 @@ def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(rec
 @needs_peft
 def test_merged_weights_give_the_logits_of_the_adapted_model(recipe):
     translation = get_task("translation")
-    mine = recipe_of_start(dataclasses.replace(recipe, lora_alpha=3.0, lora_targets=("v_proj", "w_2")), translation)
+    mine = recipe_of_start(recipe.with_options(lora_alpha=3.0, lora_targets=("v_proj", "w_2")), translation)
     model, _ = build_model(mine, translation)
     torch.manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 weight.normal_()
-    plain, _ = build_model(dataclasses.replace(mine, lora_rank=None), translation)
+    plain, _ = build_model(mine.with_options(lora_rank=None), translation)
     before = plain.state_dict()
     ids = {"input_ids": torch.tensor([[5, 9, 7, 2]]), "labels": torch.tensor([[6, 3, 2]])}
     expected = model.eval()(**ids).logits
@@ -88,8 +89,8 @@ def test_merged_weights_give_the_logits_of_the_adapted_model(recipe):
 
 @needs_peft
 def test_a_killed_run_goes_on_to_the_same_weights(recipe, tmp_path, train_until):
-    undisturbed = train(dataclasses.replace(recipe, output=str(tmp_path / "undisturbed")))
-    mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
+    undisturbed = train(recipe.with_options(output=str(tmp_path / "undisturbed")))
+    mine = recipe.with_options(output=str(tmp_path / "model"))
     train_until(mine, 6)
     expected, found = weights(undisturbed), weights(train(mine))
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
@@ -105,7 +106,7 @@ def test_a_new_head_learns_beside_the_matrices(tmp_path):
     ).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     task = get_task("text-classification")
-    mine = Recipe(task=task.name, from_model=str(tmp_path), labels=("bad", "good"), lora_rank=1, max_length=256)
+    mine = Recipe.of(task=task.name, from_model=str(tmp_path), labels=("bad", "good"), lora_rank=1, max_length=256)
     model, _ = build_model(recipe_of_start(mine, task), task)
     learned = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert {name for name in learned if "lora" not in name} == {"classifier.weight", "classifier.bias"}
@@ -123,13 +124,13 @@ def test_a_new_head_learns_beside_the_matrices(tmp_path):
 def test_what_goes_with_no_lora_is_refused(recipe, changes, message):
     check_lora(recipe)
     with pytest.raises(RecipeError, match=message):
-        check_lora(dataclasses.replace(recipe, **changes))
+        check_lora(recipe.with_options(**changes))
 
 
 @needs_peft
 def test_a_target_that_there_is_not_is_refused(recipe):
     translation = get_task("translation")
-    mine = recipe_of_start(dataclasses.replace(recipe, lora_targets=("query",)), translation)
+    mine = recipe_of_start(recipe.with_options(lora_targets=("query",)), translation)
     message = "there is no query in the model; there are k_proj, out_proj, q_proj, v_proj, w_1, w_2"
     with pytest.raises(RecipeError, match=message):
         build_model(mine, translation)

@@ -1,14 +1,14 @@
 """Recipes whose tokenizer lower-cases what the model reads."""
 
-import dataclasses
-
 import pytest
 from datasets import Dataset
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.train import Train
 from vanilla_transformer.evaluation.scoring import evaluate_model
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import OutputError
 from vanilla_transformer.translation import load_model, translate_lines
@@ -21,7 +21,7 @@ SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decode
 def recipe(tmp_path):
     (tmp_path / "words.tsv").write_text("".join(f"{word}\t{sounds}\n" for word, sounds in WORDS.items()))
     words = (str(tmp_path / "words.tsv"),)
-    return Recipe(train=words, output=str(tmp_path / "model"), tokenizer_lowercase=True, max_steps=2, **SIZES)
+    return Recipe.of(train=words, output=str(tmp_path / "model"), tokenizer_lowercase=True, max_steps=2, **SIZES)
 
 
 def test_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(recipe, tmp_path):
@@ -47,7 +47,7 @@ def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path
 
 
 def test_the_recipe_of_the_first_run_lower_cases_and_the_command_can_say_otherwise(recipe, tmp_path, capsys):
-    assert load_recipe("cmudict").tokenizer_lowercase and not Recipe().tokenizer_lowercase
+    assert load_recipe("cmudict").tokenizer.lowercase and not Recipe().tokenizer.lowercase
     with pytest.raises(SystemExit):
         main(["train", "cmudict", "--help-all"])
     assert "--no-tokenizer-lowercase" in capsys.readouterr().out
@@ -56,8 +56,8 @@ def test_the_recipe_of_the_first_run_lower_cases_and_the_command_can_say_otherwi
         load_recipe(written(tmp_path, "tokenizer_lowercase: maybe\n"))
     model = train(recipe)
     with pytest.raises(RecipeError, match="tokenizer_lowercase"):
-        train(dataclasses.replace(recipe, from_model=str(model), vocab_size=None, output=str(tmp_path / "tuned")))
-    assert not Train().recipe.tokenizer_lowercase
+        train(recipe.with_options(from_model=str(model), vocab_size=None, output=str(tmp_path / "tuned")))
+    assert not Train().recipe.tokenizer.lowercase
 
 
 def written(directory, text):

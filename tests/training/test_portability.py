@@ -1,7 +1,6 @@
 """What Linux has and others have not is taken away: training works without it, and what is missing then is said."""
 
 import ctypes
-import dataclasses
 import errno
 import json
 import os
@@ -33,7 +32,7 @@ def recipe(tmp_path):
     shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
     steps = {"batch_tokens": 40, "batches_per_step": 2, "warmup_steps": 4, "save_steps": 2, "max_steps": 4}
     pairs = (str(tmp_path / "pairs.en"), str(tmp_path / "pairs.de"))
-    return Recipe(train=pairs, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
+    return Recipe.of(train=pairs, vocab_size=264, preset="tiny", metrics=(), **shape, **steps)
 
 
 @pytest.fixture
@@ -88,10 +87,10 @@ def elsewhere(monkeypatch):
 def test_a_run_without_what_windows_lacks_ends_and_goes_on_with_the_same_weights(
     recipe, tmp_path, monkeypatch, request
 ):
-    train(dataclasses.replace(recipe, output=str(tmp_path / "linux")))
+    train(recipe.with_options(output=str(tmp_path / "linux")))
     request.getfixturevalue("elsewhere")
-    elsewhere = dataclasses.replace(recipe, output=str(tmp_path / "elsewhere"))
-    train(dataclasses.replace(elsewhere, max_steps=2))
+    elsewhere = recipe.with_options(output=str(tmp_path / "elsewhere"))
+    train(elsewhere.with_options(max_steps=2))
     train(elsewhere)
     weights = [(tmp_path / name / "checkpoints/step-00000004/model.safetensors") for name in ("linux", "elsewhere")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
@@ -113,7 +112,7 @@ def test_sighup_stays_ignored_under_nohup(monkeypatch):
 
 
 def test_a_disk_that_cannot_lock_is_trained_on_and_that_is_said(recipe, tmp_path, without_locks):
-    output = train(dataclasses.replace(recipe, output=str(tmp_path / "model")))
+    output = train(recipe.with_options(output=str(tmp_path / "model")))
     assert f"The disk of {output} cannot lock files" in (output / "train.log").read_text()
     with ResumableFile(tmp_path / "out.txt", {}, resume=False) as file:
         file.begin(1)
@@ -149,7 +148,7 @@ def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, monkeyp
 
     monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", read_only)
     with pytest.raises(OutputError, match=r"model cannot be written \(Read-only file system\)"):
-        train(dataclasses.replace(recipe, output=str(tmp_path / "model")))
+        train(recipe.with_options(output=str(tmp_path / "model")))
 
 
 def test_peak_memory_is_known_without_a_resource_module(monkeypatch):
@@ -174,7 +173,7 @@ def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypat
 def test_rights_follow_the_umask(recipe, tmp_path):
     before = os.umask(0o027)
     try:
-        train(dataclasses.replace(recipe, output=str(tmp_path / "model")))
+        train(recipe.with_options(output=str(tmp_path / "model")))
         assert main(["average", str(tmp_path / "model"), "--last", "1", "--output", str(tmp_path / "mean")]) == 0
     finally:
         os.umask(before)

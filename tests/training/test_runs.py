@@ -26,7 +26,9 @@ from vanilla_transformer.checkpointing import store
 from vanilla_transformer.checkpointing.store import CheckpointError
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import finalize, loop
 from vanilla_transformer.training.dry_run import dry_run
@@ -56,7 +58,7 @@ def write_pairs(directory, name, number, seed):
 def recipe(tmp_path_factory):
     """Thirty steps of a model that learns to say numbers in the other order, with dropout, over two epochs."""
     directory = tmp_path_factory.mktemp("pairs")
-    return Recipe(
+    return Recipe.of(
         train=write_pairs(directory, "train", 300, seed=0),
         dev=write_pairs(directory, "dev", 20, seed=1),
         vocab_size=280,
@@ -86,7 +88,7 @@ def undisturbed(recipe, tmp_path_factory):
 
 
 def into(recipe, output, **changes):
-    return dataclasses.replace(recipe, output=str(output), **changes)
+    return recipe.with_options(output=str(output), **changes)
 
 
 def figures(directory):
@@ -196,10 +198,10 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
 
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
     corpus = prepare_corpus(
-        read_corpus(plain.train[0]), tokenizer, TASK, max_length=256, directory=tmp_path / "tokens"
+        read_corpus(plain.data.train[0]), tokenizer, TASK, max_length=256, directory=tmp_path / "tokens"
     )
     config = VanillaTransformerConfig.from_pretrained(tmp_path / "model")
-    set_seed(plain.seed)
+    set_seed(plain.optimization.seed)
     model = VanillaTransformerForConditionalGeneration(config).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for number, (loss, step) in enumerate(zip(losses, loop.make_plan(corpus, plain).epoch(0), strict=False), start=1):
@@ -427,7 +429,7 @@ def test_the_likely_cause_of_slowness_is_told(monkeypatch, waited, load, cause):
 def test_corpora_that_are_the_same_are_said_at_the_start(recipe, tmp_path, capsys, same, said):
     copies = write_pairs(tmp_path, "copies", 9, seed=6)
     shutil.copy(copies[0], copies[1])
-    corpora = {"train": recipe.train, "dev": recipe.dev, "copies": copies}
+    corpora = {"train": recipe.data.train, "dev": recipe.data.dev, "copies": copies}
     dry_run(into(recipe, tmp_path / "model", **{name: corpora[other] for name, other in same.items()}))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Attention: ")]
     assert len(lines) == len(said)
@@ -490,7 +492,7 @@ def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed,
     with pytest.raises(CheckpointError, match="No checkpoint in .* can be resumed from"):
         train(into(recipe, model, max_steps=40))
     assert [path.name for path in sorted((model / "checkpoints").iterdir())] == kept
-    assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").max_steps == 30
+    assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").optimization.max_steps == 30
 
 
 def test_a_longer_run_that_cannot_begin_leaves_the_shorter_one_finished(recipe, undisturbed, tmp_path, capsys):
@@ -508,10 +510,15 @@ def test_what_a_dry_run_chooses_for_its_device_is_not_kept(recipe, tmp_path, cap
     mine = into(recipe, tmp_path / "model", precision="auto", max_steps=None, warmup_steps=None, batches_per_step=None)
     dry_run(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
-    assert (kept.precision, kept.max_steps, kept.warmup_steps, kept.batches_per_step) == ("auto", None, None, None)
+    assert (
+        kept.optimization.precision,
+        kept.optimization.max_steps,
+        kept.optimization.warmup_steps,
+        kept.optimization.batches_per_step,
+    ) == ("auto", None, None, None)
     assert (tmp_path / "model" / "tokenizer.json").is_file()
     run = RunDirectory(tmp_path / "model")
-    run.keep(dataclasses.replace(mine, max_steps=7, warmup_steps=3))
+    run.keep(mine.with_options(max_steps=7, warmup_steps=3))
     assert run.open(mine) == mine
     run.leave()
 
@@ -551,7 +558,7 @@ def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path
     target.write_text("".join(f"{line}\n" for line in lines[1]))
     kept = {file: file.read_bytes() for file in (tmp_path / "model").rglob("*.safetensors")}
     with pytest.raises(OutputError, match=f"text of {name} is not what it was when .* name another output"):
-        train(dataclasses.replace(mine, max_steps=9))
+        train(mine.with_options(max_steps=9))
     assert kept == {file: file.read_bytes() for file in kept}
 
 
@@ -577,7 +584,7 @@ def test_a_mixture_that_an_earlier_version_began_to_learn_from_is_not_gone_on_wi
     """It drew the same pairs for a share that is no whole number in each epoch, and today others are drawn."""
 
     def mixture(*weights):
-        corpora = zip((*recipe.train, *recipe.dev), weights, strict=True)
+        corpora = zip((*recipe.data.train, *recipe.data.dev), weights, strict=True)
         return tuple(dataclasses.replace(corpus, weight=weight) for corpus, weight in corpora)
 
     monkeypatch.setattr(loop, "length_fingerprint", lambda corpus: "lengths")
@@ -596,7 +603,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
     """It tells its text by the lengths of its pairs alone, and nothing of dev."""
     train(into(recipe, tmp_path / "model", max_steps=6))
     corpus = prepare_corpus(
-        read_corpus(recipe.train[0]),
+        read_corpus(recipe.data.train[0]),
         VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
         TASK,
         max_length=256,
@@ -639,7 +646,7 @@ def test_a_tokenizer_that_was_named_is_taken_as_it_is_when_training_begins(recip
 
 def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):
     with pytest.raises(RecipeError, match="--output"):
-        train(dataclasses.replace(recipe, output=None))
+        train(recipe.with_options(output=None))
     with pytest.raises(RecipeError, match="--train"):
         train(into(recipe, tmp_path / "model", train=()))
 
@@ -677,7 +684,7 @@ def test_what_is_left_open_is_chosen_once_and_kept(recipe, tmp_path):
     mine = into(recipe, tmp_path / "model", dropout=None, batches_per_step=None, max_steps=4)
     train(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
-    assert kept.dropout is not None and kept.batches_per_step is not None
+    assert kept.model.dropout is not None and kept.optimization.batches_per_step is not None
     assert train(mine).directory == tmp_path / "model"
 
 
@@ -689,9 +696,9 @@ def test_patience_ends_a_run_that_no_longer_gets_better(recipe, tmp_path, capsys
     assert summary["best_dev_step"] == 2
     for changes in ({}, {"max_steps": 60}):
         capsys.readouterr()
-        train(dataclasses.replace(hopeless, **changes))
+        train(hopeless.with_options(**changes))
         assert "finished, there is nothing to do: a larger --patience than 2" in capsys.readouterr().err
-    train(dataclasses.replace(hopeless, patience=3))
+    train(hopeless.with_options(patience=3))
     assert json.loads((tmp_path / "model" / "summary.json").read_text())["steps"] == 8
 
 
@@ -710,7 +717,9 @@ def test_patience_needs_something_to_measure_on(recipe, tmp_path):
 
 
 def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
-    train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), examples=("one two",), test=recipe.dev))
+    train(
+        into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",), examples=("one two",), test=recipe.data.dev)
+    )
     assert capsys.readouterr().out.startswith("one two\t")
     summary = json.loads((tmp_path / "model" / "summary.json").read_text())
     assert {part: [score["name"] for score in scores] for part, scores in summary["scores"].items()} == {
@@ -767,9 +776,9 @@ def test_two_processes_have_the_loss_curve_of_one(recipe, tmp_path, batches_per_
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    plain = dataclasses.replace(recipe, dropout=0.0, batches_per_step=batches_per_step, log_steps=1)
+    plain = recipe.with_options(dropout=0.0, batches_per_step=batches_per_step, log_steps=1)
     # Adam divides a gradient by its own size: only a large epsilon shows one that is a multiple of what it should be.
-    plain = dataclasses.replace(plain, adam_epsilon=1.0, learning_rate_scale=10.0)
+    plain = plain.with_options(adam_epsilon=1.0, learning_rate_scale=10.0)
     train(into(plain, tmp_path / "one"))
     processes = [
         in_background(into(plain, tmp_path / "two"), one_of_several, rank=rank, processes=2, port=port)

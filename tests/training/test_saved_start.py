@@ -1,6 +1,5 @@
 """`train --from`: a run that starts from the weights and the tokenizer of a saved model."""
 
-import dataclasses
 import random
 import shutil
 from pathlib import Path
@@ -17,7 +16,9 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import OutputError
@@ -39,7 +40,7 @@ def write_pairs(directory, name, number, seed):
 def recipe(tmp_path_factory) -> Recipe:
     directory = tmp_path_factory.mktemp("pairs")
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    return Recipe(
+    return Recipe.of(
         train=write_pairs(directory, "train", 120, seed=0),
         dev=write_pairs(directory, "dev", 10, seed=1),
         vocab_size=275,
@@ -62,7 +63,7 @@ def further(recipe) -> Recipe:
     """What trains the model of the first run further, with nothing said that it decides."""
     general = str(train(recipe))
     left = dict.fromkeys(("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"))
-    return dataclasses.replace(recipe, from_model=general, warmup_steps=None, **left)
+    return recipe.with_options(from_model=general, warmup_steps=None, **left)
 
 
 def weights(directory) -> dict[str, torch.Tensor]:
@@ -71,35 +72,41 @@ def weights(directory) -> dict[str, torch.Tensor]:
 
 def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp_path):
     model, origin = build_model(recipe_of_start(further, TRANSLATION), TRANSLATION)
-    source = VanillaTransformerForConditionalGeneration.from_pretrained(further.from_model).state_dict()
+    source = VanillaTransformerForConditionalGeneration.from_pretrained(further.start.model).state_dict()
     assert all(torch.equal(weight, source[name]) for name, weight in model.state_dict().items())
     count = f"{model.num_parameters():,}"
-    assert f"Starts from {further.from_model}: {count} of {count} parameters are taken; none is new." == origin
-    directory = train(dataclasses.replace(further, output=str(tmp_path / "model"), learning_rate=1e-9))
+    assert f"Starts from {further.start.model}: {count} of {count} parameters are taken; none is new." == origin
+    directory = train(further.with_options(output=str(tmp_path / "model"), learning_rate=1e-9))
     assert origin in (directory / "train.log").read_text()
     for name, weight in weights(directory).items():
         torch.testing.assert_close(weight, source[name], atol=1e-6, rtol=0)
     kept = load_recipe(directory / "recipe.yaml")
-    assert kept.from_model == kept.tokenizer == further.from_model and kept.from_fingerprint
-    assert (kept.d_model, kept.dropout, kept.vocab_size, kept.warmup_steps) == (16, 0.2, 275, 1)
-    files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.from_model)]
+    assert kept.start.model == kept.tokenizer.name == further.start.model and kept.start.fingerprint
+    assert (kept.model.d_model, kept.model.dropout, kept.tokenizer.vocab_size, kept.optimization.warmup_steps) == (
+        16,
+        0.2,
+        275,
+        1,
+    )
+    files = [(place / "tokenizer.json").read_text() for place in (directory, tmp_path / further.start.model)]
     assert files[0] == files[1]
     assert (
-        f"trained from {Path(further.from_model).name} by vanilla_transformer" in (directory / "README.md").read_text()
+        f"trained from {Path(further.start.model).name} by vanilla_transformer"
+        in (directory / "README.md").read_text()
     )
 
 
 def test_the_learning_rate_is_its_own_and_printed(further, tmp_path):
-    directory = train(dataclasses.replace(further, output=str(tmp_path / "model")))
-    assert load_recipe(directory / "recipe.yaml").learning_rate == 7.9e-4  # (16 · 100,000)^-½
+    directory = train(further.with_options(output=str(tmp_path / "model")))
+    assert load_recipe(directory / "recipe.yaml").optimization.learning_rate == 7.9e-4  # (16 · 100,000)^-½
     assert "a learning rate of 0.00079 after the warm-up" in (directory / "train.log").read_text()
 
 
 def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused(further, tmp_path, train_until):
-    source = shutil.copytree(further.from_model, tmp_path / "source")
-    mine = dataclasses.replace(further, from_model=str(source))
-    undisturbed = train(dataclasses.replace(mine, output=str(tmp_path / "undisturbed")))
-    mine = dataclasses.replace(mine, output=str(tmp_path / "model"))
+    source = shutil.copytree(further.start.model, tmp_path / "source")
+    mine = further.with_options(from_model=str(source))
+    undisturbed = train(mine.with_options(output=str(tmp_path / "undisturbed")))
+    mine = mine.with_options(output=str(tmp_path / "model"))
     train_until(mine, 6)
     config = source / "config.json"
     before = config.read_text()
@@ -125,12 +132,12 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused
 )
 def test_what_contradicts_the_model_is_refused(further, asked, message):
     with pytest.raises(RecipeError, match=message):
-        recipe_of_start(dataclasses.replace(further, **asked), TRANSLATION)
+        recipe_of_start(further.with_options(**asked), TRANSLATION)
 
 
 def test_another_family_is_refused(further):
     classify = get_task("text-classification")
-    mine = Recipe(task=classify.name, from_model=further.from_model)
+    mine = Recipe.of(task=classify.name, from_model=further.start.model)
     with pytest.raises(RecipeError, match="is a vanilla_transformer, and text-classification trains a vanilla_transf"):
         recipe_of_start(mine, classify)
 
@@ -143,7 +150,7 @@ def test_a_marian_model_is_to_be_converted_first(tmp_path):
     with pytest.raises(
         RecipeError, match="is a Marian model: `vanilla-transformer convert` makes one of this package"
     ):
-        recipe_of_start(Recipe(from_model=str(tmp_path)), TRANSLATION)
+        recipe_of_start(Recipe.of(from_model=str(tmp_path)), TRANSLATION)
 
 
 def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
@@ -154,19 +161,19 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     source.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     task = get_task("text-classification")
-    mine = Recipe(task=task.name, from_model=str(tmp_path), labels=("bad", "good", "so-so"))
+    mine = Recipe.of(task=task.name, from_model=str(tmp_path), labels=("bad", "good", "so-so"))
     with pytest.raises(RecipeError, match="has 1,024 learned positions, and rows may have up to 2,000 tokens"):
-        recipe_of_start(dataclasses.replace(mine, max_length=2000), task)
+        recipe_of_start(mine.with_options(max_length=2000), task)
     model, origin = build_model(recipe_of_start(mine, task), task)
     assert model.config.activation_function == "gelu" and model.config.num_labels == 3
     for name, weight in source.model.state_dict().items():
         assert torch.equal(model.model.state_dict()[name], weight)
     assert origin is not None and "new: classifier.bias, classifier.weight" in origin and "Its head" not in origin
     model.save_pretrained(tmp_path)
-    mine = dataclasses.replace(mine, labels=("a", "b", "c"))
+    mine = mine.with_options(labels=("a", "b", "c"))
     _, origin = build_model(recipe_of_start(mine, task), task)
     assert origin is not None and "for the labels bad, good, so-so, and learns anew that they are a, b, c." in origin
-    mine = dataclasses.replace(mine, labels=("a", "b"))
+    mine = mine.with_options(labels=("a", "b"))
     _, origin = build_model(recipe_of_start(mine, task), task)
     assert origin is not None and "new: classifier.bias, classifier.weight" in origin
 

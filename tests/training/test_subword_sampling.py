@@ -1,6 +1,5 @@
 """Runs with sub-word sampling: the same from any checkpoint and on any number of processes, and never on dev."""
 
-import dataclasses
 import random
 from functools import partial
 from itertools import islice
@@ -11,7 +10,8 @@ from safetensors.torch import load_file
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.sampled import SampledCorpus
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
@@ -34,7 +34,7 @@ def recipe(tmp_path_factory) -> Recipe:
             lines = [" ".join(sentence[::step]) + "\n" for sentence in sentences]
             (directory / path).write_text("".join(lines))
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    return Recipe(
+    return Recipe.of(
         **paths,
         **sizes,
         vocab_size=275,
@@ -56,8 +56,8 @@ def weights(directory):
 
 
 def test_a_killed_run_goes_on_to_the_same_weights_in_a_later_epoch(recipe, tmp_path, train_until):
-    undisturbed = train(dataclasses.replace(recipe, output=str(tmp_path / "undisturbed")))
-    mine = dataclasses.replace(recipe, output=str(tmp_path / "model"))
+    undisturbed = train(recipe.with_options(output=str(tmp_path / "undisturbed")))
+    mine = recipe.with_options(output=str(tmp_path / "model"))
     assert train_until(mine, 10) >= 1
     expected, found = weights(undisturbed), weights(train(mine))
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
@@ -65,7 +65,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_in_a_later_epoch(recipe, tmp_p
         undisturbed / "train.log"
     ).read_text("utf-8")
     with pytest.raises(OutputError, match="bpe_dropout"):
-        train(dataclasses.replace(mine, bpe_dropout=0.2))
+        train(mine.with_options(bpe_dropout=0.2))
 
 
 def inputs_of(recipe, directory):
@@ -77,7 +77,7 @@ def inputs_of(recipe, directory):
 def test_processes_share_the_steps_that_one_would_make(recipe, tmp_path):
     collate = partial(TASK.collate, config=VanillaTransformerConfig())
     alone, first, second = (inputs_of(recipe, tmp_path / "run").train for _ in range(3))
-    plan = partial(make_plan, recipe=dataclasses.replace(recipe, output="model", preset="tiny", precision="float32"))
+    plan = partial(make_plan, recipe=recipe.with_options(output="model", preset="tiny", precision="float32"))
 
     def steps(corpus, rank, processes):
         return islice(local_steps(plan, corpus, collate, DataPosition(1, 0, rank, processes), pin=False), 8)
@@ -91,23 +91,23 @@ def test_processes_share_the_steps_that_one_would_make(recipe, tmp_path):
 
 
 def test_without_dropout_nothing_is_sampled(recipe, tmp_path):
-    off = dataclasses.replace(recipe, bpe_dropout=0, tokenizer_algorithm="unigram")
+    off = recipe.with_options(bpe_dropout=0, tokenizer_algorithm="unigram")
     check_sampling(off)
-    check_sampling(dataclasses.replace(off, train="prepared:corpus"))
+    check_sampling(off.with_options(train="prepared:corpus"))
     assert not isinstance(inputs_of(off, tmp_path / "run").train, SampledCorpus)
 
 
 def test_dev_is_not_sampled(recipe, tmp_path):
     sampled = inputs_of(recipe, tmp_path / "sampled")
-    usual = inputs_of(dataclasses.replace(recipe, bpe_dropout=None), tmp_path / "usual")
+    usual = inputs_of(recipe.with_options(bpe_dropout=None), tmp_path / "usual")
     assert sampled.dev.tokens == usual.dev.tokens and sampled.train.tokens != usual.train.tokens
     assert isinstance(sampled.train, SampledCorpus) and not isinstance(usual.train, SampledCorpus)
-    one_side = inputs_of(dataclasses.replace(recipe, sampled_sides="target"), tmp_path / "target").train
+    one_side = inputs_of(recipe.with_options(sampled_sides="target"), tmp_path / "target").train
     assert one_side.token_counts[0] == usual.train.token_counts[0] != sampled.train.token_counts[0]
 
 
 def test_a_unigram_model_is_sampled(recipe, tmp_path):
-    mine = dataclasses.replace(recipe, bpe_dropout=None, unigram_alpha=0.2, tokenizer_algorithm="unigram")
+    mine = recipe.with_options(bpe_dropout=None, unigram_alpha=0.2, tokenizer_algorithm="unigram")
     assert isinstance(inputs_of(mine, tmp_path / "run").train, SampledCorpus)
 
 
@@ -125,4 +125,4 @@ def test_a_unigram_model_is_sampled(recipe, tmp_path):
 def test_what_cannot_be_sampled_is_refused(recipe, changes, message):
     check_sampling(recipe)
     with pytest.raises(RecipeError, match=message):
-        check_sampling(dataclasses.replace(recipe, **changes))
+        check_sampling(recipe.with_options(**changes))

@@ -1,6 +1,5 @@
 """Runs whose model writes its target from right to left."""
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import pytest
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.saved_start import recipe_of_start
@@ -26,7 +26,7 @@ def recipe(tmp_path_factory) -> Recipe:
     rows = [draw.sample(range(5), 3) for _ in range(80)]
     (directory / "in").write_text("".join(" ".join(map(str, row)) + "\n" for row in rows))
     (directory / "out").write_text("".join(" ".join(words[one] for one in row) + "\n" for row in rows))
-    return Recipe(
+    return Recipe.of(
         train=(str(directory / "in"), str(directory / "out")),
         target_direction="right-to-left",
         vocab_size=280,
@@ -52,7 +52,7 @@ def model(recipe) -> str:
 
 def test_its_translations_are_text_as_it_is_read(recipe, model):
     assert VanillaTransformerConfig.from_pretrained(model).target_direction == "right-to-left"
-    lines, expected = (Path(recipe.train[0].parts[side]).read_text().splitlines() for side in (0, 1))
+    lines, expected = (Path(recipe.data.train[0].parts[side]).read_text().splitlines() for side in (0, 1))
     found = [one.text for one in translate_lines(*load_model(model, device="cpu"), lines)]
     right = sum(one == other for one, other in zip(found, expected, strict=True))
     assert right > 0.8 * len(lines), found
@@ -60,10 +60,10 @@ def test_its_translations_are_text_as_it_is_read(recipe, model):
 
 def test_what_starts_from_it_keeps_its_direction(recipe, model, tmp_path):
     left = dict.fromkeys(("vocab_size", *SIZES, "dropout", "warmup_steps"))
-    further = dataclasses.replace(recipe, from_model=model, target_direction="left-to-right", **left)
-    assert recipe_of_start(further, TRANSLATION).target_direction == "right-to-left"
-    plain = train(dataclasses.replace(recipe, target_direction="left-to-right", max_steps=1, output=str(tmp_path)))
-    contrary = dataclasses.replace(further, from_model=str(plain), target_direction="right-to-left")
+    further = recipe.with_options(from_model=model, target_direction="left-to-right", **left)
+    assert recipe_of_start(further, TRANSLATION).model.target_direction == "right-to-left"
+    plain = train(recipe.with_options(target_direction="left-to-right", max_steps=1, output=str(tmp_path)))
+    contrary = further.with_options(from_model=str(plain), target_direction="right-to-left")
     with pytest.raises(RecipeError, match="writes its target left-to-right: leave target_direction out"):
         recipe_of_start(contrary, TRANSLATION)
 
@@ -85,7 +85,7 @@ def test_an_export_of_it_is_refused(model, to, tmp_path, capsys):
     ],
 )
 def test_models_that_have_no_direction_are_refused(recipe, changes):
-    asked = dataclasses.replace(recipe, **changes)
+    asked = recipe.with_options(**changes)
     with pytest.raises(RecipeError, match="target_direction"):
         task_for(asked).check(asked)
         task_for(asked).config(asked)

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from vanilla_transformer.model.saving import rename_old_weights
-from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.translation.loading import (
     UnusableModelError,

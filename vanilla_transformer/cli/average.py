@@ -11,7 +11,8 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,7 +77,7 @@ class Average:
         recipe = load_recipe(run.path / "recipe.yaml")
         last_step = (read_summary(run.summary) or {}).get("steps")
         chosen = checkpoints_to_average(
-            run.checkpoints, recipe.save_steps or 1, last_step, self.last or recipe.average_checkpoints, warn
+            run.checkpoints, recipe.run.save_steps or 1, last_step, self.last or recipe.run.average_checkpoints, warn
         )
         if not chosen:
             raise ValueError(f"{run.path} has no checkpoint yet.")

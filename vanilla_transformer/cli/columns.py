@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.recipe.schema import load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
 
 
 def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
@@ -13,7 +13,7 @@ def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec
     if any(corpus.columns) or not recipe.is_file():
         return corpus
     learned = load_recipe(recipe)
-    corpora = (one for field in ("train", "dev", "test") for one in learned.corpora(field))
+    corpora = (one for field in ("train", "dev", "test") for one in learned.data.corpora(field))
     known = next((one for one in corpora if any(one.columns)), None)
     if known is None:
         return corpus

@@ -138,7 +138,7 @@ class Evaluate:
         if self.models and not task.form.parallel:
             raise UsageError(f"Only models that translate are scored together, and {self.model} does not.")
         metrics = self.metrics or metrics_of_model(self.model, task)
-        task.check(Recipe(task=task.name, metrics=metrics))
+        task.check(Recipe.of(task=task.name, metrics=metrics))
         locate(self._source(task.form), task.form)
         return task, metrics
 

@@ -31,7 +31,7 @@ from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, 
 from vanilla_transformer.cli.train import Train, TrainBriefly
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import prepare_threads
-from vanilla_transformer.recipe.schema import RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.seams import command_groups, load
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag
-from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.recipe.schema import Recipe, load_recipe, named_recipe, shipped_recipes
+from vanilla_transformer.recipe.blocks import option_of
+from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
+from vanilla_transformer.recipe.schema import Recipe, places
 
 
 def recipe_help() -> str:
@@ -24,15 +25,6 @@ def recipe_help() -> str:
     return f"A built-in recipe ({names}) or a YAML file; must come before all options."
 
 
-# Each group of options begins with the fields named here; fields keep the order of the recipe.
-_GROUPS = {
-    "data": ("task",),
-    "model": ("from_model",),
-    "optimisation": ("batch_tokens",),
-    "evaluation": ("eval_steps",),
-    "decoding": ("num_beams",),
-    "output": ("save_steps", "output"),
-}
 # The options that `train --help` shows.
 _BRIEF = (
     *("task", "train", "dev", "test", "max_length", "tokenizer_algorithm", "vocab_size"),
@@ -40,26 +32,38 @@ _BRIEF = (
     *("batch_tokens", "max_steps", "learning_rate", "precision", "seed"),
     *("eval_steps", "metrics", "num_beams", "output", "processes"),
 )
-_METAVARS = {
-    **dict.fromkeys(("task", "preset"), "NAME"),
-    "from_model": "MODEL",
-    "distil_from": "DIR",
-    **dict.fromkeys(("train", "dev", "test"), "CORPUS ..."),
-    **dict.fromkeys(COLUMN_SETTINGS, "COLUMN"),
-    "labels": "LABEL ...",
-    "tokenizer": "MODEL",
-    "metrics": "METRIC ...",
-    "examples": "TEXT ...",
-    "output": "DIR",
-    "trackers": "NAME ...",
-}
 
 
 def recipe_options() -> dict[str, tuple[str, Any, Any]]:
-    """The fields of the recipe as options of the command line, each with its type, help and default."""
-    [body] = ast.parse(inspect.getsource(Recipe)).body
+    """The settings of a recipe as options of the command line, each with its type, help and default."""
+    hint = "Task to train for."
+    options = {"task": _option("task", str, hint, "NAME", Recipe.task)}
+    for block in Recipe().blocks.values():
+        texts = help_of(type(block))
+        for field in dataclasses.fields(block):
+            name = option_of(field)
+            metavar = field.metadata.get("metavar") or _metavar(field.type)
+            options[name] = _option(name, field.type, texts[field.name], metavar, field.default)
+    return options
+
+
+def _option(name: str, hint: Any, help_text: str, metavar: str | None, default: Any) -> tuple[str, Any, Any]:
+    settings = arg(
+        # The word itself is Python's own.
+        name="from" if name == "from_model" else None,
+        help=help_text,
+        metavar=metavar,
+        help_behavior_hint=_default_in_words,
+    )
+    option: Any = Annotated[hint, settings]
+    return name, option, dataclasses.field(default=default)
+
+
+def help_of(block: type) -> dict[str, str]:
+    """The text below each field of a block."""
+    [body] = ast.parse(inspect.getsource(block)).body
     assert isinstance(body, ast.ClassDef)
-    help_of = {
+    return {
         ast.unparse(field.target): " ".join(doc.value.value.split())
         for field, doc in pairwise(body.body)
         if isinstance(field, ast.AnnAssign)
@@ -67,40 +71,26 @@ def recipe_options() -> dict[str, tuple[str, Any, Any]]:
         and isinstance(doc.value, ast.Constant)
         and isinstance(doc.value.value, str)
     }
-    options = {}
-    for field in dataclasses.fields(Recipe):
-        settings = arg(
-            # The word itself is Python's own.
-            name="from" if field.name == "from_model" else None,
-            help=help_of[field.name],
-            metavar=_metavar(field.name, field.type),
-            help_behavior_hint=_default_in_words,
-        )
-        option: Any = Annotated[field.type, settings]
-        options[field.name] = field.name, option, dataclasses.field(default=field.default)
-    return options
 
 
 def _option_groups(names: Container[str] | None = None) -> dict[str, type]:
-    """A dataclass for each group of options of the command line, of all options or of those named."""
-    group_of = {field: group for group, fields in _GROUPS.items() for field in fields}
-    fields: dict[str, list[Any]] = {group: [] for group in _GROUPS}
-    group = next(iter(_GROUPS))
+    """A dataclass for each block of the recipe, of all options or of those named; the task stands with the data."""
+    block_of = {"task": "data"} | {option: block for option, (block, _) in places().items()}
+    fields: dict[str, list[Any]] = {block: [] for block in block_of.values()}
     for name, option in recipe_options().items():
-        group = group_of.get(name, group)
         if names is None or name in names:
-            fields[group].append(option)
+            fields[block_of[name]].append(option)
     return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items() if listed}
 
 
-def _metavar(name: str, hint: Any) -> str | None:
+def _metavar(hint: Any) -> str | None:
     if hint is bool:
         return None
     types_of = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in types_of:
         if typing.get_origin(option) is Literal:
             return "{" + ",".join(typing.get_args(option)) + "}"
-    return _METAVARS.get(name, {int: "INT", float: "FLOAT"}.get(types_of[0], "TEXT"))
+    return {int: "INT", float: "FLOAT"}.get(types_of[0], "TEXT")
 
 
 def _default_in_words(default: str) -> str:
@@ -108,14 +98,27 @@ def _default_in_words(default: str) -> str:
     return "" if default in ("None", "") else f"(default: {default})"
 
 
-def _options_of(groups: dict[str, type]) -> Any:
+def _all_groups(groups: dict[str, type]) -> Any:
     fields = [(name, group, dataclasses.field(default=group())) for name, group in groups.items()]
-    return dataclasses.make_dataclass("_Options", fields, frozen=True)
+    return dataclasses.make_dataclass("RecipeOptions", fields, frozen=True)
 
 
-_OPTION_GROUPS = _option_groups()
-_Options: Any = _options_of(_OPTION_GROUPS)
-_BriefOptions: Any = _options_of(_option_groups(_BRIEF))
+RecipeOptions: Any = _all_groups(_option_groups())
+_BriefOptions: Any = _all_groups(_option_groups(_BRIEF))
+
+
+def options_of(recipe: Recipe, kind: Any = RecipeOptions) -> Any:
+    """The settings of a recipe as options in groups, to parse a command line over them."""
+    values = recipe.options
+    groups = {
+        name: type(group)(**{option: values[option] for option in vars(group)}) for name, group in vars(kind()).items()
+    }
+    return kind(**groups)
+
+
+def recipe_of(options: Any) -> Recipe:
+    """The recipe that options in groups describe."""
+    return Recipe.of(**{name: value for group in vars(options).values() for name, value in vars(group).items()})
 
 
 @dataclass(frozen=True)
@@ -130,25 +133,18 @@ class Train:
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
     dry_run: Flag = False
     """Start all processes, prepare the data, print what each would do in its next steps, and exit."""
-    options: Annotated[_Options, arg(name="")] = _Options()
+    options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
 
     @property
     def recipe(self) -> Recipe:
         """The recipe with the values of the options."""
-        groups = [getattr(self.options, name) for name in _OPTION_GROUPS]
-        return Recipe(**{name: value for group in groups for name, value in vars(group).items()})
+        return recipe_of(self.options)
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Train":
         """The command with its defaults taken from the recipe, if the first word names one."""
         if words and not words[0].startswith("-"):
-            values = vars(load_recipe(words[0]))
-            options = cls().options
-            groups = {
-                name: type(group)(**{field: values[field] for field in vars(group)})
-                for name, group in vars(options).items()
-            }
-            return cls(words[0], options=type(options)(**groups))
+            return cls(words[0], options=options_of(load_recipe(words[0]), type(cls().options)))
         return cls()
 
     def run(self) -> None:
@@ -179,7 +175,7 @@ class Train:
 
     def _chosen(self) -> Recipe:
         """The recipe of the options, or the named one with these in place of its own."""
-        return self.recipe if self.name is None else named_recipe(self.name, vars(self.recipe))
+        return self.recipe if self.name is None else named_recipe(self.name, self.recipe.options)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator
     accelerator = Accelerator(
         # Left to itself accelerate takes several processes without accelerators for so many runs of one process.
         cpu=on_cpu,
-        log_with=make_trackers(recipe.trackers, output) or None,
+        log_with=make_trackers(recipe.run.trackers, output) or None,
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
         step_scheduler_with_optimizer=False,
         fsdp_plugin=sharding,
@@ -70,7 +70,7 @@ def check_launch(recipe: Recipe, output: Path) -> None:
         LaunchError: Each would train by itself, or weights cannot be divided as asked for.
         RecipeError: There is no such tracker.
     """
-    make_trackers(recipe.trackers, output)
+    make_trackers(recipe.run.trackers, output)
     _sharding()
     asked = int(os.environ.get("WORLD_SIZE", 1))
     if asked > 1 and "LOCAL_RANK" not in os.environ:
@@ -108,7 +108,7 @@ def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Result]) ->
 def check_same_recipe(peers: Peers, recipe: Recipe) -> None:
     """Ends the run if the processes were started with different recipes or options."""
     peers.check_same(
-        {name: in_words(value) for name, value in vars(recipe).items()},
+        {name: in_words(value) for name, value in recipe.options.items()},
         "{process} was started with {name} {theirs}, the main process with {ours}: give all the same command, and "
         "the same recipe if it is a file.",
     )

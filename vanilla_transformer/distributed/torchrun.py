@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from vanilla_transformer.recipe.schema import RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
 
 Result = TypeVar("Result")
 # From Linux's sys/prctl.h.

@@ -1,6 +1,5 @@
 """Defaults of a recipe, chosen from the size of the data and the device, with a sentence for each choice."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -122,9 +121,9 @@ EVALUATION_SHARE = 0.1
 
 def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[int, list[str]]:
     """Chooses the size of the vocabulary, which everything else is counted in, and explains it in a sentence."""
-    if recipe.vocab_size is not None:
-        return recipe.vocab_size, []
-    if recipe.tokenizer_algorithm == "presplit":
+    if recipe.tokenizer.vocab_size is not None:
+        return recipe.tokenizer.vocab_size, []
+    if recipe.tokenizer.algorithm == "presplit":
         sentence = f"Vocabulary: every piece that the text is split into, or the {MOST_PIECES:,} most frequent."
         return MOST_PIECES, [sentence]
     size = _size_preset(task, rows).vocab_size
@@ -139,23 +138,23 @@ def resolve(
     Raises:
         RecipeError: It names no output.
     """
-    metrics = task.metrics if recipe.metrics is None else recipe.metrics
+    metrics = task.metrics if recipe.evaluation.metrics is None else recipe.evaluation.metrics
     # There are as many processes as were started, whatever the recipe of an earlier run says.
-    recipe = dataclasses.replace(recipe, vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
+    recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
     sentences: list[str] = []
 
     def fill(chosen: dict[str, Any], sentence: str) -> None:
         nonlocal recipe
-        changes = {name: value for name, value in chosen.items() if getattr(recipe, name) in (None, "auto")}
+        changes = {name: value for name, value in chosen.items() if recipe[name] in (None, "auto")}
         if changes:
-            recipe = dataclasses.replace(recipe, **changes)
+            recipe = recipe.with_options(**changes)
             sentences.append(sentence)
 
     fill(*_choose_model(recipe, task, corpus, device))
     fill(*_choose_precision(recipe, device))
-    batch_tokens = recipe.batch_tokens or _batch_tokens(task, corpus)
+    batch_tokens = recipe.optimization.batch_tokens or _batch_tokens(task, corpus)
     fill(*_choose_batches(recipe, task, device, batch_tokens))
-    given_warmup = recipe.warmup_steps
+    given_warmup = recipe.optimization.warmup_steps
     steps, warmup_steps, scale, sentence = _choose_length(recipe, task, corpus, device, batch_tokens)
     fill({"max_steps": steps, "warmup_steps": warmup_steps, "learning_rate_scale": scale}, sentence)
     if given_warmup is not None and given_warmup >= steps and sentences:
@@ -163,9 +162,9 @@ def resolve(
             f"Attention: a warm-up of {given_warmup:,} steps leaves none of the {steps:,} at the full learning rate: "
             "give fewer --warmup-steps, or leave them to be chosen."
         )
-    if recipe.architecture == "recurrent":
+    if recipe.model.architecture == "recurrent":
         fill(*_choose_recurrent_optimisation(recipe))
-    if recipe.from_model is not None:
+    if recipe.start.model is not None:
         fill(*_choose_fine_tuning(recipe))
     fill(*_choose_intervals(recipe, corpus, steps, batch_tokens))
     return ResolvedRecipe.from_recipe(recipe), sentences
@@ -179,10 +178,12 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
     """
     refusals = []
     for preset in (
-        [recipe.preset] if recipe.preset else sorted({sizes.preset for sizes in task.size_presets}, reverse=True)
+        [recipe.model.preset]
+        if recipe.model.preset
+        else sorted({sizes.preset for sizes in task.size_presets}, reverse=True)
     ):
         try:
-            task.config(dataclasses.replace(recipe, preset=preset))
+            task.config(recipe.with_options(preset=preset))
             return
         except ValueError as error:
             refusals.append(error)
@@ -209,18 +210,18 @@ def _choose_model(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts
 ) -> tuple[dict[str, Any], str]:
     sizes = _size_preset(task, corpus.pairs)
-    preset = recipe.preset or (sizes.cpu_preset if device.kind == "cpu" else sizes.preset)
+    preset = recipe.model.preset or (sizes.cpu_preset if device.kind == "cpu" else sizes.preset)
     # The paper's presets state their dropout; our small ones leave it to the size of the data.
-    is_papers_choice = recipe.preset not in (None, "tiny", "small")
-    dropout = recipe.dropout if recipe.dropout is not None or is_papers_choice else sizes.dropout
-    config = task.config(dataclasses.replace(recipe, preset=preset, dropout=dropout))
+    is_papers_choice = recipe.model.preset not in (None, "tiny", "small")
+    dropout = recipe.model.dropout if recipe.model.dropout is not None or is_papers_choice else sizes.dropout
+    config = task.config(recipe.with_options(preset=preset, dropout=dropout))
     chosen = {name: getattr(config, name) for name in MODEL_FIELDS if hasattr(config, name)}
     sentence = f"Model: {preset}, {task.describe(config)}, for {corpus.pairs:,} {task.form.unit} on {_name(device)}."
     return {"preset": preset, **chosen}, sentence
 
 
 def _choose_precision(recipe: Recipe, device: DeviceFacts) -> tuple[dict[str, Any], str]:
-    wide = device.kind != "cpu" or (recipe.d_model or 0) >= CPU_BFLOAT16_FROM_WIDTH
+    wide = device.kind != "cpu" or (recipe.model.d_model or 0) >= CPU_BFLOAT16_FROM_WIDTH
     precision: Literal["float32", "bfloat16"] = "bfloat16" if device.bfloat16 and wide else "float32"
     reason = "this device computes in it" if precision == "bfloat16" else "bfloat16 would not be faster here"
     return {"precision": precision}, f"Precision: {precision}, {reason}."
@@ -239,7 +240,7 @@ def _choose_batches(
     # Equally many for each process.
     batches = device.processes * math.ceil(max(LEAST_BATCHES, batch_tokens / most) / device.processes)
     batches = min(batches, batch_tokens)
-    count = recipe.batches_per_step or batches
+    count = recipe.optimization.batches_per_step or batches
     sentence = f"Step: up to {batch_tokens:,} tokens a side, in {count} {'batch' if count == 1 else 'batches'}."
     return {"batch_tokens": batch_tokens, "batches_per_step": batches}, sentence
 
@@ -248,7 +249,7 @@ def _choose_length(
     recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts, batch_tokens: int
 ) -> tuple[int, int, float, str]:
     epochs = _size_preset(task, corpus.pairs).epochs
-    if recipe.from_model is not None:
+    if recipe.start.model is not None:
         epochs = min(epochs, FINE_TUNING_EPOCHS)
     tokens = max(corpus.tokens)
     steps_per_epoch = math.ceil(tokens / (batch_tokens * SHARE_OF_REAL_TOKENS))
@@ -260,22 +261,22 @@ def _choose_length(
         seconds_per_step = _cpu_seconds_per_epoch(recipe, task, corpus, device) / steps_per_epoch
         if steps * seconds_per_step > CPU_HOURS * 3600:
             steps, reason = max(1, int(CPU_HOURS * 3600 / seconds_per_step)), "more would take long on a CPU"
-    if recipe.max_steps is None:
+    if recipe.optimization.max_steps is None:
         steps = _rounded(steps)
     else:
-        steps, reason = recipe.max_steps, "as asked"
+        steps, reason = recipe.optimization.max_steps, "as asked"
     warmup, scale = _paper_warmup(steps, task)
-    if recipe.architecture == "recurrent":
+    if recipe.model.architecture == "recurrent":
         warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
-    if recipe.from_model is not None:
+    if recipe.start.model is not None:
         warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
-    if recipe.warmup_steps is not None:
+    if recipe.optimization.warmup_steps is not None:
         scale = 1.0  # What is given is the paper's.
-    scale = scale if recipe.learning_rate_scale is None else recipe.learning_rate_scale
+    scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
         f"Length: {_counted(steps)}, about {_epochs(steps / steps_per_epoch)}{time} ({reason}); "
-        f"the learning rate rises over {recipe.warmup_steps or warmup:,} steps"
+        f"the learning rate rises over {recipe.optimization.warmup_steps or warmup:,} steps"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
     return steps, warmup, scale, sentence
@@ -290,19 +291,21 @@ def _paper_warmup(steps: int, task: Architecture) -> tuple[int, float]:
 
 
 def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    rate = recipe.learning_rate or RECURRENT_LEARNING_RATE
-    norm = RECURRENT_GRAD_NORM if recipe.max_grad_norm is None else recipe.max_grad_norm
+    rate = recipe.optimization.learning_rate or RECURRENT_LEARNING_RATE
+    norm = RECURRENT_GRAD_NORM if recipe.optimization.max_grad_norm is None else recipe.optimization.max_grad_norm
     clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
     sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, {clipped}."
     return {"learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    assert recipe.d_model is not None
-    rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.d_model, MOST_WARMUP, recipe.learning_rate_scale or 1)
-    rate *= 1 if recipe.lora_rank is None else LORA_FACTOR
-    rate = recipe.learning_rate or float(f"{rate:.2g}")
-    why = "weights that have learned go on" if recipe.lora_rank is None else "matrices beside them learn"
+    assert recipe.model.d_model is not None
+    rate = paper_learning_rate(
+        FINE_TUNING_STEPS_DONE, recipe.model.d_model, MOST_WARMUP, recipe.optimization.learning_rate_scale or 1
+    )
+    rate *= 1 if recipe.lora.rank is None else LORA_FACTOR
+    rate = recipe.optimization.learning_rate or float(f"{rate:.2g}")
+    why = "weights that have learned go on" if recipe.lora.rank is None else "matrices beside them learn"
     sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, at which {why}."
     return {"learning_rate": rate}, sentence
 
@@ -316,9 +319,12 @@ def _choose_intervals(
         "eval_steps": min(steps, max(1, steps // EVALUATIONS, rarely)),
         "save_steps": max(1, steps // CHECKPOINTS),
     }
-    saves, evaluations = recipe.save_steps or chosen["save_steps"], recipe.eval_steps or chosen["eval_steps"]
+    saves, evaluations = (
+        recipe.run.save_steps or chosen["save_steps"],
+        recipe.evaluation.eval_steps or chosen["eval_steps"],
+    )
     sentence = (
-        f"Checkpoint every {_steps(saves)}, the last {recipe.average_checkpoints} are averaged; "
+        f"Checkpoint every {_steps(saves)}, the last {recipe.run.average_checkpoints} are averaged; "
         f"loss on dev every {_steps(evaluations)}."
     )
     return chosen, sentence
@@ -341,7 +347,7 @@ def _epochs(number: float) -> str:
 def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFacts, device: DeviceFacts) -> float:
     mean = [np.array([tokens]) / corpus.pairs for tokens in corpus.tokens]
     flops = corpus.pairs * task.training_flops(task.config(recipe), *mean)
-    return flops / (CPU_FLOPS_PER_CORE[recipe.precision] * device.cores * device.processes)
+    return flops / (CPU_FLOPS_PER_CORE[recipe.optimization.precision] * device.cores * device.processes)
 
 
 def _rounded(steps: int) -> int:

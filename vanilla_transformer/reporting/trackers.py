@@ -15,7 +15,8 @@ from accelerate.tracking import (
     get_available_trackers,
 )
 
-from vanilla_transformer.recipe.schema import RecipeError, ResolvedRecipe, in_words
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import ResolvedRecipe, in_words
 from vanilla_transformer.suggestions import did_you_mean
 
 PROJECT = "vanilla-transformer"

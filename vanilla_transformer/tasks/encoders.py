@@ -1,6 +1,5 @@
 """Shared parts of the tasks of models of one stack: sizes, costs, and rows that pass through them in batches."""
 
-import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +17,9 @@ from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.lines import CorpusError, RowError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SizePreset
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Prediction, SpecialTokens
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
 
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Metric, Score
     from vanilla_transformer.evaluation.scoring import Processes
 
-# What only an encoder-decoder has; each is refused where it is not as a recipe leaves it.
-ONE_STACK_FOREIGN = (
-    *("architecture", "cell", "attention", "attention_window", "tokenizer_sides"),
-    *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source", "target_direction"),
-)
+# Blocks and options of a recipe that only an encoder-decoder has.
+ONE_STACK_FOREIGN = ("architecture", "recurrent", "tokenizer_sides", "target_direction", "decoding")
 # Tokens of a row that a model reads where its positions have no end.
 LONGEST_ROW = 1024
 Row = tuple[str, ...]
@@ -43,7 +40,7 @@ class EncoderTask(ABC):
     """A task of encoder-only models, or of others of one stack: what they have in common.
 
     Attributes:
-        foreign: Fields of a recipe that are refused.
+        foreign: Blocks and options of a recipe that are refused.
         kind: What its models are, as the refusal says it.
         evaluation_settings: What `evaluate` may be told beside the tokens of a batch.
     """
@@ -71,14 +68,17 @@ class EncoderTask(ABC):
 
     def check(self, recipe: Recipe) -> None:
         """Refuses what only an encoder-decoder has, and metrics of other tasks."""
-        for field in dataclasses.fields(Recipe):
-            if field.name in self.foreign and getattr(recipe, field.name) != field.default:
-                raise RecipeError(f"{field.name} is not for {self.name}, whose model is {self.kind}: leave it out.")
-        if recipe.labels is not None and not 2 <= len(set(recipe.labels)) == len(recipe.labels):
-            raise RecipeError(f"labels must be two or more, each once, not {' '.join(recipe.labels) or 'none'}.")
+        for option in recipe.used(*self.foreign):
+            raise RecipeError(f"{option} is not for {self.name}, whose model is {self.kind}: leave it out.")
+        if recipe.classification.labels is not None and not 2 <= len(set(recipe.classification.labels)) == len(
+            recipe.classification.labels
+        ):
+            raise RecipeError(
+                f"labels must be two or more, each once, not {' '.join(recipe.classification.labels) or 'none'}."
+            )
         from vanilla_transformer.evaluation.metrics import check_names
 
-        check_names(recipe.metrics or (), self.known_metrics())
+        check_names(recipe.evaluation.metrics or (), self.known_metrics())
 
     @abstractmethod
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -91,11 +91,11 @@ class EncoderTask(ABC):
     def config(self, recipe: Recipe) -> Any:
         """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
         fields = [name for name in MODEL_FIELDS if hasattr(self.config_class, name)]
-        given = {name: getattr(recipe, name) for name in fields if getattr(recipe, name) is not None}
+        given = {name: recipe[name] for name in fields if recipe[name] is not None}
         given["architectures"] = [self.model_class.__name__]
-        config = self.config_class.from_preset(recipe.preset or "base", **given, **self.head(recipe))
+        config = self.config_class.from_preset(recipe.model.preset or "base", **given, **self.head(recipe))
         # Only learned positions have an end.
-        config.max_position_embeddings = max(config.max_position_embeddings, recipe.max_length)
+        config.max_position_embeddings = max(config.max_position_embeddings, recipe.data.max_length)
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class EncoderTask(ABC):
 
     def _rows(self, corpus: "Dataset") -> list[Row]:
         """The texts of a corpus, without their labels."""
-        return list(zip(*(corpus[name] for name in self.vocabulary_columns(Recipe(task=self.name))), strict=True))
+        return list(zip(*(corpus[name] for name in self.vocabulary_columns(Recipe.of(task=self.name))), strict=True))
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """The prediction of each text."""

@@ -9,7 +9,8 @@ from typing import Any, cast
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import corpora_from_values, only_corpus
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Evaluated, Task
 from vanilla_transformer.tasks.registry import task_of_model
 from vanilla_transformer.translation.loading import load_model
@@ -36,7 +37,7 @@ def evaluate(
     path = os.fspath(model)
     task = task_of_model(path)
     names = metrics_of_model(path, task) if metrics is None else tuple(metrics)
-    task.check(Recipe(task=task.name, metrics=names))
+    task.check(Recipe.of(task=task.name, metrics=names))
     columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
     spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
     corpus = read_corpus(spec, form=task.form)
@@ -47,5 +48,5 @@ def evaluate(
 def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
     """The metrics of a model: those of its recipe, or else of its task."""
     recipe = Path(model) / "recipe.yaml"
-    metrics = load_recipe(recipe).metrics if recipe.is_file() else None
+    metrics = load_recipe(recipe).evaluation.metrics if recipe.is_file() else None
     return task.metrics if metrics is None else metrics

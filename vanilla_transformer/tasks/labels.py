@@ -1,7 +1,6 @@
 """The labels of a corpus: found in its text, in an order that does not depend on that of the rows."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.columns import BETWEEN_LABELS
@@ -27,7 +26,7 @@ def with_labels(
     Raises:
         CorpusError: There are fewer than two, or `dev` or `test` has one that `train` has not; it says where.
     """
-    labels = recipe.labels
+    labels = recipe.classification.labels
     if labels is None:
         found = {label for stream in corpora["train"] for text in texts_of(stream, column) for label in of_text(text)}
         labels = tuple(sorted(found, key=lambda label: (int(label), label) if _is_number(label) else (0, label)))
@@ -45,7 +44,7 @@ def with_labels(
                             f"{stream.where(row)}: the label {label!r} of {name} was never seen in train"
                             f"{_instead_of(label, labels)}"
                         )
-    return replace(recipe, labels=labels)
+    return recipe.with_options(labels=labels)
 
 
 def labels_in(text: str) -> list[str]:
@@ -72,9 +71,12 @@ def _instead_of(label: str, labels: Collection[str]) -> str:
 
 def label_maps(recipe: Recipe) -> dict[str, dict]:
     """Fields of a configuration for the labels; before they are known, two of them."""
-    if recipe.labels is None:
+    if recipe.classification.labels is None:
         return {}
-    return {"id2label": dict(enumerate(recipe.labels)), "label2id": {one: n for n, one in enumerate(recipe.labels)}}
+    return {
+        "id2label": dict(enumerate(recipe.classification.labels)),
+        "label2id": {one: n for n, one in enumerate(recipe.classification.labels)},
+    }
 
 
 def texts_of(stream: "TextStream", column: str) -> Iterable[str]:

@@ -17,8 +17,9 @@ from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import (
     ONE_STACK_FOREIGN,
     EncoderPredictor,
@@ -205,7 +206,7 @@ class LanguageModeling(EncoderTask):
     name = "language-modeling"
     form = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
-    foreign = (*ONE_STACK_FOREIGN, "encoder_layers", "labels", "problem_type", "classifier_pooling")
+    foreign = (*ONE_STACK_FOREIGN, "encoder_layers", "classification")
     kind = "a decoder"
     evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig
@@ -228,12 +229,12 @@ class LanguageModeling(EncoderTask):
     def check(self, recipe: Recipe) -> None:
         """Refuses also blocks in which nothing is predicted."""
         super().check(recipe)
-        if recipe.max_length < 2:
+        if recipe.data.max_length < 2:
             raise RecipeError(f"max_length must be 2 or more for {self.name}: a block is its first token and others.")
 
     def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
         """For texts, or for text that goes on."""
-        return PackedLanguageModeling() if recipe.documents == "packed" else self
+        return PackedLanguageModeling() if recipe.data.documents == "packed" else self
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe as it is."""
@@ -241,7 +242,7 @@ class LanguageModeling(EncoderTask):
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """With the length of the blocks."""
-        return _BlockEncoder(self.name, recipe.max_length)
+        return _BlockEncoder(self.name, recipe.data.max_length)
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of language models."""
@@ -252,7 +253,7 @@ class LanguageModeling(EncoderTask):
     def config(self, recipe: Recipe) -> VanillaTransformerDecoderConfig:
         """The sizes of the model, and the length of the blocks as that of its context."""
         config = super().config(recipe)
-        config.max_position_embeddings = recipe.max_length
+        config.max_position_embeddings = recipe.data.max_length
         return config
 
     def items(self, *lengths: Lengths) -> Lengths:

@@ -17,8 +17,9 @@ from vanilla_transformer.data.preparation import Rows, token_ids
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
 from vanilla_transformer.tasks.language_modeling import summed_losses
@@ -135,7 +136,7 @@ class MaskedLanguageModeling(EncoderTask):
     def check(self, recipe: Recipe) -> None:
         """Refuses also blocks without a token to mask."""
         super().check(recipe)
-        if recipe.max_length < 3:
+        if recipe.data.max_length < 3:
             raise RecipeError(f"max_length must be 3 or more for {self.name}: <s>, </s> and a token between them.")
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
@@ -144,7 +145,7 @@ class MaskedLanguageModeling(EncoderTask):
 
     def encoder(self, recipe: Recipe) -> _MaskedEncoder:
         """With the length of the blocks."""
-        return _MaskedEncoder(self.name, recipe.max_length)
+        return _MaskedEncoder(self.name, recipe.data.max_length)
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of masked tokens."""
@@ -155,7 +156,7 @@ class MaskedLanguageModeling(EncoderTask):
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
         """The sizes of the model, and the length of the blocks as the most that it reads."""
         config: VanillaTransformerEncoderConfig = super().config(recipe)
-        config.max_position_embeddings = recipe.max_length
+        config.max_position_embeddings = recipe.data.max_length
         return config
 
     def items(self, *lengths: Lengths) -> Lengths:

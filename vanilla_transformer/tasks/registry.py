@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
@@ -70,7 +72,7 @@ def task_of_model(path: str | Path) -> Task:
 
 def _kind(config: Any) -> Recipe:
     """Reads from a model's configuration the kind of text or label that its task is for."""
-    return Recipe(documents=getattr(config, "documents", "lines"), problem_type=config.problem_type)
+    return Recipe.of(documents=getattr(config, "documents", "lines"), problem_type=config.problem_type)
 
 
 def register_task(task: Task) -> None:

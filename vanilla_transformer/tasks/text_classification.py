@@ -18,8 +18,9 @@ from vanilla_transformer.model.configuration_vanilla_transformer_encoder import 
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
 )
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import ONE_STACK_FOREIGN, EncoderPredictor, EncoderTask, Row
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.labels import label_maps, labels_in, number_of, texts_of, with_labels
@@ -159,7 +160,7 @@ class TextClassification(EncoderTask):
     def of_recipe(self, recipe: Recipe) -> "TextClassification":
         """For one label a text, for several, or for a number."""
         kinds = {"multi_label_classification": MultiLabelClassification, "regression": TextRegression}
-        return kinds[recipe.problem_type]() if recipe.problem_type in kinds else self
+        return kinds[recipe.classification.problem_type]() if recipe.classification.problem_type in kinds else self
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe with the labels of `train`."""
@@ -167,7 +168,7 @@ class TextClassification(EncoderTask):
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """With the numbers of the labels."""
-        return _LabelEncoder(self.name, recipe.labels or ())
+        return _LabelEncoder(self.name, recipe.classification.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of labels."""
@@ -178,7 +179,7 @@ class TextClassification(EncoderTask):
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
         """The sizes of the model, its labels, and what it reads of a text."""
         config: VanillaTransformerEncoderConfig = super().config(recipe)
-        config.classifier_pooling = recipe.classifier_pooling or config.classifier_pooling
+        config.classifier_pooling = recipe.classification.pooling or config.classifier_pooling
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
@@ -257,7 +258,7 @@ class MultiLabelClassification(TextClassification):
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """With the numbers of the labels."""
-        return _LabelSetEncoder(self.name, recipe.labels or ())
+        return _LabelSetEncoder(self.name, recipe.classification.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of sets of labels."""
@@ -381,5 +382,7 @@ class TextRegression(TextClassification):
 
 
 def _refuse_smoothing(recipe: Recipe) -> None:
-    if recipe.label_smoothing:
-        raise RecipeError(f"label_smoothing is for one label a text, not for {recipe.problem_type}: leave it out.")
+    if recipe.model.label_smoothing:
+        raise RecipeError(
+            f"label_smoothing is for one label a text, not for {recipe.classification.problem_type}: leave it out."
+        )

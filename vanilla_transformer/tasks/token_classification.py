@@ -1,7 +1,7 @@
 """A tag for each word of a sentence, by an encoder-only model that reads it off the word's first piece."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,12 +130,16 @@ class TokenClassification(EncoderTask):
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe with the labels of `train`, and for tags of spans with their metric."""
         recipe = with_labels(recipe, corpora, "tags", lambda text: text.split(BETWEEN_WORDS))
-        spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe.labels or ())
-        return replace(recipe, metrics=("seqeval", "token_accuracy")) if spans and recipe.metrics is None else recipe
+        spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe.classification.labels or ())
+        return (
+            recipe.with_options(metrics=("seqeval", "token_accuracy"))
+            if spans and recipe.evaluation.metrics is None
+            else recipe
+        )
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """With the numbers of the labels."""
-        return _TagEncoder(self.name, recipe.labels or ())
+        return _TagEncoder(self.name, recipe.classification.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of tags."""

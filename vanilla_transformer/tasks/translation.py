@@ -18,8 +18,9 @@ from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,
 )
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, MODEL_FIELDS, SIZE_PRESETS
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens
 from vanilla_transformer.tasks.recurrent import recurrent_config
 from vanilla_transformer.translation import translate_lines
@@ -59,12 +60,12 @@ class Translation:
         """Refuses metrics that there are not, labels, and packed text."""
         from vanilla_transformer.evaluation.metrics import check_names
 
-        check_names(recipe.metrics or ())
+        check_names(recipe.evaluation.metrics or ())
 
-        if any(one is not None for one in (recipe.labels, recipe.problem_type, recipe.classifier_pooling)):
-            raise RecipeError("A translation has no labels: leave labels, problem_type and classifier_pooling out.")
-        if recipe.documents != "lines":
-            raise RecipeError("A translation is of pairs, which cannot be packed: leave documents out.")
+        for option in recipe.used("classification"):
+            raise RecipeError(f"A translation has no labels: leave {option} out.")
+        for option in recipe.used("documents"):
+            raise RecipeError(f"A translation is of pairs, which cannot be packed: leave {option} out.")
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """The recipe as it is."""
@@ -76,7 +77,7 @@ class Translation:
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
         """Both sides, or one, as the recipe says."""
-        return self.columns if recipe.tokenizer_sides == "both" else (recipe.tokenizer_sides,)
+        return self.columns if recipe.tokenizer.sides == "both" else (recipe.tokenizer.sides,)
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
         """The size of the vocabulary."""
@@ -84,16 +85,17 @@ class Translation:
 
     def config(self, recipe: Recipe) -> VanillaTransformerConfig | RecurrentEncoderDecoderConfig:
         """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
-        if recipe.architecture == "recurrent":
+        if recipe.model.architecture == "recurrent":
             return recurrent_config(recipe)
-        for name in ("cell", "attention", "attention_window"):
-            if getattr(recipe, name) is not None:
-                raise RecipeError(f"{name} is for recurrent models: leave it out, or add architecture: recurrent.")
-        given = {name: getattr(recipe, name) for name in MODEL_FIELDS if getattr(recipe, name) is not None}
-        direction = recipe.target_direction
-        config = VanillaTransformerConfig.from_preset(recipe.preset or "base", target_direction=direction, **given)
+        for option in recipe.used("recurrent"):
+            raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
+        given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
+        direction = recipe.model.target_direction
+        config = VanillaTransformerConfig.from_preset(
+            recipe.model.preset or "base", target_direction=direction, **given
+        )
         # Only learned positions have an end: it must lie beyond the longest source and the tokens that may follow.
-        longest = recipe.max_length + recipe.max_length_beyond_source
+        longest = recipe.data.max_length + recipe.decoding.max_length_beyond_source
         config.max_position_embeddings = max(config.max_position_embeddings, longest)
         return config
 
@@ -109,10 +111,10 @@ class Translation:
             model = VanillaTransformerForConditionalGeneration(config)
         model.generation_config = paper_generation_config(
             model.config,
-            recipe.num_beams,
-            recipe.length_penalty,
-            recipe.length_penalty_type,
-            recipe.max_length_beyond_source,
+            recipe.decoding.num_beams,
+            recipe.decoding.length_penalty,
+            recipe.decoding.length_penalty_type,
+            recipe.decoding.max_length_beyond_source,
         )
         return model
 

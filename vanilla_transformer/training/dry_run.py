@@ -43,7 +43,7 @@ def _dry_run(given: Recipe) -> None:
         recipe, inputs, accelerator = context.recipe, context.inputs, context.accelerator
         position = broadcast_from_main(accelerator, lambda: _position(context))
         ahead = _steps_from(position, inputs.train, recipe)
-        steps = list(islice(ahead, min(STEPS_SHOWN, recipe.max_steps - position.step)))
+        steps = list(islice(ahead, min(STEPS_SHOWN, recipe.optimization.max_steps - position.step)))
         mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator, task_for(recipe).form.unit)])
         everyone = gather_object([mine])
         if accelerator.is_main_process:
@@ -72,13 +72,13 @@ def _overview(
 ) -> str:
     accelerator, run, unit = context.accelerator, context.run, task_for(recipe).form.unit
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
-    tokens = f"{recipe.batch_tokens:,} tokens a side in {recipe.batches_per_step} batches"
+    tokens = f"{recipe.optimization.batch_tokens:,} tokens a side in {recipe.optimization.batches_per_step} batches"
     return "\n".join(
         [
             f"Dry run of {accelerator.num_processes} processes; each {weights} and reads its own {unit} alone.",
-            f"reads: {recipe.train[0].prepared or run.prepared} ({pairs:,} {unit}, by position)",
+            f"reads: {recipe.data.train[0].prepared or run.prepared} ({pairs:,} {unit}, by position)",
             f"writes: {run.path} (the main process; {', '.join(_written(recipe))})",
-            f"begins: after step {position.step:,} of {recipe.max_steps:,}",
+            f"begins: after step {position.step:,} of {recipe.optimization.max_steps:,}",
             f"a step: up to {tokens}, on any number of processes",
             *(
                 f"  step {number:,}: {_sizes(plan, step.batches, unit)}"
@@ -90,10 +90,12 @@ def _overview(
 
 def _written(recipe: ResolvedRecipe) -> list[str]:
     return [
-        "a checkpoint every step" if recipe.save_steps == 1 else f"a checkpoint every {recipe.save_steps:,} steps",
+        "a checkpoint every step"
+        if recipe.run.save_steps == 1
+        else f"a checkpoint every {recipe.run.save_steps:,} steps",
         "log",
         "model",
-        *recipe.trackers,
+        *recipe.run.trackers,
     ]
 
 

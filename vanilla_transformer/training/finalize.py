@@ -55,15 +55,15 @@ def finalize(
     scores = {
         name: _score(name, text, recipe, inputs, model, progress, logger)
         for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
-        if text is not None and recipe.metrics
+        if text is not None and recipe.evaluation.metrics
     }
     summary = _summarise(recipe, inputs, model, progress, logger.read_metrics(), averaged, scores)
     task = task_for(recipe)
     unit = f"{task.loss} per {task.item.removesuffix('s')}"
     plot_learning_curves(logger.read_metrics(), run.path / CURVES, unit)
-    answers = task.show(model, inputs.tokenizer, recipe.examples)
+    answers = task.show(model, inputs.tokenizer, recipe.evaluation.examples)
     write_model_card(run.path, recipe, summary, inputs.languages, answers)
-    for example, answer in zip(recipe.examples, answers, strict=True):
+    for example, answer in zip(recipe.evaluation.examples, answers, strict=True):
         print(example, answer, sep="\t")
     logger.info(summary.describe(task.item))
     shutil.rmtree(run.prepared, ignore_errors=True)
@@ -76,7 +76,7 @@ def _load_mean_of_checkpoints(
     """Section 6.1: puts the mean of the last checkpoints into the model, and returns their steps."""
     whole = []
     for checkpoint in checkpoints_to_average(
-        run.checkpoints, recipe.save_steps, progress.step, recipe.average_checkpoints, logger.info
+        run.checkpoints, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, logger.info
     ):
         damage = checkpoint.damage()
         if damage is None:
@@ -116,7 +116,7 @@ def _score(
         corpus = task.sample(corpus, most)
     total = task.examples(corpus)
     with _all_cores(model.device), progress_bar(True, f"sentences of {name}", total=total, quiet=True) as bar:
-        scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.metrics, progress=bar.update).scores
+        scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.evaluation.metrics, progress=bar.update).scores
     if total < texts:
         part = f"{total:,} of {texts:,} texts"
         logger.info(f"{name}: scored on {part}, evenly spaced, as the run was short; `evaluate` takes all.")
@@ -155,7 +155,7 @@ def _summarise(
     epochs = progress.target_tokens / items
     flops = epochs * flops_of_epoch
     memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
-    peak = device_peak(model.device, recipe.precision)
+    peak = device_peak(model.device, recipe.optimization.precision)
     peak_of_all = peak.flops_per_second * progress.processes
     last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}
     return Summary(
@@ -178,6 +178,6 @@ def _summarise(
         peak_flops_per_second=peak_of_all,
         peak_source=peak.source,
         share_of_peak=flops / progress.seconds / peak_of_all,
-        precision=recipe.precision,
+        precision=recipe.optimization.precision,
         scores=scores,
     )

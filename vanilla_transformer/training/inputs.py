@@ -29,16 +29,17 @@ from vanilla_transformer.data.streams import TextStream, sample_rows, stream_of
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.distillation import distilled
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.training.sampling import sampled
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
     check_tags,
     check_tokenizer,
+    check_vocab_size,
     describe_unseen_characters,
     learn_tokenizer,
     tags_of,
@@ -68,18 +69,18 @@ class Inputs:
 def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None]) -> Inputs:
     """Reads the corpora, learns or loads the tokenizer and prepares the tokens."""
     task = task_for(recipe)
-    if not recipe.train:
+    if not recipe.data.train:
         raise RecipeError(f"There is nothing to learn from: give the {task.form.unit} as --train.")
-    corpora, cache = recipe.corpora("train"), run.prepared / "text"
+    corpora, cache = recipe.data.corpora("train"), run.prepared / "text"
     url = prepared_place(corpora)
     train = [] if url else [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
-    held_out = {field: _read_held_out(recipe.corpora(field), task.form, cache) for field in ("dev", "test")}
+    held_out = {field: _read_held_out(recipe.data.corpora(field), task.form, cache) for field in ("dev", "test")}
     dev, test = ((None if one is None else one[0]) for one in held_out.values())
     streams = {field: [] if one is None else [one[1]] for field, one in held_out.items()}
     prepared: TrainingCorpus
     if url:
         prepared = text = load("corpus", "prepared").of_run(url, recipe, run)
-        recipe = replace(recipe, labels=recipe.labels or text.manifest.labels)
+        recipe = recipe.with_options(labels=recipe.classification.labels or text.manifest.labels)
         recipe = task.complete(recipe, {"train": [], **streams})
         tokenizer = text.tokenizer_for(recipe, run)
         languages = text.manifest.languages
@@ -88,9 +89,11 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
         recipe = task.complete(recipe, {"train": train, **streams})
         tokenizer, train = _tokenizer(recipe, run, train, say)
         whole = _prepare_all(corpora, train, tokenizer, recipe, run, say)
-        prepared = distilled(sampled(whole, tokenizer, recipe, say), recipe, say)
+        prepared = sampled(whole, tokenizer, recipe, say)
+        for block in recipe.extras.values():
+            prepared = block.corpus(prepared, recipe, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
-        if recipe.tokenizer_algorithm == "character":
+        if recipe.tokenizer.algorithm == "character":
             unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())
             for sentence in filter(None, unseen):
                 say(sentence)
@@ -178,7 +181,7 @@ def _prepare_all(
     if len(parts) == 1:
         return parts[0]
     weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
-    mixed = MixedCorpus(parts, weights or None, seed=recipe.seed)
+    mixed = MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
     for corpus, part, share in zip(corpora, parts, mixed.shares, strict=True):
         say(
             f"An epoch of {len(mixed):,} {streams[0].form.unit} has {share:,} of {corpus}, {share / len(mixed):.1%}: "
@@ -201,7 +204,7 @@ def _prepare(
         corpus,
         tokenizer,
         encoder if tag is None else TaggedEncoder(encoder, tag),
-        max_length=recipe.max_length,
+        max_length=recipe.data.max_length,
         directory=directory,
     )
     say(f"{name}: {prepared.report.describe(corpus.form)}")
@@ -216,17 +219,17 @@ def _tokenizer(
     Learning one counts the rows, and the corpora that come back know their number.
     """
     streams = list(corpora)
-    tags = tags_of(recipe.train)
+    tags = tags_of(recipe.data.train)
     there = run.tokenizer_config.exists()
     # Weights go with the one that is there; until there are some, one that is named comes before it.
-    named = recipe.tokenizer is not None and not has_checkpoints(run.checkpoints)
-    if there and not named and (recipe.tokenizer is not None or _vocabulary_is_of(streams, tags, run)):
+    named = recipe.tokenizer.name is not None and not has_checkpoints(run.checkpoints)
+    if there and not named and (recipe.tokenizer.name is not None or _vocabulary_is_of(streams, tags, run)):
         tokenizer = load_own_tokenizer(run.path)
-        check_tags(tokenizer, str(run.path), recipe.train)
-    elif recipe.tokenizer is not None:
-        tokenizer = load_own_tokenizer(recipe.tokenizer)
-        check_tags(tokenizer, recipe.tokenizer, recipe.train)
-        check_tokenizer(tokenizer, recipe.tokenizer, task_for(recipe).special_tokens)
+        check_tags(tokenizer, str(run.path), recipe.data.train)
+    elif recipe.tokenizer.name is not None:
+        tokenizer = load_own_tokenizer(recipe.tokenizer.name)
+        check_tags(tokenizer, recipe.tokenizer.name, recipe.data.train)
+        check_tokenizer(tokenizer, recipe.tokenizer.name, task_for(recipe).special_tokens)
         if not (there and _is_same(tokenizer, load_own_tokenizer(run.path))):
             save_tokenizer(tokenizer, run)
     else:
@@ -243,10 +246,7 @@ def _tokenizer(
         run.prepared.mkdir(parents=True, exist_ok=True)
         atomic_write_text(run.vocabulary, json.dumps(origin))
         save_tokenizer(tokenizer, run)
-    if recipe.vocab_size not in (None, len(tokenizer)):
-        raise RecipeError(
-            f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out."
-        )
+    check_vocab_size(tokenizer, recipe)
     return tokenizer, streams
 
 

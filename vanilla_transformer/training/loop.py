@@ -1,6 +1,5 @@
 """The training loop (section 5.2): batch, loss, backward, step, log, evaluate, save."""
 
-import dataclasses
 import math
 import os
 import signal
@@ -37,8 +36,10 @@ from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import duration
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe, named_recipe, with_fields
+from vanilla_transformer.recipe.reading import named_recipe
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.trackers import final_scores, start_trackers
 from vanilla_transformer.reporting.trained_run import TrainedRun
@@ -72,7 +73,7 @@ def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> Trained
 
     Args:
         recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; the settings alone if None.
-        settings: Fields of `Recipe` in place of the recipe's own, such as `train=("corpus.en", "corpus.de")` and
+        settings: Options in place of the recipe's own, such as `train=("corpus.en", "corpus.de")` and
             `output="my-model"`. Of a recipe with a name the directory has that name unless `output` says another.
 
     Raises:
@@ -80,12 +81,12 @@ def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> Trained
         SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
     """
     if recipe is None or isinstance(recipe, Recipe):
-        recipe = with_fields(recipe or Recipe(), settings)
+        recipe = (recipe or Recipe()).with_options(**settings)
     else:
         recipe = named_recipe(recipe, settings)
-    if (recipe.processes or 1) > 1 and not is_launched():
+    if (recipe.run.processes or 1) > 1 and not is_launched():
         raise RecipeError(
-            f"processes is {recipe.processes}, and a call trains in one: leave it out, or use the command `train`."
+            f"processes is {recipe.run.processes}, and a call trains in one: leave it out, or use the command `train`."
         )
     try:
         with start_run(recipe) as context:
@@ -138,13 +139,13 @@ class TrainingLoop:
         self.progress = Progress(
             data=corpus.tokens, dev=dev.tokens if dev is not None else "", processes=accelerator.num_processes
         )
-        self.max_steps, self.save_steps = recipe.max_steps, recipe.save_steps
-        self.eval_steps, self.log_steps = recipe.eval_steps, recipe.log_steps
+        self.max_steps, self.save_steps = recipe.optimization.max_steps, recipe.run.save_steps
+        self.eval_steps, self.log_steps = recipe.evaluation.eval_steps, recipe.run.log_steps
         self.reading_steps = 1 if accelerator.device.type == "cpu" else STEPS_PER_READING
         self.epoch_done = 0.0
 
         keep_freed_memory()
-        set_seed(recipe.seed)
+        set_seed(recipe.optimization.seed)
         model, origin = build_model(recipe, self.task)
         if origin is not None:
             logger.info(origin)
@@ -155,12 +156,16 @@ class TrainingLoop:
             # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
             model.set_attn_implementation("eager")
         if is_sharded(accelerator):
-            if recipe.lora_rank is not None:
+            if recipe.lora.rank is not None:
                 raise RecipeError("lora_rank cannot be combined with weights that are divided among processes.")
             shard(model, accelerator)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
-        rates = recipe.warmup_steps, recipe.learning_rate_scale, recipe.learning_rate
+        rates = (
+            recipe.optimization.warmup_steps,
+            recipe.optimization.learning_rate_scale,
+            recipe.optimization.learning_rate,
+        )
         schedule = make_schedule(optimizer, self.config.d_model, *rates)
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
@@ -173,13 +178,16 @@ class TrainingLoop:
         # Since the last line of the log: seconds without a batch, and tokens of batches without and with padding.
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self._fastest, self._slow = 0.0, False
-        set_seed(recipe.seed, device_specific=True)
+        set_seed(recipe.optimization.seed, device_specific=True)
         keep_plain_names(accelerator)
 
     @property
     def is_over(self) -> bool:
         """Tells whether the last step is done, or patience with `dev` is at its end."""
-        impatient = self.recipe.patience is not None and self.progress.evaluations_without_gain >= self.recipe.patience
+        impatient = (
+            self.recipe.evaluation.patience is not None
+            and self.progress.evaluations_without_gain >= self.recipe.evaluation.patience
+        )
         return self.progress.step >= self.max_steps or impatient
 
     def whole_model(self) -> PreTrainedModel:
@@ -187,8 +195,8 @@ class TrainingLoop:
 
         Where weights are divided, or there are others beside them, it is one of the same shape, as it begins.
         """
-        if is_sharded(self.accelerator) or self.recipe.lora_rank is not None:
-            recipe = dataclasses.replace(self.recipe, lora_rank=None)
+        if is_sharded(self.accelerator) or self.recipe.lora.rank is not None:
+            recipe = self.recipe.with_options(lora_rank=None)
             return build_model(recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 
@@ -209,7 +217,8 @@ class TrainingLoop:
         if self.progress.data != begun.data:
             corpus = self.corpus
             if not isinstance(corpus, PreparedCorpus) or self.progress.data != length_fingerprint(corpus):
-                others = "" if self.recipe.distil_from is None else f", or what {self.recipe.distil_from} says of it,"
+                places = [block.place for block in self.recipe.extras.values() if block.place]
+                others = "".join(f", or what {place} says of it," for place in places)
                 raise self._other_text(f"train{others}")
             if corpus.of_epoch(1) is not corpus:
                 raise OutputError(
@@ -229,7 +238,7 @@ class TrainingLoop:
                 f"The number of processes was {self.progress.processes} and is {processes} now: "
                 "dropout draws other numbers than it would have."
             )
-            set_seed(self.recipe.seed + self.progress.step, device_specific=True)
+            set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
             self.progress.processes = processes
 
     def _other_text(self, name: str) -> OutputError:
@@ -294,8 +303,8 @@ class TrainingLoop:
                 # The exchange takes the mean over processes, and the step wants their sum.
                 self.accelerator.backward(loss * processes)
             self.unread_loss += loss.detach() * step.items
-        if self.recipe.max_grad_norm:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
+        if self.recipe.optimization.max_grad_norm:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.optimization.max_grad_norm)
         self.learning_rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
         self.schedule.step()
@@ -306,7 +315,7 @@ class TrainingLoop:
         device = self.accelerator.device
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.optimization.precision == "bfloat16"):
             return model(**inputs, num_items_in_batch=items, skip_logits=True).loss
 
     def _count(self, step: LocalStep) -> None:
@@ -368,7 +377,7 @@ class TrainingLoop:
         """Estimates the time of the remaining steps from those of this process so far, all else included."""
         seconds = (time.perf_counter() - self._begun_at) / (self.progress.step - self._begun_after)
         left = self.max_steps - self.progress.step
-        most = "at most " if self.recipe.patience is not None else ""
+        most = "at most " if self.recipe.evaluation.patience is not None else ""
         return f" · {most}{duration(left * seconds)} left" if left else ""
 
     def _evaluate(self) -> None:
@@ -413,7 +422,7 @@ class TrainingLoop:
         for step in make_plan(dev, self.recipe).epoch(0):
             items += step.items
             for rows in share(step, self.accelerator.process_index, self.accelerator.num_processes):
-                batch = self.collate(dev.rows(rows), RowRandom(self.recipe.seed, 0, rows))
+                batch = self.collate(dev.rows(rows), RowRandom(self.recipe.optimization.seed, 0, rows))
                 total += self._loss(self.plain_model, batch, items=1)
         self.plain_model.train()
         return self.accelerator.reduce(total, "sum").item() / items
@@ -446,8 +455,8 @@ class TrainingLoop:
             self.checkpoints,
             save_steps=self.save_steps,
             last_step=self.progress.step if self.is_over else None,
-            averaged=self.recipe.average_checkpoints,
-            doubling=self.recipe.keep_checkpoints == "doubling",
+            averaged=self.recipe.run.average_checkpoints,
+            doubling=self.recipe.run.keep_checkpoints == "doubling",
         )
         self.writer.save(self.progress, tidy_up=prune)
 

@@ -7,7 +7,8 @@ import torch
 from transformers import PreTrainedModel
 
 from vanilla_transformer.checkpointing.averaging import Weights
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 
 DEFAULT_TARGETS = ("q_proj", "v_proj")  # Those of the paper.
 _BASE = ".base_layer."
@@ -20,12 +21,11 @@ def check_lora(recipe: Recipe) -> None:
     Raises:
         RecipeError: The message says what to add or to leave out.
     """
-    if recipe.lora_rank is None:
-        for name in ("lora_alpha", "lora_targets"):
-            if getattr(recipe, name) is not None:
-                raise RecipeError(f"{name} is for LoRA: add lora_rank, or leave {name} out.")
+    if recipe.lora.rank is None:
+        for option in recipe.used("lora"):
+            raise RecipeError(f"{option} is for LoRA: add lora_rank, or leave {option} out.")
         return
-    if recipe.from_model is None:
+    if recipe.start.model is None:
         raise RecipeError("lora_rank adapts the weights of a saved model: give the model as --from, too.")
     try:
         import peft  # noqa: F401
@@ -46,8 +46,8 @@ def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
     """
     from peft import LoraConfig
 
-    assert recipe.lora_rank is not None
-    targets = recipe.lora_targets or DEFAULT_TARGETS
+    assert recipe.lora.rank is not None
+    targets = recipe.lora.targets or DEFAULT_TARGETS
     heads = {id(model.get_output_embeddings())}
     there = {
         name.rpartition(".")[2]
@@ -59,21 +59,21 @@ def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
             raise RecipeError(f"lora_targets: there is no {name} in the model; there are {', '.join(sorted(there))}.")
     fresh = [weight for name, weight in model.named_parameters() if name in set(new)]
     alpha: Any = _alpha(recipe)  # PEFT says a whole number, and takes others.
-    model.add_adapter(LoraConfig(r=recipe.lora_rank, lora_alpha=alpha, target_modules=list(targets)))
+    model.add_adapter(LoraConfig(r=recipe.lora.rank, lora_alpha=alpha, target_modules=list(targets)))
     for weight in fresh:
         weight.requires_grad_(True)
     learned = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return (
-        f"LoRA of rank {recipe.lora_rank} on {', '.join(targets)}: {learned:,} parameters learn, and are added to the "
+        f"LoRA of rank {recipe.lora.rank} on {', '.join(targets)}: {learned:,} parameters learn, and are added to the "
         "others at the end."
     )
 
 
 def merged(weights: Weights, recipe: Recipe) -> Weights:
     """The weights of a model of a recipe as those of one without LoRA: each with what was learned beside it added."""
-    if recipe.lora_rank is None:
+    if recipe.lora.rank is None:
         return weights
-    scale, plain = _alpha(recipe) / recipe.lora_rank, {}
+    scale, plain = _alpha(recipe) / recipe.lora.rank, {}
     for name, weight in weights.items():
         if name.endswith((_FIRST, _SECOND)):
             continue
@@ -88,4 +88,4 @@ def merged(weights: Weights, recipe: Recipe) -> Weights:
 
 def _alpha(recipe: Recipe) -> float:
     """The scale of the product of the two matrices, times their rank."""
-    return recipe.lora_alpha if recipe.lora_alpha is not None else 2.0 * (recipe.lora_rank or 0)
+    return recipe.lora.alpha if recipe.lora.alpha is not None else 2.0 * (recipe.lora.rank or 0)

@@ -14,8 +14,8 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], recipe: Recipe, dev
     return torch.optim.Adam(
         parameters,
         lr=1.0,  # The schedule gives the whole rate.
-        betas=(recipe.adam_beta1, recipe.adam_beta2),
-        eps=recipe.adam_epsilon,
+        betas=(recipe.optimization.adam_beta1, recipe.optimization.adam_beta2),
+        eps=recipe.optimization.adam_epsilon,
         fused=device.type in ("cpu", "cuda"),
     )
 

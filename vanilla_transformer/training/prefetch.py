@@ -134,7 +134,7 @@ def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
     return StepPlan(
         *corpus.lengths.values(),
         items=task_for(recipe).items,
-        batch_tokens=recipe.batch_tokens,
-        batches_per_step=recipe.batches_per_step,
-        seed=recipe.seed,
+        batch_tokens=recipe.optimization.batch_tokens,
+        batches_per_step=recipe.optimization.batches_per_step,
+        seed=recipe.optimization.seed,
     )

@@ -1,6 +1,5 @@
 """The output directory: what may be in it when a run starts, and what a run makes of it."""
 
-import dataclasses
 import errno
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,9 @@ from vanilla_transformer.checkpointing.store import has_checkpoints
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.distributed.companions import default_processes, is_launched
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe, in_words, load_recipe
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe, in_words
 from vanilla_transformer.reporting.summary import SUMMARY, read_summary
 
 RECIPE = "recipe.yaml"
@@ -50,9 +51,9 @@ def output_path(recipe: Recipe) -> Path:
     Raises:
         RecipeError: It does not say.
     """
-    if recipe.output is None:
+    if recipe.run.output is None:
         raise RecipeError("There is no place for the model: name a directory as --output.")
-    return Path(recipe.output)
+    return Path(recipe.run.output)
 
 
 class RunDirectory:
@@ -169,17 +170,16 @@ class RunDirectory:
         if not has_checkpoints(self.checkpoints):
             return self._begin_again(recipe, kept)
         merged = _merge(recipe, kept)
-        longer = {name for name in ("max_steps", "patience") if _is_more(getattr(merged, name), getattr(kept, name))}
+        longer = {name for name in ("max_steps", "patience") if _is_more(merged[name], kept[name])}
         differing = _differing_fields(merged, kept) - longer
-        if "from_fingerprint" in differing and merged.from_model == kept.from_model:
+        if "from_fingerprint" in differing and merged.start.model == kept.start.model:
             raise OutputError(
-                f"{merged.from_model} has changed since the run in {self.path} began from it: name another directory "
+                f"{merged.start.model} has changed since the run in {self.path} began from it: name another directory "
                 "to begin from it as it is now."
             )
         if differing:
             changes = "; ".join(
-                f"{name} {in_words(getattr(kept, name))} there, {in_words(getattr(merged, name))} here"
-                for name in sorted(differing)
+                f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in sorted(differing)
             )
             raise OutputError(
                 f"The output directory {self.path} holds another run ({changes}): name another directory, or give the "
@@ -188,13 +188,17 @@ class RunDirectory:
         summary = read_summary(self.summary)
         if summary is not None:
             # Patience ended it, or the last step did.
-            limit = "patience" if kept.patience and summary["steps"] < (kept.max_steps or 0) else "max_steps"
+            limit = (
+                "patience"
+                if kept.evaluation.patience and summary["steps"] < (kept.optimization.max_steps or 0)
+                else "max_steps"
+            )
             if limit not in longer:
                 further = (
-                    f"a larger --{limit.replace('_', '-')} than {getattr(kept, limit):,} trains it further, and "
+                    f"a larger --{limit.replace('_', '-')} than {kept[limit]:,} trains it further, and "
                     "another --output starts over."
                 )
-                others = [name for name in _REPORT_FIELDS if getattr(merged, name) != getattr(kept, name)]
+                others = [name for name in _REPORT_FIELDS if merged[name] != kept[name]]
                 if others:
                     raise OutputError(
                         f"The run in {self.path} is finished, with another {' and '.join(others)} than asked for: "
@@ -211,7 +215,7 @@ class RunDirectory:
                 "on: name another directory."
             )
         # What is named as a tokenizer may have changed where it lies.
-        if recipe.tokenizer or any(getattr(recipe, name) != getattr(kept, name) for name in _TOKENIZER_FIELDS):
+        if recipe.tokenizer.name or any(recipe[name] != kept[name] for name in _TOKENIZER_FIELDS):
             self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
         return recipe
@@ -228,29 +232,29 @@ def processes_for(recipe: Recipe) -> int:
     if is_launched():
         return 1
     if torch.accelerator.is_available():
-        if (recipe.processes or 1) > 1:
+        if (recipe.run.processes or 1) > 1:
             raise RecipeError(
-                f"processes is {recipe.processes}, and they share the cores of a CPU: on several accelerators give "
-                "`torchrun --nproc-per-node N -m vanilla_transformer train ...`."
+                f"processes is {recipe.run.processes}, and they share the cores of a CPU: on several accelerators "
+                "give `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
             )
         return 1
     run = RunDirectory(output_path(recipe))
-    if recipe.processes is None and has_checkpoints(run.checkpoints):
+    if recipe.run.processes is None and has_checkpoints(run.checkpoints):
         with suppress(RecipeError):  # It is told when the directory is opened.
             # There may have been other machines.
-            return min(load_recipe(run.path / RECIPE).processes or 1, usable_cores())
-    return recipe.processes or default_processes(recipe.max_steps)
+            return min(load_recipe(run.path / RECIPE).run.processes or 1, usable_cores())
+    return recipe.run.processes or default_processes(recipe.optimization.max_steps)
 
 
 def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
     """The recipe as given, with the earlier choices of the run where it leaves the choice."""
-    open_fields = {name for name, value in vars(recipe).items() if value is None or value == "auto"}
-    return dataclasses.replace(recipe, **{name: getattr(kept, name) for name in open_fields})
+    open_fields = {name for name, value in recipe.options.items() if value is None or value == "auto"}
+    return recipe.with_options(**{name: kept[name] for name in open_fields})
 
 
 def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
     """Fields that would give other weights."""
-    return {name for name, value in vars(kept).items() if value != getattr(recipe, name) and name not in _FREE_FIELDS}
+    return {name for name, value in kept.options.items() if value != recipe[name] and name not in _FREE_FIELDS}
 
 
 def _is_more(value: int | None, kept: int | None) -> bool:

@@ -6,7 +6,8 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.preparation import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 
 _ALGORITHMS = {"bpe_dropout": "bpe", "unigram_alpha": "unigram"}
@@ -21,33 +22,31 @@ def check_sampling(recipe: Recipe) -> None:
     """
     given = _asked_for(recipe)
     if not given:
-        if recipe.sampled_sides != "both":
+        if recipe.sampling.sides != "both":
             raise RecipeError("sampled_sides is for sub-word sampling: add bpe_dropout or unigram_alpha.")
         return
     name, task = given[0], task_for(recipe)
     if len(given) > 1:
         raise RecipeError(f"{' and '.join(given)} are two ways to split words at random: leave one out.")
-    if recipe.sampled_sides != "both" and not task.form.parallel:
+    if recipe.sampling.sides != "both" and not task.form.parallel:
         raise RecipeError(f"sampled_sides is for pairs, and {task.name} has none: leave it out.")
     if task.form.packed:
         raise RecipeError(f"{name} is for whole texts, and packed blocks end within words: leave {name} out.")
-    if any(corpus.prepared is not None for corpus in recipe.train):
+    if any(corpus.prepared is not None for corpus in recipe.data.train):
         raise RecipeError(
             f"{name} splits words anew for each epoch, and a prepared corpus has them split once: give the text as "
             f"--train, or leave {name} out."
         )
-    is_learned = recipe.tokenizer is None and recipe.from_model is None
-    if is_learned and recipe.tokenizer_algorithm != _ALGORITHMS[name]:
+    is_learned = recipe.tokenizer.name is None and recipe.start.model is None
+    if is_learned and recipe.tokenizer.algorithm != _ALGORITHMS[name]:
         raise RecipeError(
-            f"{name} is for the tokenizer_algorithm {_ALGORITHMS[name]}, not for {recipe.tokenizer_algorithm}."
+            f"{name} is for the tokenizer_algorithm {_ALGORITHMS[name]}, not for {recipe.tokenizer.algorithm}."
         )
 
 
 def _asked_for(recipe: Recipe) -> list[str]:
     """The options that are on: no pair of pieces left out is plain byte-pair encoding."""
-    return [
-        name for name in _ALGORITHMS if getattr(recipe, name) is not None and (name, getattr(recipe, name)) != _OFF
-    ]
+    return [name for name in _ALGORITHMS if recipe[name] is not None and (name, recipe[name]) != _OFF]
 
 
 def sampled(
@@ -58,16 +57,18 @@ def sampled(
     Raises:
         CorpusError: The tokenizer is of another algorithm.
     """
-    names = [f"{name} {getattr(recipe, name):g}" for name in _asked_for(recipe)]
+    names = [f"{name} {recipe[name]:g}" for name in _asked_for(recipe)]
     if not names:
         return corpus
     form = task_for(recipe).form
     texts = {column.name for column in form.columns if column.setting != "label_column"}
     columns = tuple(name for name in corpus.lengths if name in texts)
-    if recipe.sampled_sides != "both":
-        columns = (recipe.sampled_sides,)
-    sampling = SubwordSampling(recipe.bpe_dropout, recipe.unigram_alpha, columns)
-    drawn = SampledCorpus(corpus, tokenizer, sampling, form=form, max_length=recipe.max_length, seed=recipe.seed)
+    if recipe.sampling.sides != "both":
+        columns = (recipe.sampling.sides,)
+    sampling = SubwordSampling(recipe.sampling.bpe_dropout, recipe.sampling.unigram_alpha, columns)
+    drawn = SampledCorpus(
+        corpus, tokenizer, sampling, form=form, max_length=recipe.data.max_length, seed=recipe.optimization.seed
+    )
     places = [place for place, name in enumerate(corpus.lengths) if name in texts]
     now, usual = (" + ".join(f"{one.token_counts[place]:,}" for place in places) for one in (drawn, corpus))
     say(f"Sub-word sampling: {names[0]} on {' and '.join(columns)}; the first epoch has {now} tokens, not {usual}.")

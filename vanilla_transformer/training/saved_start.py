@@ -1,7 +1,6 @@
 """A run that starts from the weights of a saved model: what that decides of the recipe, and what is taken of it."""
 
 import copy
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.training.lora import add_lora
 from vanilla_transformer.translation.loading import (
@@ -38,17 +38,14 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         RecipeError: The recipe contradicts the model, or the task cannot start from it; the message says how.
         OSError, ValueError: There is no such model, or its files cannot be used.
     """
-    if recipe.from_model is None:
-        if recipe.from_fingerprint is not None:
+    if recipe.start.model is None:
+        if recipe.start.fingerprint is not None:
             raise RecipeError("from_fingerprint is that of a model to start from: give the model as --from, too.")
         return recipe
-    path = recipe.from_model
-    for name in ("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
-        if getattr(recipe, name) != getattr(Recipe(), name):
-            raise RecipeError(
-                f"{name} is for a model that is trained from scratch: leave it out, or leave out --from."
-            )
-    if recipe.tokenizer not in (None, path):
+    path = recipe.start.model
+    for option in recipe.used("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
+        raise RecipeError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
+    if recipe.tokenizer.name not in (None, path):
         raise RecipeError(f"The tokenizer is that of {path}, whose weights go with it: leave --tokenizer out.")
     config = _config(path)
     there = {file.name for file in Path(path).iterdir()} if Path(path).is_dir() else set()
@@ -59,18 +56,18 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name, value in sizes.items():
-        if getattr(recipe, name) not in (None, value):
+        if recipe[name] not in (None, value):
             raise RecipeError(
-                f"{name} is {getattr(recipe, name)} in the recipe and {value} in {path}: leave it out, or give "
+                f"{name} is {recipe[name]} in the recipe and {value} in {path}: leave it out, or give "
                 f"--{name.replace('_', '-')} {value} beside a recipe that has it."
             )
-    direction = getattr(config, "target_direction", recipe.target_direction)
-    if recipe.target_direction not in (Recipe.target_direction, direction):
+    direction = getattr(config, "target_direction", recipe.model.target_direction)
+    if recipe.model.target_direction not in (Recipe().model.target_direction, direction):
         raise RecipeError(f"{path} writes its target {direction}: leave target_direction out.")
-    chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if getattr(recipe, name) is None}
+    chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if recipe[name] is None}
     chosen["target_direction"] = direction
-    preset = recipe.preset or _preset_of(config)
-    taken = dataclasses.replace(recipe, **sizes, **chosen, preset=preset, tokenizer=path)
+    preset = recipe.model.preset or _preset_of(config)
+    taken = recipe.with_options(**sizes, **chosen, preset=preset, tokenizer=path)
     wanted = task.config(taken)
     if type(wanted) is not type(config):
         raise RecipeError(
@@ -78,15 +75,15 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
         )
     if _preset_of(config) is not None and preset != _preset_of(config):
         raise RecipeError(f"preset is {preset} in the recipe, and {path} has the sizes of another: leave it out.")
-    if config.positional_encoding == "learned" and recipe.max_length > config.max_position_embeddings:
+    if config.positional_encoding == "learned" and recipe.data.max_length > config.max_position_embeddings:
         raise RecipeError(
             f"{path} has {config.max_position_embeddings:,} learned positions, and rows may have up to "
-            f"{recipe.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
+            f"{recipe.data.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
         )
     found = model_fingerprint(path, config)
-    if recipe.from_fingerprint not in (None, found):
+    if recipe.start.fingerprint not in (None, found):
         raise RecipeError(f"{path} is another model than the one that this run begins from: its files have changed.")
-    return dataclasses.replace(taken, from_fingerprint=found)
+    return taken.with_options(from_fingerprint=found)
 
 
 def _config(path: str) -> VanillaTransformerBaseConfig:
@@ -117,18 +114,18 @@ def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
 def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None]:
     """The model that a run begins with, and in a sentence what it has from another, if it starts from one."""
     model = task.build(recipe)
-    if recipe.from_model is None:
+    if recipe.start.model is None:
         return model, None
-    saved, config = load_family_config(recipe.from_model, its_weights=False), copy.deepcopy(model.config)
+    saved, config = load_family_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
     for name in deciding_fields(saved):
         if name not in _CHOSEN:
             setattr(config, name, getattr(saved, name))
-    if recipe.classifier_pooling is None and hasattr(saved, "classifier_pooling"):
+    if recipe.classification.pooling is None and hasattr(saved, "classifier_pooling"):
         config.classifier_pooling = saved.classifier_pooling
     model_class: Any = type(model)
     with without_progress_bars(), _without_reports():
         loaded, report = model_class.from_pretrained(
-            recipe.from_model,
+            recipe.start.model,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
@@ -137,14 +134,14 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
     if model.can_generate():
         loaded.generation_config = model.generation_config
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    sentence = _in_words(recipe.from_model, loaded, new, report["unexpected_keys"])
+    sentence = _in_words(recipe.start.model, loaded, new, report["unexpected_keys"])
     has_head = any(not name.startswith("model.") and name not in new for name, _ in loaded.named_parameters())
     if has_head and saved.id2label != config.id2label:
         before, now = (
             ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
         )
         sentence += f" Its head was for the labels {before}, and learns anew that they are {now}."
-    if recipe.lora_rank is not None:
+    if recipe.lora.rank is not None:
         sentence += f" {add_lora(loaded, recipe, new)}"
     return loaded.train(), sentence
 

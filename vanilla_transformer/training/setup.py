@@ -18,11 +18,11 @@ from vanilla_transformer.distributed.processes import (
     start_accelerator,
 )
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import CorpusFacts, check_sizes, device_facts, resolve
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, ResolvedRecipe
+from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.distillation import recipe_of_distillation
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.lora import check_lora
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
@@ -51,9 +51,11 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     """
     task = task_for(recipe)
     task.check(recipe)
-    recipe = recipe_of_start(recipe_of_distillation(recipe), task)
+    for block in recipe.extras.values():
+        recipe = block.complete(recipe)
+    recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
-    if recipe.patience is not None and not recipe.dev:
+    if recipe.evaluation.patience is not None and not recipe.data.dev:
         raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
     check_sampling(recipe)
     check_lora(recipe)
@@ -63,7 +65,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     accelerator = None
     try:
         with explain_lost_processes():
-            with meet(recipe.process_timeout) as peers:
+            with meet(recipe.run.process_timeout) as peers:
                 prepared = _prepare(recipe, run, peers, logger)
             if isinstance(prepared, AlreadyFinished):
                 raise prepared

@@ -11,8 +11,9 @@ from vanilla_transformer.data.streams import TextStream
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import choose_vocab_size
-from vanilla_transformer.recipe.schema import Recipe, RecipeError, in_words
+from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import SpecialTokens, task_for
 from vanilla_transformer.tokenizer.learning import count_long_words, describe_long_words, lowercased
 
@@ -69,20 +70,31 @@ def tags_of(corpora: Corpora) -> list[str]:
     return sorted({corpus.tag for corpus in corpora if corpus.tag is not None})
 
 
+def check_vocab_size(tokenizer: VanillaTransformerTokenizer, recipe: Recipe) -> None:
+    """Refuses a recipe that asks for another number of entries than its tokenizer has.
+
+    Raises:
+        RecipeError: It names both numbers.
+    """
+    wanted = recipe.tokenizer.vocab_size
+    if wanted not in (None, len(tokenizer)):
+        raise RecipeError(f"vocab_size is {wanted:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out.")
+
+
 def learn_tokenizer(
     recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
 ) -> VanillaTransformerTokenizer:
     """Learns sub-words from a sample of all rows, in the number that suits these unless the recipe gives it."""
     task = task_for(recipe)
     if not sample:
-        raise CorpusError(f"{in_words(recipe.train)}: there are no {task.form.unit} in it")
+        raise CorpusError(f"{in_words(recipe.data.train)}: there are no {task.form.unit} in it")
     vocab_size, sentences = choose_vocab_size(recipe, task, rows)
     for sentence in sentences:
         say(sentence)
     if len(sample) < rows:
         unit = task.form.unit
         say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, taken from all along them.")
-    if recipe.tokenizer_algorithm not in ("character", "presplit"):
+    if recipe.tokenizer.algorithm not in ("character", "presplit"):
         long_words = count_long_words(_sentences(sample, recipe))
         if long_words:
             say(describe_long_words(long_words))
@@ -90,17 +102,17 @@ def learn_tokenizer(
         return _learn(recipe, sample, vocab_size)
     except ValueError as error:
         available = getattr(error, "available", None)
-        if available is None or recipe.vocab_size is not None:
+        if available is None or recipe.tokenizer.vocab_size is not None:
             raise
     say(f"The text gives no more than {available:,} entries, so the vocabulary has that size.")
     return _learn(recipe, sample, available)
 
 
 def _learn(recipe: Recipe, sample: Sequence[Row], vocab_size: int) -> VanillaTransformerTokenizer:
-    special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer_algorithm
-    tags = tags_of(recipe.train)
+    special, algorithm = asdict(task_for(recipe).special_tokens), recipe.tokenizer.algorithm
+    tags = tags_of(recipe.data.train)
     texts = _sentences(sample, recipe)
-    lowercase = recipe.tokenizer_lowercase
+    lowercase = recipe.tokenizer.lowercase
     return VanillaTransformerTokenizer.train(
         texts, vocab_size, algorithm=algorithm, tags=tags, lowercase=lowercase, **special
     )
@@ -113,7 +125,7 @@ def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
         for column, name in columns:
             for row in sample[start : start + 1000]:
                 text = row[column].replace(BETWEEN_WORDS, " ") if task.form.tagged else row[column]
-                yield lowercased(text) if recipe.tokenizer_lowercase and name != "target" else text
+                yield lowercased(text) if recipe.tokenizer.lowercase and name != "target" else text
 
 
 def describe_unseen_characters(

@@ -25,7 +25,8 @@ from vanilla_transformer.extras.many_machines.parts import PartsError
 from vanilla_transformer.extras.many_machines.prepared import load_shared_tokenizer
 from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
 from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training import vocabulary
 from vanilla_transformer.training.dry_run import dry_run
@@ -56,7 +57,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recipe(text):
-    return Recipe(train=text, vocab_size=270, max_length=22)
+    return Recipe.of(train=text, vocab_size=270, max_length=22)
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +111,10 @@ def test_two_machines_make_the_same_shards_as_one(recipe, in_four, tmp_path, mon
 
 def test_any_number_of_tasks_makes_the_same_tokens_as_a_run_of_its_own(recipe, whole, in_four, tmp_path):
     stored = prepare_corpus(
-        open_corpus(recipe.train[0]),
+        open_corpus(recipe.data.train[0]),
         load_shared_tokenizer(TaskFolder(str(whole))),
         get_task("translation"),
-        max_length=recipe.max_length,
+        max_length=recipe.data.max_length,
         directory=tmp_path / "stored",
         progress=False,
     )
@@ -153,7 +154,7 @@ def test_of_a_large_corpus_the_vocabulary_is_learned_from_a_bounded_sample(recip
     assert 20 <= sum(read) <= 25
     assert any("is learned from 2" in words and "of the 70 pairs" in words for words in said)
     second = begun(recipe, tmp_path / "second", 2)
-    other = begun(dataclasses.replace(recipe, seed=2), tmp_path / "other", 2)
+    other = begun(recipe.with_options(seed=2), tmp_path / "other", 2)
     backends = [one.tokenizer.backend_tokenizer.to_str() for one in (first, second, other)]
     assert backends[0] == backends[1] != backends[2]
 
@@ -209,13 +210,13 @@ def test_what_is_done_stays_and_what_is_missing_or_cut_short_is_done_again(recip
 def test_another_job_in_the_directory_is_refused_by_name(recipe, in_four, changes, tasks, message):
     before = files(in_four)
     with pytest.raises(TaskError, match=message):
-        begun(dataclasses.replace(recipe, **changes), in_four, tasks)
+        begun(recipe.with_options(**changes), in_four, tasks)
     assert files(in_four) == before
 
 
 def test_another_text_under_a_done_task_is_refused(recipe, tmp_path, monkeypatch):
     words = write_text(tmp_path)
-    mine = dataclasses.replace(recipe, train=words)
+    mine = recipe.with_options(train=words)
     place = prepared(mine, tmp_path / "shards", 2)
     job = json.loads((place / "job.json").read_text())
     changed = (tmp_path / "text.en").read_text().replace("one", "eno")
@@ -249,13 +250,13 @@ def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
 )
 def test_what_cannot_be_prepared_is_said_in_one_sentence(recipe, tmp_path, changes, tasks, kind, message):
     with pytest.raises(kind, match=message):
-        prepared(dataclasses.replace(recipe, **changes), tmp_path / "out", tasks)
+        prepared(recipe.with_options(**changes), tmp_path / "out", tasks)
 
 
 def test_more_tasks_than_a_packed_text_has_files_are_refused(recipe, tmp_path):
     (tmp_path / "t.jsonl").write_text('{"source": "a", "target": "b"}\n')
     with pytest.raises(PartsError, match=r"For 2 tasks .*t\.jsonl would have to be cut"):
-        begun(dataclasses.replace(recipe, train=(str(tmp_path / "t.jsonl"),)), tmp_path / "out", 2)
+        begun(recipe.with_options(train=(str(tmp_path / "t.jsonl"),)), tmp_path / "out", 2)
 
 
 def model(directory):
@@ -265,7 +266,7 @@ def model(directory):
 def trained(recipe, output, limits=(4,), **changes):
     for limit in limits:
         fields = {"max_steps": limit, "output": str(output), "metrics": (), **SHAPE, **STEPS, **changes}
-        train(dataclasses.replace(recipe, **fields))
+        train(recipe.with_options(**fields))
     return output
 
 
@@ -319,16 +320,14 @@ def test_a_corpus_prepared_otherwise_than_the_recipe_says_is_refused(recipe, who
     words += [f"weight={changes.pop('weight')}"] if "weight" in changes else []
     words += ["+", *text] if changes.pop("beside", False) else []
     if "tokenizer" in changes:
-        other = begun(dataclasses.replace(recipe, vocab_size=271), tmp_path / "other", 1)
+        other = begun(recipe.with_options(vocab_size=271), tmp_path / "other", 1)
         changes = {"tokenizer": other.folder.url, "vocab_size": None}
     with pytest.raises(RecipeError, match=message):
-        gather_inputs(
-            dataclasses.replace(recipe, train=tuple(words), **changes), RunDirectory(tmp_path / "run"), print
-        )
+        gather_inputs(recipe.with_options(train=tuple(words), **changes), RunDirectory(tmp_path / "run"), print)
 
 
 def test_another_prepared_corpus_under_a_run_is_refused(recipe, whole, in_four, tmp_path):
-    mine = dataclasses.replace(recipe, vocab_size=None)
+    mine = recipe.with_options(vocab_size=None)
     place = tmp_path / "link"
     place.symlink_to(whole)
     trained(mine, tmp_path / "run", (2,), train=(f"prepared:{place}",))
@@ -339,7 +338,7 @@ def test_another_prepared_corpus_under_a_run_is_refused(recipe, whole, in_four, 
 
 
 def test_tokens_are_nothing_to_measure_on(recipe, whole, tmp_path):
-    mine = dataclasses.replace(recipe, dev=(f"prepared:{whole}",))
+    mine = recipe.with_options(dev=(f"prepared:{whole}",))
     with pytest.raises(CorpusError, match="is in tokens, which can be learned from and nothing else: give its text"):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
 
@@ -381,7 +380,7 @@ def test_shards_go_to_a_store_and_come_from_there(recipe, in_four, tmp_path):
 def test_labelled_texts_are_prepared_with_their_labels(tmp_path):
     rows = [{"text": f"number {number}", "label": ["odd", "even"][number % 2]} for number in range(12)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    mine = Recipe(task="text-classification", train=(str(tmp_path / "t.jsonl"),), vocab_size=270)
+    mine = Recipe.of(task="text-classification", train=(str(tmp_path / "t.jsonl"),), vocab_size=270)
     place = prepared(mine, tmp_path / "shards", 1)
     manifest = json.loads((place / "manifest.json").read_text())
     assert manifest["labels"] == ["even", "odd"] and manifest["shards"][0]["report"]["kept"] == 12
@@ -393,7 +392,7 @@ def test_labelled_texts_are_prepared_with_their_labels(tmp_path):
 
 def test_a_store_whose_package_is_missing_is_named_in_one_sentence(whole, recipe, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "adlfs", None)
-    mine = dataclasses.replace(recipe, train=("prepared:abfs://container/shards",))
+    mine = recipe.with_options(train=("prepared:abfs://container/shards",))
     with pytest.raises(OSError, match=r"abfs://container/shards cannot be reached, .* needs a package for \(.*adlfs"):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
 
@@ -415,9 +414,9 @@ def bucket(tmp_path, monkeypatch):
 
 
 def test_text_is_read_from_s3_and_shards_are_written_there_and_trained_on(recipe, in_four, bucket, tmp_path):
-    for path in recipe.train[0].parts:
+    for path in recipe.data.train[0].parts:
         fsspec.filesystem("s3").put_file(path, f"{bucket}/{os.path.basename(path)}")
-    mine = dataclasses.replace(recipe, train=tuple(f"{bucket}/text.{name}" for name in ("en", "de")))
+    mine = recipe.with_options(train=tuple(f"{bucket}/text.{name}" for name in ("en", "de")))
     preparation = begun(mine, f"{bucket}/shards", 4)
     assert [preparation.run_task(number) for number in range(4)] == [True] * 4
     assert preparation.finish() is not None and not preparation.run_task(1)
@@ -438,7 +437,7 @@ def test_a_dry_run_says_where_it_reads_and_plans_the_part_that_comes(recipe, in_
     place = trained(recipe, tmp_path / "run", (2,), **corpus)
     capsys.readouterr()
     fields = {"max_steps": 8, "output": str(place), "metrics": (), **SHAPE, **STEPS, **corpus}
-    dry_run(dataclasses.replace(recipe, **fields))
+    dry_run(recipe.with_options(**fields))
     said = capsys.readouterr().out
     assert f"reads: {in_four} (60 pairs, by position)" in said and "begins: after step 2 of 8" in said
     planned = [int(line.split()[4]) for line in said.splitlines() if line.startswith("  step ")]

@@ -36,7 +36,7 @@ def prepared(tmp_path_factory):
             lines = [f"{side} {shard} {'x' * (row % 4)} {row}" if size else "" for row in range(max(size, 1))]
             (directory / f"{side}{shard}").write_text("".join(f"{line}\n" for line in lines))
         words += ["+", str(directory / f"s{shard}"), str(directory / f"t{shard}")]
-    recipe = Recipe(train=tuple(words[1:]), vocab_size=270)
+    recipe = Recipe.of(train=tuple(words[1:]), vocab_size=270)
     preparation = ShardPreparation(recipe, str(directory / "shards"), 1, print)
     # A piece for each corpus, and so a shard.
     pieces = json.loads((directory / "shards" / "pieces.json").read_text())["places"]
@@ -251,7 +251,7 @@ def test_a_folder_without_its_tokenizer_is_told_with_the_file(prepared, tmp_path
     shutil.copytree(prepared, place)
     (place / "tokenizer.json").unlink()
     with pytest.raises(CorpusError, match=r"shards has no tokenizer\.json, which `prepare` writes"):
-        train(Recipe(train=(f"prepared:{place}",), output=str(tmp_path / "model"), max_steps=1))
+        train(Recipe.of(train=(f"prepared:{place}",), output=str(tmp_path / "model"), max_steps=1))
 
 
 def swap(place, name):
@@ -264,7 +264,7 @@ def swap(place, name):
 def test_a_row_of_any_length_is_kept(tmp_path, prepared):
     for side in "st":
         (tmp_path / side).write_text(f"{'x ' * 70_000}\n")
-    recipe = Recipe(train=(str(tmp_path / "s"), str(tmp_path / "t")), max_length=200_000, tokenizer=str(prepared))
+    recipe = Recipe.of(train=(str(tmp_path / "s"), str(tmp_path / "t")), max_length=200_000, tokenizer=str(prepared))
     preparation = ShardPreparation(recipe, str(tmp_path / "out"), 1, print)
     preparation.run_task(0)
     assert preparation.finish().report.kept == 1

@@ -240,6 +240,6 @@ def test_a_store_elsewhere_is_no_place_for_pairs(run):
 def test_train_takes_what_was_printed_with_a_tag(run, tmp_path):
     _, out, _ = run("back-translate", "mono", "--output", "pairs", "--length-ratio", 100)
     sizes = {**SIZES, "vocab_size": 270}
-    train(Recipe(train=(*out.split(), "tag=BT"), output=str(tmp_path / "run"), max_steps=2, **sizes))
+    train(Recipe.of(train=(*out.split(), "tag=BT"), output=str(tmp_path / "run"), max_steps=2, **sizes))
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "run")
     assert "<BT>" in tokenizer.get_vocab() and len(tokenizer) == 270

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from vanilla_transformer.extras.demo.answers import (
 )
 from vanilla_transformer.extras.inspection import attention, attention_page
 from vanilla_transformer.network import hub_or_cache
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.reading import recipe_from
 from vanilla_transformer.translation import load_model
 
 # Attention weights of one view, 2 bytes each: more, and it takes seconds to get to a browser.
@@ -198,8 +200,9 @@ def card_examples(path: str) -> list[str]:
     texts: list[Any] = []
     if isinstance(head, dict) and isinstance(head.get("widget"), list):
         texts = [one.get("text") for one in head["widget"] if isinstance(one, dict)]
-    if not texts and isinstance(recipe, dict) and isinstance(recipe.get("examples"), list):
-        texts = recipe["examples"]
+    if not texts and isinstance(recipe, dict):
+        with suppress(RecipeError):
+            texts = list(recipe_from(recipe).evaluation.examples)
     return [text for text in texts if isinstance(text, str) and text.strip() and len(text) <= _LONGEST_EXAMPLE][
         :_EXAMPLES
     ]

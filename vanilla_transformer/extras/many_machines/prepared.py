@@ -10,7 +10,8 @@ from vanilla_transformer.extras.many_machines.folder import TaskFolder
 from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import save_tokenizer
 from vanilla_transformer.training.run_directory import RunDirectory
@@ -28,7 +29,7 @@ class PreparedText(ShardedCorpus):
         """Opens the corpus; of one on another machine, copies are made for this run alone."""
         place = fingerprint_settings(f"{os.path.abspath(run.path)} {url}")[:16]
         copies = Path(tempfile.gettempdir(), f"vanilla-transformer-{place}")
-        return cls(url, seed=recipe.seed, part_pairs=recipe.part_pairs, copies=copies)
+        return cls(url, seed=recipe.optimization.seed, part_pairs=recipe.data.part_pairs, copies=copies)
 
     def tokenizer_for(self, recipe: Recipe, run: RunDirectory) -> VanillaTransformerTokenizer:
         """The corpus's tokenizer, which becomes the run's.
@@ -40,8 +41,8 @@ class PreparedText(ShardedCorpus):
         tokenizer = load_shared_tokenizer(self._folder)
         for name, prepared, asked in (
             ("task", manifest.task, recipe.task),
-            ("max_length", manifest.max_length, recipe.max_length),
-            ("vocab_size", len(tokenizer), recipe.vocab_size or len(tokenizer)),
+            ("max_length", manifest.max_length, recipe.data.max_length),
+            ("vocab_size", len(tokenizer), recipe.tokenizer.vocab_size or len(tokenizer)),
         ):
             if prepared != asked:
                 raise RecipeError(
@@ -49,14 +50,15 @@ class PreparedText(ShardedCorpus):
                     f"{name.replace('_', '-')} {prepared}, or prepare it again."
                 )
         encoder = task_for(recipe).encoder(recipe)
-        own = load_own_tokenizer(recipe.tokenizer) if recipe.tokenizer is not None else tokenizer
-        if settings_fingerprint(own, encoder, recipe.max_length) != manifest.settings:
+        other = recipe.tokenizer.name
+        own = load_own_tokenizer(other) if other is not None else tokenizer
+        if settings_fingerprint(own, encoder, recipe.data.max_length) != manifest.settings:
             raise RecipeError(
-                f"{url} was prepared with another tokenizer{f' than {recipe.tokenizer}' if recipe.tokenizer else ''}, "
-                "with other labels or by another version: leave --tokenizer and --labels out, or prepare it again."
+                f"{url} was prepared with another tokenizer{f' than {other}' if other else ''}, with other labels or "
+                "by another version: leave --tokenizer and --labels out, or prepare it again."
             )
         there = load_own_tokenizer(run.path) if run.tokenizer_config.exists() else None
-        if there is None or settings_fingerprint(there, encoder, recipe.max_length) != manifest.settings:
+        if there is None or settings_fingerprint(there, encoder, recipe.data.max_length) != manifest.settings:
             save_tokenizer(tokenizer, run)
         return tokenizer
 

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -36,9 +36,15 @@ from vanilla_transformer.extras.many_machines.prepared import TOKENIZER_FILES, l
 from vanilla_transformer.extras.many_machines.shards import MANIFEST, Manifest, Shard, lengths_name, tokens_name
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task, task_for
-from vanilla_transformer.training.vocabulary import MOST_ROWS_FOR_THE_VOCABULARY, check_tokenizer, learn_tokenizer
+from vanilla_transformer.training.vocabulary import (
+    MOST_ROWS_FOR_THE_VOCABULARY,
+    check_tokenizer,
+    check_vocab_size,
+    learn_tokenizer,
+)
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 PIECES = "pieces.json"
@@ -75,7 +81,7 @@ class ShardPreparation:
         self.tasks, self._say = tasks, say
         self._task = task_for(recipe)
         self._task.check(recipe)
-        self._form, self._corpora = self._task.form, recipe.corpora("train")
+        self._form, self._corpora = self._task.form, recipe.data.corpora("train")
         if not self._corpora:
             raise RecipeError("There is no text to prepare: give it as --train.")
         if any(corpus.weight is not None for corpus in self._corpora):
@@ -91,12 +97,12 @@ class ShardPreparation:
         self.folder.claim(self._job)
         self._pieces = [[CorpusPiece.from_json(values) for values in place] for place in kept["places"]]
         self._places_of_task = len(self._pieces) // tasks
-        self.recipe = replace(recipe, labels=kept["labels"])
+        self.recipe = recipe.with_options(labels=kept["labels"])
         self._encoder = self._task.encoder(self.recipe)
         if self.folder.size(TOKENIZER_FILES[-1]) is None:
             share_tokenizer(self._make_tokenizer(), self.folder)
         self.tokenizer = load_shared_tokenizer(self.folder)
-        self._settings = settings_fingerprint(self.tokenizer, self._encoder, recipe.max_length)
+        self._settings = settings_fingerprint(self.tokenizer, self._encoder, recipe.data.max_length)
 
     def run_task(self, number: int) -> bool:
         """Does a task, unless it is done; whether there was something to do.
@@ -113,9 +119,9 @@ class ShardPreparation:
             tokens, lengths = Path(directory, tokens_name(number)), Path(directory, lengths_name(number))
             with named_when_full(tokens, tokens):
                 made = write_token_file(
-                    self._text(number), tokens, name, self.tokenizer, self._encoder, self.recipe.max_length
+                    self._text(number), tokens, name, self.tokenizer, self._encoder, self.recipe.data.max_length
                 )
-            kind = np.uint16 if self.recipe.max_length < 1 << 16 else np.uint32
+            kind = np.uint16 if self.recipe.data.max_length < 1 << 16 else np.uint32
             counts = np.stack([column.astype(kind) for column in TokenFile(tokens).lengths().values()])
             np.save(lengths, counts)
             record = {
@@ -144,8 +150,10 @@ class ShardPreparation:
         task, recipe = self._task, self.recipe
         knows_languages = self._form.parallel and self._is_here()
         languages = corpus_languages(self._corpora[0], cache_dir=self._cache) if knows_languages else (None, None)
-        columns, length = self._encoder.columns, recipe.max_length
-        manifest = Manifest(task.name, columns, length, self._settings, languages, recipe.labels, shards)
+        columns, length = self._encoder.columns, recipe.data.max_length
+        manifest = Manifest(
+            task.name, columns, length, self._settings, languages, recipe.classification.labels, shards
+        )
         refuse_nothing(" + ".join(map(str, self._corpora)), manifest.report, self._form, length)
         self.folder.write(MANIFEST, manifest.to_json())
         return manifest
@@ -167,8 +175,8 @@ class ShardPreparation:
     def _described(self, recipe: Recipe) -> dict[str, Any]:
         """Settings that all tasks share, by the names that messages give them."""
         text = [corpus_identity(corpus) for corpus in self._corpora]
-        fields = {name: getattr(recipe, name) for name in _FIELDS}
-        labels = None if recipe.labels is None else list(recipe.labels)
+        fields = {name: recipe[name] for name in _FIELDS}
+        labels = None if recipe.classification.labels is None else list(recipe.classification.labels)
         return {**fields, "labels": labels, "text": text, "number of --tasks": self.tasks}
 
     def _cut(self, recipe: Recipe) -> dict[str, Any]:
@@ -187,7 +195,7 @@ class ShardPreparation:
             TextStream(str(corpus), partial(self._read, its), form=self._form)
             for corpus, its in zip(self._corpora, of_corpora, strict=True)
         ]
-        labels = self._task.complete(recipe, {"train": streams, "dev": [], "test": []}).labels
+        labels = self._task.complete(recipe, {"train": streams, "dev": [], "test": []}).classification.labels
         values = {"places": [[asdict(piece) for piece in place] for place in places], "labels": labels}
         self.folder.write(PIECES, values)
         return values
@@ -195,15 +203,12 @@ class ShardPreparation:
     def _make_tokenizer(self) -> VanillaTransformerTokenizer:
         """The tokenizer that the recipe names, or one that is learned from a sample."""
         recipe = self.recipe
-        if recipe.tokenizer is not None:
-            tokenizer = load_own_tokenizer(recipe.tokenizer)
-            check_tokenizer(tokenizer, recipe.tokenizer, self._task.special_tokens)
+        if recipe.tokenizer.name is not None:
+            tokenizer = load_own_tokenizer(recipe.tokenizer.name)
+            check_tokenizer(tokenizer, recipe.tokenizer.name, self._task.special_tokens)
         else:
             tokenizer = learn_tokenizer(recipe, *self._sample(), self._say)
-        if recipe.vocab_size not in (None, len(tokenizer)):
-            raise RecipeError(
-                f"vocab_size is {recipe.vocab_size:,}, but the tokenizer has {len(tokenizer):,} entries: leave it out."
-            )
+        check_vocab_size(tokenizer, recipe)
         return tokenizer
 
     def _sample(self) -> tuple[int, list[Row]]:
@@ -216,7 +221,7 @@ class ShardPreparation:
         total, most = sum(filter(None, counts)), MOST_ROWS_FOR_THE_VOCABULARY
         if total <= most:
             return total, list(self._rows(merged(chain.from_iterable(self._pieces))))
-        order = np.random.default_rng(self.recipe.seed).permutation(len(self._pieces)).tolist()
+        order = np.random.default_rng(self.recipe.optimization.seed).permutation(len(self._pieces)).tolist()
         # Twice as many as would do from each place, so that about half of the places are read.
         each, sample = -(-2 * most // len(order)), []
         for place in order:

@@ -6,5 +6,6 @@ SEAMS = {
         "back-translate": "commands.synthetic_pairs:BackTranslate",
         "distil": "commands.synthetic_pairs:Distil",
         "soft-targets": "commands.soft_targets:SoftTargets",
-    }
+    },
+    "recipe": {"distillation": "distillation:Distillation"},
 }

@@ -19,7 +19,7 @@ from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.data.batching import LABEL_PADDING
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import PreparedCorpus
-from vanilla_transformer.data.soft_targets import (
+from vanilla_transformer.extras.synthetic.distilled_corpus import (
     FACTS_FILE,
     IDS_FILE,
     PROBABILITIES_FILE,
@@ -29,7 +29,8 @@ from vanilla_transformer.data.soft_targets import (
 )
 from vanilla_transformer.fingerprints import fingerprint_file
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import RowRandom, Task, task_for
 from vanilla_transformer.training.inputs import prepare_train
 from vanilla_transformer.training.vocabulary import check_tags, check_tokenizer
@@ -66,10 +67,10 @@ def write_soft_targets(
         RecipeError, OSError, ValueError: The text or the tokenizer cannot be used.
     """
     task = task_for(recipe)
-    assert recipe.tokenizer is not None
-    tokenizer = load_own_tokenizer(recipe.tokenizer)
-    check_tags(tokenizer, recipe.tokenizer, recipe.train)
-    check_tokenizer(tokenizer, recipe.tokenizer, task.special_tokens)
+    assert recipe.tokenizer.name is not None
+    tokenizer = load_own_tokenizer(recipe.tokenizer.name)
+    check_tags(tokenizer, recipe.tokenizer.name, recipe.data.train)
+    check_tokenizer(tokenizer, recipe.tokenizer.name, task.special_tokens)
     if not 1 <= top_k <= len(tokenizer):
         raise RecipeError(f"top_k must be at least 1 and at most {len(tokenizer):,}, the vocabulary, not {top_k}.")
     output.mkdir(parents=True, exist_ok=True)
@@ -80,17 +81,17 @@ def write_soft_targets(
         raise SoftTargetsError(f"Another process is writing soft targets to {output}: wait for its end.") from None
     try:
         streams = [
-            open_corpus(corpus, form=task.form, cache_dir=output / "text") for corpus in recipe.corpora("train")
+            open_corpus(corpus, form=task.form, cache_dir=output / "text") for corpus in recipe.data.corpora("train")
         ]
-        parts = prepare_train(recipe.train, streams, tokenizer, recipe, output / "tokens", say)
+        parts = prepare_train(recipe.data.train, streams, tokenizer, recipe, output / "tokens", say)
         model: Any
         model, teacher = load()
         facts = SoftTargetsFacts(
             teacher=teacher,
-            target_direction=getattr(model.config, "target_direction", Recipe.target_direction),
+            target_direction=getattr(model.config, "target_direction", recipe.model.target_direction),
             top_k=top_k,
             vocab_size=len(tokenizer),
-            max_length=recipe.max_length,
+            max_length=recipe.data.max_length,
             texts=[text for part in parts for text in part.texts],
             tokens=[part.tokens for part in parts],
             target_tokens=sum(int(part.lengths["target"].sum(dtype=np.int64)) for part in parts),

@@ -14,7 +14,8 @@ from vanilla_transformer.cli.train import recipe_help, recipe_options
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.extras.many_machines.options import TaskOptions
 from vanilla_transformer.progress import progress_bar
-from vanilla_transformer.recipe.schema import Recipe, load_recipe
+from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
@@ -56,7 +57,7 @@ class Prepare:
         if not words or words[0].startswith("-"):
             return cls(output=tyro.MISSING)
         recipe = load_recipe(words[0])
-        fields = {name: getattr(recipe, name) for name in _FIELDS}
+        fields = {name: recipe[name] for name in _FIELDS}
         return cls(tyro.MISSING, words[0], data=_Data(**fields, **{_TASK: recipe.task}))
 
     def run(self) -> None:
@@ -100,5 +101,5 @@ class Prepare:
             print(sentence, file=sys.stderr)
 
         fields = {name: getattr(self.data, name) for name in _FIELDS}
-        recipe = Recipe(**fields, task=getattr(self.data, _TASK))
+        recipe = Recipe.of(**fields, task=getattr(self.data, _TASK))
         return ShardPreparation(recipe, self.output, self.numbered.tasks or 1, say)

@@ -76,7 +76,7 @@ class SoftTargets:
         check_ensemble(self._models)
         if not task_of_model(self.teacher).form.parallel:
             raise UsageError(f"{self.teacher} does not translate, and soft targets are of models that do.")
-        recipe = Recipe(train=self.train, tokenizer=self.teacher, max_length=self.max_length)  # type: ignore[arg-type]
+        recipe = Recipe.of(train=self.train, tokenizer=self.teacher, max_length=self.max_length)
         with progress_bar(self.progress, "pairs", quiet=True) as bar:
 
             def progress(done: int, of: int) -> None:
@@ -112,7 +112,7 @@ class SoftTargets:
 
     def _check_output(self) -> None:
         """Refuses what is no directory of soft targets before anything is read."""
-        from vanilla_transformer.data.soft_targets import FACTS_FILE
+        from vanilla_transformer.extras.synthetic.distilled_corpus import FACTS_FILE
 
         output = Path(self.output)
         if "://" in self.output:

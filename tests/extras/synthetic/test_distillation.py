@@ -1,6 +1,5 @@
 """Word-level distillation: a teacher's probabilities kept on disk, and runs that learn from them."""
 
-import dataclasses
 import json
 import random
 import shutil
@@ -21,11 +20,11 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
-from vanilla_transformer.data.soft_targets import SoftTargets, SoftTargetsError
 from vanilla_transformer.extras.synthetic import soft_targets
-from vanilla_transformer.recipe.schema import Recipe, RecipeError
+from vanilla_transformer.extras.synthetic.distilled_corpus import SoftTargets, SoftTargetsError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.distillation import recipe_of_distillation
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
@@ -48,7 +47,7 @@ def write_pairs(directory, name, number, seed):
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Recipe:
     directory = tmp_path_factory.mktemp("pairs")
-    return Recipe(
+    return Recipe.of(
         train=write_pairs(directory, "train", 50, seed=0),
         dev=write_pairs(directory, "dev", 6, seed=1),
         vocab_size=270,
@@ -76,7 +75,7 @@ def made(*words) -> int:
 
 
 def asked(recipe, teacher, output, *options):
-    return [teacher, "--train", *recipe.train[0].parts, "--output", output, "--precision", "float32", *options]
+    return [teacher, "--train", *recipe.data.train[0].parts, "--output", output, "--precision", "float32", *options]
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +87,13 @@ def soft(recipe, teacher, tmp_path_factory) -> str:
 
 @pytest.fixture
 def student(recipe, soft) -> Recipe:
-    return dataclasses.replace(recipe, vocab_size=None, distil_from=soft, distillation_weight=0.7)
+    return recipe.with_options(vocab_size=None, distil_from=soft, distillation_weight=0.7)
 
 
 def inputs_of(recipe, directory):
     run = RunDirectory(directory)
     run.path.mkdir(exist_ok=True)
-    return gather_inputs(recipe_of_distillation(recipe), run, lambda sentence: None)
+    return gather_inputs(recipe.extras["distillation"].complete(recipe), run, lambda sentence: None)
 
 
 def test_they_are_the_teachers_likeliest_tokens(recipe, teacher, soft):
@@ -167,7 +166,7 @@ def test_several_teachers_are_an_ensemble(recipe, teacher, tmp_path):
 def test_what_a_teacher_says_is_all_that_a_copy_of_it_has_to_learn(recipe, teacher, tmp_path):
     """With all types kept and nothing of the text, the gradient of the teacher itself is zero."""
     assert made(*asked(recipe, teacher, tmp_path / "all", "--top-k", 270)) == 0
-    mine = dataclasses.replace(recipe, vocab_size=None, distil_from=str(tmp_path / "all"), distillation_weight=1.0)
+    mine = recipe.with_options(vocab_size=None, distil_from=str(tmp_path / "all"), distillation_weight=1.0)
     corpus = inputs_of(mine, tmp_path / "run").train
     model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher).train()
     model.config.dropout = 0.0
@@ -183,22 +182,21 @@ def test_what_a_teacher_says_is_all_that_a_copy_of_it_has_to_learn(recipe, teach
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(student, tmp_path, train_until):
-    undisturbed = train(dataclasses.replace(student, output=str(tmp_path / "undisturbed")))
-    mine = dataclasses.replace(student, output=str(tmp_path / "model"))
+    undisturbed = train(student.with_options(output=str(tmp_path / "undisturbed")))
+    mine = student.with_options(output=str(tmp_path / "model"))
     train_until(mine, 8)
     with pytest.raises(OutputError, match="distillation_weight"):
-        train(dataclasses.replace(mine, distillation_weight=0.6))
+        train(mine.with_options(distillation_weight=0.6))
     expected, found = (load_file(one / "model.safetensors") for one in (undisturbed, train(mine)))
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
     assert "Distillation: 70% of the loss is that of the teacher's 5 likeliest tokens in" in (
         undisturbed / "train.log"
     ).read_text("utf-8")
     alone = train(
-        dataclasses.replace(
-            student,
+        student.with_options(
             distil_from=None,
             distillation_weight=0.5,
-            tokenizer=student.distil_from,
+            tokenizer=student["distil_from"],
             output=str(tmp_path / "alone"),
         )
     )
@@ -209,8 +207,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(student, tmp_path, train_until
 
 def test_soft_targets_that_have_changed_are_not_gone_on_with(student, soft, tmp_path):
     shutil.copytree(soft, tmp_path / "soft")
-    mine = dataclasses.replace(student, distil_from=str(tmp_path / "soft"), output=str(tmp_path / "model"))
-    train(dataclasses.replace(mine, max_steps=4))
+    mine = student.with_options(distil_from=str(tmp_path / "soft"), output=str(tmp_path / "model"))
+    train(mine.with_options(max_steps=4))
     facts = json.loads((tmp_path / "soft" / "soft-targets.json").read_text())
     (tmp_path / "soft" / "soft-targets.json").write_text(json.dumps({**facts, "contents": "another"}))
     with pytest.raises(OutputError, match="train, or what .*soft says of it, is not what it was"):
@@ -220,7 +218,7 @@ def test_soft_targets_that_have_changed_are_not_gone_on_with(student, soft, tmp_
 def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
     collate = partial(TASK.collate, config=VanillaTransformerConfig())
     alone, first, second = (inputs_of(student, tmp_path / "run").train for _ in range(3))
-    plan = partial(make_plan, recipe=dataclasses.replace(student, output="model", preset="tiny", precision="float32"))
+    plan = partial(make_plan, recipe=student.with_options(output="model", preset="tiny", precision="float32"))
 
     def steps(corpus, rank, processes):
         return islice(local_steps(plan, corpus, collate, DataPosition(0, 0, rank, processes), pin=False), 6)
@@ -247,10 +245,10 @@ def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
 
 def test_a_mixture_has_the_soft_targets_of_its_rows_in_each_epoch(recipe, teacher, tmp_path):
     other = write_pairs(tmp_path, "other", 12, seed=7)
-    words = [*recipe.train[0].parts, "+", *other]
+    words = [*recipe.data.train[0].parts, "+", *other]
     assert made(teacher, "--train", *words, "--output", tmp_path / "soft", "--precision", "float32") == 0
-    weighted = (*recipe.train[0].parts, "weight=0.6", "+", *other, "weight=0.4")
-    mine = dataclasses.replace(recipe, train=weighted, vocab_size=None, distil_from=str(tmp_path / "soft"))
+    weighted = (*recipe.data.train[0].parts, "weight=0.6", "+", *other, "weight=0.4")
+    mine = recipe.with_options(train=weighted, vocab_size=None, distil_from=str(tmp_path / "soft"))
     corpus = inputs_of(mine, tmp_path / "run").train
     model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher).eval()
     for epoch in (0, 1):
@@ -280,7 +278,7 @@ def test_a_mixture_has_the_soft_targets_of_its_rows_in_each_epoch(recipe, teache
 )
 def test_what_cannot_be_distilled_is_refused_before_anything_is_read(student, changes, message):
     with pytest.raises(RecipeError, match=message):
-        recipe_of_distillation(dataclasses.replace(student, **changes))
+        student.with_options(**changes).extras["distillation"].complete(student.with_options(**changes))
 
 
 def test_recurrent_students_learn_from_soft_targets_too():
@@ -298,7 +296,7 @@ def test_recurrent_students_learn_from_soft_targets_too():
 
 def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_path):
     other = write_pairs(tmp_path, "other", 50, seed=3)
-    train(dataclasses.replace(recipe, vocab_size=266, max_steps=1, output=str(tmp_path / "tokenizer")))
+    train(recipe.with_options(vocab_size=266, max_steps=1, output=str(tmp_path / "tokenizer")))
     for number, (changes, message) in enumerate(
         (
             ({"train": other}, "the teacher read another text"),
@@ -309,7 +307,7 @@ def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_p
         )
     ):
         with pytest.raises(SoftTargetsError, match=message):
-            inputs_of(dataclasses.replace(student, **changes), tmp_path / f"run{number}")
+            inputs_of(student.with_options(**changes), tmp_path / f"run{number}")
     shutil.copytree(soft, tmp_path / "cut")
     (tmp_path / "cut" / "ids.bin").open("ab").write(b"more")
     with pytest.raises(SoftTargetsError, match="ids.bin has .* bytes, and its soft-targets.json tells of"):

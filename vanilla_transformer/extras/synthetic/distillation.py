@@ -1,0 +1,84 @@
+"""Word-level distillation as a recipe asks for it: soft targets of a teacher beside those of the text."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vanilla_transformer.recipe.blocks import RecipeError, setting
+from vanilla_transformer.recipe.schema import ExtraBlock, Recipe
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.preparation import TrainingCorpus
+
+
+@dataclass(frozen=True)
+class Distillation(ExtraBlock):
+    """What a teacher says of each target token (Kim and Rush 2016)."""
+
+    soft_targets: str | None = setting(option="distil_from", metavar="DIR")
+    """Learn from what a teacher says of each target token, too: a directory that `soft-targets` has made of this very
+    text, whose tokenizer is taken (word-level distillation; Kim and Rush 2016)."""
+    weight: float = setting(0.5, option="distillation_weight")
+    """Share of the loss that is the teacher's; the rest is that of the text, with its label smoothing."""
+
+    @property
+    def place(self) -> str | None:
+        """The directory of the soft targets."""
+        return self.soft_targets
+
+    def complete(self, recipe: Recipe) -> Recipe:
+        """The recipe with its teacher's tokenizer, unless it has one.
+
+        Raises:
+            RecipeError: The recipe cannot be followed with soft targets; the message says what to leave out.
+        """
+        if self.soft_targets is None:
+            if self.weight != type(self).weight:
+                raise RecipeError(
+                    "distillation_weight is for soft targets: give them as distil_from, or leave it out."
+                )
+            return recipe
+        from vanilla_transformer.extras.synthetic.distilled_corpus import SoftTargets
+        from vanilla_transformer.tasks import task_for
+
+        if not 0 < self.weight <= 1:
+            raise RecipeError(
+                f"distillation_weight must be above 0 and at most 1, not {self.weight}: leave distil_from out to "
+                "learn from the text alone."
+            )
+        for name in ("bpe_dropout", "unigram_alpha"):
+            if recipe[name] is not None:
+                raise RecipeError(
+                    f"{name} splits words anew for each epoch, and the teacher has read them split once: leave {name} "
+                    "or distil_from out."
+                )
+        if not task_for(recipe).form.parallel:
+            raise RecipeError(f"distil_from is for translation, and the task is {recipe.task}: leave it out.")
+        if any(corpus.prepared is not None for corpus in recipe.data.train):
+            raise RecipeError(
+                "distil_from needs the text that the teacher has read as --train, and no prepared corpus."
+            )
+        if recipe.tokenizer.name is not None or recipe.start.model is not None:
+            return recipe
+        SoftTargets(self.soft_targets)  # What is missing there is said as such, and not as a missing tokenizer.
+        return recipe.with_options(tokenizer=self.soft_targets)
+
+    def corpus(self, corpus: "TrainingCorpus", recipe: Recipe, say: Callable[[str], None]) -> "TrainingCorpus":
+        """The corpus with a teacher's soft targets, if the recipe asks for it.
+
+        Raises:
+            SoftTargetsError: They are not those of this corpus.
+        """
+        if self.soft_targets is None:
+            return corpus
+        from vanilla_transformer.data.preparation import PreparedCorpus
+        from vanilla_transformer.extras.synthetic.distilled_corpus import DistilledCorpus, SoftTargets
+
+        targets = SoftTargets(self.soft_targets)
+        assert isinstance(corpus, PreparedCorpus)
+        targets.check(corpus, recipe.data.max_length, recipe.model.target_direction)
+        say(
+            f"Distillation: {self.weight:.0%} of the loss is that of the teacher's {targets.facts.top_k} likeliest "
+            f"tokens in {self.soft_targets}."
+        )
+        return DistilledCorpus(corpus, targets, self.weight)

@@ -1,0 +1,402 @@
+"""The blocks of a recipe: settings that belong together, each with its type, limits and option of the commands.
+
+Corpora may be given as words, as mappings like those of YAML, or as `CorpusSpec`s, which they are from then on.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tyro.constructors import PrimitiveConstructorSpec
+
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.locations import may_have_columns
+from vanilla_transformer.data.sources import Corpora, CorpusSpec, corpora_from_values, only_corpus, to_words
+
+
+class RecipeError(Exception):
+    """An invalid recipe, said in one sentence.
+
+    Not a ValueError: the command-line parser takes those for its own and wraps them in its internal names.
+    """
+
+
+CorporaOption = typing.Annotated[
+    Corpora,
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[STR [STR ...]]",
+        instance_from_str=tuple,  # The recipe makes corpora of words, and knows for which field.
+        is_instance=lambda value: isinstance(value, tuple) and all(isinstance(one, CorpusSpec) for one in value),
+        str_from_instance=to_words,
+    ),
+]
+
+
+def setting(
+    default: Any = None,
+    *,
+    option: str | None = None,
+    metavar: str | None = None,
+    least: float | None = None,
+    below: float = math.inf,
+    above: float | None = None,
+) -> Any:
+    """A field of a block.
+
+    Args:
+        default: Its value where a recipe gives none; None for what is chosen later, or off.
+        option: Its name in flat recipes and on the command line, that of the field by default.
+        metavar: Its value in the help, by default after its type.
+        least, below, above: Limits of a number, which is `least` or more, or more than `above`.
+    """
+    limits = None if least is above is None else (least, below, above)
+    return dataclasses.field(default=default, metadata={"option": option, "metavar": metavar, "limits": limits})
+
+
+def option_of(field: "dataclasses.Field[Any]") -> str:
+    """The name of a field in flat recipes and, with dashes, on the command line."""
+    return field.metadata.get("option") or field.name
+
+
+@dataclass(frozen=True)
+class Block:
+    """Settings that belong together, checked as they are made.
+
+    Raises:
+        RecipeError: A value is not of the type of its field, or beyond its limits.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            option, value = option_of(field), getattr(self, field.name)
+            check: Any = _checked_corpora if field.type is CorporaOption else checked_type
+            value = check(option, value, field.type)
+            if value is not None and (limits := field.metadata.get("limits")):
+                _check_limits(option, value, *limits)
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def is_used(self) -> bool:
+        """Tells whether anything is not as it is by default."""
+        return any(getattr(self, field.name) != field.default for field in dataclasses.fields(self))
+
+
+@dataclass(frozen=True)
+class Data(Block):
+    """The text."""
+
+    train: CorporaOption = setting((), metavar="CORPUS ...")
+    """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id,
+    `cmudict:train`, or `prepared:DIR` made by `prepare`. Separate several corpora by `+`; `weight=0.7` after a corpus
+    sets its share of an epoch, oversampling small ones; `tag=BT` puts the piece `<BT>` before each of its sources, to
+    tell synthetic ones from others. Each may be followed by `source_column=en target_column=de`, and by
+    `streaming=true`, which keeps no copy of the text."""
+    dev: CorporaOption = setting((), metavar="CORPUS ...")
+    """Held-out data for the loss during training, in any form accepted by `train`."""
+    test: CorporaOption = setting((), metavar="CORPUS ...")
+    """Test data, scored once at the end."""
+    source_column: str | None = setting(metavar="COLUMN")
+    """Source column, or language of a `translation` column; by default the first."""
+    target_column: str | None = setting(metavar="COLUMN")
+    """Target column, or language of a `translation` column; by default the second."""
+    text_column: str | None = setting(metavar="COLUMN")
+    """Column of the text or, in CoNLL files, of the words; its number, from 1, where a file names no columns."""
+    text_pair_column: str | None = setting(metavar="COLUMN")
+    """Column of the second of two texts."""
+    label_column: str | None = setting(metavar="COLUMN")
+    """Column of the label or, in CoNLL files, of the tags."""
+    part_pairs: int = setting(40_000_000, least=1)
+    """Most pairs planned together where a prepared corpus comes in several shards: bounds the memory of planning."""
+    max_length: int = setting(256, least=1)
+    """Skip pairs, or other rows, with more tokens than this on either side; their number is reported."""
+    documents: Literal["lines", "packed"] = "lines"
+    """What a language model learns from: a text a line (or a row of a table), or packed: plain text files as they
+    stand, each one text with its line ends, cut into blocks of max_length tokens so that none is lost."""
+
+    def corpora(self, name: str) -> Corpora:
+        """The corpora of `train`, `dev` or `test`; columns named for all are those of the tables that name none."""
+        tables = any(map(may_have_columns, (*self.train, *self.dev, *self.test)))
+        named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
+        return tuple(
+            corpus
+            if any(corpus.columns) or (tables and not may_have_columns(corpus))
+            else dataclasses.replace(corpus, **named)
+            for corpus in getattr(self, name)
+        )
+
+
+@dataclass(frozen=True)
+class Classification(Block):
+    """What is said of a text or of its words."""
+
+    labels: tuple[str, ...] | None = setting(metavar="LABEL ...")
+    """Labels in the order of their ids; by default those of `train`, sorted."""
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
+    """What the label of a text is, in the library's words: one label (the default), several with commas between them
+    (or none), or a number."""
+    pooling: Literal["mean", "first"] | None = setting(option="classifier_pooling")
+    """What a text classifier reads: the mean of all tokens (the default), or the first, `<s>`."""
+
+
+@dataclass(frozen=True)
+class Tokenizer(Block):
+    """The pieces that text is split into."""
+
+    name: str | None = setting(option="tokenizer", metavar="MODEL")
+    """Model directory or Hub id of a tokenizer to use; by default one is trained on `train`."""
+    algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = setting(
+        "bpe", option="tokenizer_algorithm"
+    )
+    """Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `."""
+    sides: Literal["both", "source", "target"] = setting("both", option="tokenizer_sides")
+    """Sides of `train` to train the tokenizer on."""
+    lowercase: bool = setting(False, option="tokenizer_lowercase")
+    """Lower-case what the model reads, so that Hello is read as hello, through a normalizer of the tokenizer; what a
+    translation model writes keeps its case. By default any text comes back as it was."""
+    vocab_size: int | None = None
+    """Size of the shared vocabulary; by default chosen from the number of pairs."""
+
+
+@dataclass(frozen=True)
+class SubwordSampling(Block):
+    """Words that are split anew for each epoch."""
+
+    bpe_dropout: float | None = setting(least=0, below=1)
+    """Split the words of `train` anew for each epoch by BPE-dropout: the probability that a pair of pieces is not
+    joined, 0.1 in its paper (Provilkov et al. 2020); off by default and at 0. Dev and test are never sampled."""
+    unigram_alpha: float | None = setting(least=0)
+    """The same with a unigram tokenizer: each way to split a word is drawn by its probability to this power, 0.1 to
+    0.5 in its paper (Kudo 2018); off by default."""
+    sides: Literal["both", "source", "target"] = setting("both", option="sampled_sides")
+    """Sides of pairs of `train` that `bpe_dropout` or `unigram_alpha` splits."""
+
+
+@dataclass(frozen=True)
+class Start(Block):
+    """A saved model to train further."""
+
+    model: str | None = setting(option="from_model", metavar="MODEL")
+    """Start from the weights and the tokenizer of this model, a directory or a Hub id: to train it further or on other
+    text, or to take the encoder of a masked language model for a classifier. Its learning rate rises to a constant one
+    (`learning_rate`), as the peak of Eq. 3 is for random weights and would undo what these have learned."""
+    fingerprint: str | None = setting(option="from_fingerprint")
+    """What tells the model of `--from` from any other; by default that of its files, and a changed one is refused."""
+
+
+@dataclass(frozen=True)
+class Lora(Block):
+    """Matrices that learn beside the weights of a saved model (Hu et al. 2022)."""
+
+    rank: int | None = setting(option="lora_rank", least=1)
+    """Learn nothing of the model of `--from` but matrices of this rank beside its projections (LoRA, through PEFT),
+    which are added to them at the end: the output is a model like any other."""
+    alpha: float | None = setting(option="lora_alpha", above=0)
+    """What the matrices count for, times their rank; by default twice the rank."""
+    targets: tuple[str, ...] | None = setting(option="lora_targets")
+    """Projections that get matrices: some of q_proj, k_proj, v_proj, out_proj, w_1, w_2; by default q_proj, v_proj."""
+
+
+@dataclass(frozen=True)
+class Model(Block):
+    """The sizes of the model (sections 3 and 5.4)."""
+
+    architecture: Literal["transformer", "recurrent"] = "transformer"
+    """The paper's model, or a recurrent one of those that it replaced (2014 and 2015)."""
+    preset: str | None = setting(metavar="NAME")
+    """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
+    d_model: int | None = setting(least=1)
+    """Width of the layers (section 3.1); by default the preset's."""
+    d_ff: int | None = setting(least=1)
+    """Inner width of the feed-forward layers (section 3.3); by default the preset's."""
+    num_heads: int | None = setting(least=1)
+    """Number of attention heads (section 3.2.2); by default the preset's."""
+    d_k: int | None = setting(least=1)
+    """Width of the queries and keys of a head; by default d_model / num_heads."""
+    d_v: int | None = setting(least=1)
+    """Width of the values of a head; by default d_model / num_heads."""
+    encoder_layers: int | None = setting(least=1)
+    """Number of encoder layers; by default the preset's."""
+    decoder_layers: int | None = setting(least=1)
+    """Number of decoder layers; by default the preset's."""
+    dropout: float | None = setting(least=0, below=1)
+    """Residual dropout (section 5.4); by default chosen from the number of pairs."""
+    attention_dropout: float | None = setting(least=0, below=1)
+    """Dropout of attention weights; off by default, as in the paper."""
+    activation_dropout: float | None = setting(least=0, below=1)
+    """Dropout inside the feed-forward layers; off by default, as in the paper."""
+    label_smoothing: float | None = setting(least=0, below=1)
+    """Label smoothing (section 5.4); by default the preset's."""
+    positional_encoding: Literal["sinusoidal", "learned"] | None = None
+    """Positional encoding as in section 3.5, or learned (Table 3, row E); by default the preset's."""
+    target_direction: Literal["left-to-right", "right-to-left"] = "left-to-right"
+    """Order in which the model writes its target. One that writes from right to left sees ends better than
+    beginnings: `translate --rescore` lets it choose among the translations of another."""
+
+
+@dataclass(frozen=True)
+class Recurrent(Block):
+    """What only recurrent models have."""
+
+    cell: Literal["lstm", "gru"] | None = None
+    """Cells of a recurrent model; lstm by default."""
+    attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
+    """Attention of a recurrent model over the source; luong-general by default."""
+    attention_window: int | None = setting(least=1)
+    """How far Luong's local attention looks from the position it predicts; by default everywhere."""
+
+
+@dataclass(frozen=True)
+class Optimization(Block):
+    """The steps and their rate (section 5)."""
+
+    batch_tokens: int | None = setting(least=1)
+    """Maximum tokens per side and step, padding included, over all devices (section 5.1); by default chosen from the
+    number of pairs."""
+    batches_per_step: int | None = setting(least=1)
+    """Batches per step, for gradient accumulation and over all devices; by default chosen from the device's memory."""
+    # Python counts no further than a machine's word, and no run so far.
+    max_steps: int | None = setting(least=1, below=10**15)
+    """Number of training steps (section 5.2); by default chosen from the data and the device."""
+    warmup_steps: int | None = setting(least=1)
+    """Learning rate warm-up steps (Eq. 3); by default chosen from the number of steps."""
+    learning_rate_scale: float | None = setting(least=0)
+    """Factor on the learning rate of Eq. 3; by default 1, and less for a run so short that its warm-up, chosen from
+    the number of steps, would raise the rate further than small models bear."""
+    learning_rate: float | None = setting(above=0)
+    """Learning rate that stays as it is after the warm-up, instead of Eq. 3; recurrent models have 0.001, and
+    what starts `--from` a model the rate that Eq. 3 falls to in the paper's 100,000 steps."""
+    adam_beta1: float = setting(0.9, least=0, below=1)
+    """Adam's beta1 (section 5.3)."""
+    adam_beta2: float = setting(0.98, least=0, below=1)
+    """Adam's beta2 (section 5.3)."""
+    adam_epsilon: float = setting(1e-9, above=0)
+    """Adam's epsilon (section 5.3)."""
+    max_grad_norm: float | None = setting(least=0)
+    """Clip gradients to this norm; 0 for never, the default but of recurrent models, which have 5."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of matrix products; auto uses bfloat16 where the device supports it. Weights stay float32."""
+    seed: int = setting(1, least=0, below=2**31)
+    """Random seed."""
+
+
+@dataclass(frozen=True)
+class Evaluation(Block):
+    """How a run is judged."""
+
+    eval_steps: int | None = setting(least=1)
+    """Steps between evaluations of the loss on `dev`."""
+    patience: int | None = setting(least=1)
+    """Stop after this many evaluations without a lower loss on `dev` (off by default)."""
+    metrics: tuple[str, ...] | None = setting(metavar="METRIC ...")
+    """Metrics for `dev` and `test`; by default the task's. Translation: sacrebleu and chrf, or ter, tokenized_bleu,
+    paper_bleu (also paper_bleu:fr), wer, per, bracketing (of trees)."""
+    examples: tuple[str, ...] = setting((), metavar="TEXT ...")
+    """Texts to ask the model about at the end: the answers are printed, and stand in its card."""
+
+
+@dataclass(frozen=True)
+class Decoding(Block):
+    """The model's generation config (section 6.1)."""
+
+    num_beams: int = setting(4, least=1, below=10_001)
+    """Beam size in the model's generation config (section 6.1); 1 for greedy search, without length penalty."""
+    # Beyond 10 the penalty of a long sentence is infinite in float32.
+    length_penalty: float = setting(0.6, least=0, below=10)
+    """Length penalty in the model's generation config (section 6.1)."""
+    length_penalty_type: Literal["google", "huggingface"] = "google"
+    """Length penalty formula: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
+    length^penalty."""
+    max_length_beyond_source: int = setting(50, least=0, below=1_000_001)
+    """Tokens that an output may have beyond its source's (section 6.1; 300 for trees, section 6.3)."""
+
+
+@dataclass(frozen=True)
+class Run(Block):
+    """What a run writes and where, and its processes."""
+
+    output: str | None = setting(metavar="DIR")
+    """Output directory, which becomes the model; an unfinished run of the same recipe in it is resumed."""
+    description: str | None = None
+    """Purpose of the model, a sentence or two for its card; by default what the task is for."""
+    license: str | None = None
+    """Licence of the model for its card, by its name on the Hub, such as apache-2.0."""
+    save_steps: int | None = setting(least=1)
+    """Steps between checkpoints."""
+    average_checkpoints: int = setting(5, least=1)
+    """Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big)."""
+    keep_checkpoints: Literal["averaged", "doubling"] = "averaged"
+    """Which checkpoints stay: those that are averaged, or also those after 1, 2, 4, 8, ... times save_steps, of which
+    `explore` replays how the model learned."""
+    log_steps: int = setting(50, least=1)
+    """Steps between log lines and records in metrics.jsonl."""
+    trackers: tuple[str, ...] = setting((), metavar="NAME ...")
+    """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow, ..."""
+    processes: int | None = setting(least=1, below=1025)
+    """Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two cores or more,
+    and a run that goes on has as many as before. torchrun and other launchers start theirs themselves."""
+    process_timeout: float = setting(120.0, least=1, below=1e6)
+    """Seconds that a process waits for the others within a step before the run is aborted."""
+
+
+def _check_limits(option: str, value: float, least: float | None, below: float, above: float | None) -> None:
+    if math.isfinite(value) and value < below and (value > above if least is None else value >= least):  # type: ignore[operator]
+        return
+    finite = "" if math.isfinite(value) else "finite, "
+    limit = f"greater than {above}" if least is None else f"at least {least}"
+    limit += f" and below {below}" if below < math.inf else ""
+    raise RecipeError(f"{option} must be {finite}{limit}, not {value}.")
+
+
+def checked_type(option: str, value: Any, hint: Any) -> Any:
+    """`value` as the type that the field wants: YAML reads 1e-9 as text, and gives lists for tuples."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if value is None and types.NoneType in kinds:
+        return None
+    for kind in kinds:
+        if kind is bool and isinstance(value, bool):
+            return value
+        if typing.get_origin(kind) is Literal:
+            if value in typing.get_args(kind):
+                return value
+        elif typing.get_origin(kind) is tuple:
+            items = (value,) if isinstance(value, str) else value
+            if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+                return tuple(items)
+        elif kind is float and not isinstance(value, bool):
+            try:
+                return float(value)
+            except (TypeError, ValueError, OverflowError):
+                continue
+        elif isinstance(value, kind) and not isinstance(value, bool):
+            return value
+    raise RecipeError(f"{option} must be {_describe(kinds)}, not {value!r}.")
+
+
+def _checked_corpora(option: str, value: Any, _: Any) -> Corpora:
+    """Corpora however they are given: several to learn from, one that is held out."""
+    try:
+        corpora = corpora_from_values(value)
+        if corpora and option != "train":
+            only_corpus(corpora)
+    except CorpusError as error:
+        raise RecipeError(f"{option}: {error}.") from None
+    if corpora is None:
+        raise RecipeError(f"{option} must be text or a list of texts, not {value!r}.")
+    return corpora
+
+
+def _describe(kinds: tuple[Any, ...]) -> str:
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    for kind in kinds:
+        if typing.get_origin(kind) is Literal:
+            return f"one of {', '.join(typing.get_args(kind))}"
+        if typing.get_origin(kind) is tuple:
+            return "text or a list of texts"
+        if kind in words:
+            return words[kind]
+    raise AssertionError(kinds)

@@ -1,0 +1,136 @@
+"""Recipes by name or from YAML files, in blocks or, as they once were, flat."""
+
+import dataclasses
+import importlib.resources
+import math
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vanilla_transformer.data.columns import COLUMN_SETTINGS
+from vanilla_transformer.data.locations import may_have_columns
+from vanilla_transformer.recipe.blocks import RecipeError, option_of
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.suggestions import did_you_mean
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """The recipe of that name that comes with the package, or the one in that YAML file."""
+    shipped = shipped_recipes()
+    path = Path(name_or_path)
+    file: Traversable = shipped.get(str(name_or_path), path)
+    if str(name_or_path) not in shipped and not path.is_file():
+        hint = did_you_mean(str(name_or_path), shipped) or "."
+        raise RecipeError(
+            f"There is no recipe and no file {str(name_or_path)!r}{hint} "
+            f"Recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
+        )
+    try:
+        return recipe_from(_read_yaml(file))
+    except RecipeError as error:
+        raise RecipeError(f"{file}: {error}") from None
+
+
+def recipe_from(values: Mapping[Any, Any]) -> Recipe:
+    """The recipe of these blocks; what stands in none is an option, as everything did in flat recipes.
+
+    Raises:
+        RecipeError: There is no such block or option, one is given twice, or cannot have that value.
+    """
+    blocks = Recipe().blocks
+    options: dict[str, Any] = {}
+    for name, value in values.items():
+        found = {str(name): value}
+        if name in blocks and isinstance(value, Mapping):
+            fields = {field.name: option_of(field) for field in dataclasses.fields(blocks[name])}
+            for field in value:
+                if field not in fields:
+                    hint = did_you_mean(str(field), fields) or f": there are {', '.join(fields)}."
+                    raise RecipeError(f"{str(field)!r} is no field of {name}{hint}")
+            found = {fields[field]: one for field, one in value.items()}
+        elif name in blocks and name != "tokenizer":
+            raise RecipeError(f"{name} must hold lines of the form `field: value`, not {value!r}.")
+        for option in found.keys() & options.keys():
+            raise RecipeError(f"{option} is given twice, in a block and outside.")
+        options |= found
+    return Recipe.of(**options)
+
+
+def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe:
+    """The recipe of that name to train by, with these options in place of its own.
+
+    Its settings for data or a tokenizer that these replace are left out; the model goes to a directory of its name
+    unless they name another.
+
+    Raises:
+        RecipeError: There is none, it cannot have these options, or it comes without data and gets none.
+    """
+    named = load_recipe(name_or_path)
+    recipe = named.with_options(**options)
+    shipped = shipped_recipes().get(str(name_or_path))
+    if shipped is not None and not recipe.data.train:
+        raise RecipeError(
+            f"The recipe {name_or_path} comes without data: give it with --train; the comment at the top of {shipped} "
+            "says where to get it."
+        )
+    left: list[str] = []
+    data, steps, its_steps = recipe.data, recipe.optimization, named.optimization
+    if data.train != named.data.train and not any(map(may_have_columns, (*data.train, *data.dev, *data.test))):
+        left += COLUMN_SETTINGS
+    if recipe.tokenizer.name != named.tokenizer.name:
+        left.append("vocab_size")
+    fewer = steps.max_steps != its_steps.max_steps
+    if fewer and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0):
+        # Of so few steps the recipe's would be all warm-up.
+        left += ["warmup_steps"] if steps.warmup_steps == its_steps.warmup_steps else []
+        left += ["learning_rate_scale"] if "warmup_steps" in left else []
+    replaced = {option: None for option in left if recipe[option] == named[option]}
+    output = recipe.run.output or Path(name_or_path).stem
+    return recipe.with_options(**replaced, output=output)
+
+
+def shipped_recipes() -> dict[str, Traversable]:
+    """The recipes that come with the package, by name."""
+    folder = importlib.resources.files("vanilla_transformer") / "recipes"
+    if not folder.is_dir():
+        return {}
+    return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
+
+
+class _RecipeLoader(yaml.SafeLoader):
+    """Reads plain values, each once: aliases of aliases grow without end, and of two values one would be lost."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Refuses an alias."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                problem=f"an alias, *{event.anchor}, is not for recipes: write out what it stands for",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuses a key that stands twice."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(file: Traversable) -> dict[str, Any]:
+    try:
+        values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
+    except OSError as error:
+        raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
+    # Some numbers and dates that are none make the reader stumble in its own ways.
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
+        raise RecipeError(f"{file} is not YAML that can be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise RecipeError(f"{file} must hold lines of the form `field: value`.")
+    return values
