@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vanilla_transformer.cli import streams
 from vanilla_transformer.cli.streams import count_lines
-from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.progress import ProgressLines, progress_bar
 
 

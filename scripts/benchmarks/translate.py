@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from vanilla_transformer.data.cmudict import cmudict_pairs
-from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.data.text_lines import read_lines
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.extras.inspection import Alignment, AlignmentHeads, alignments, choose_alignment_heads, spread
 from vanilla_transformer.extras.inspection.alignment import STEPS
 from vanilla_transformer.translation import load_model

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from scripts.experiments.runs import ExperimentError, cells, command
-from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.extras.inspection import Attention, attention, plot_attention
 from vanilla_transformer.translation import load_model
 

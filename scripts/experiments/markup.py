@@ -18,7 +18,7 @@ from pathlib import Path
 
 from scripts.experiments.alignment import Links, read_links
 from scripts.experiments.runs import ExperimentError, cells, command
-from vanilla_transformer.data.lines import read_lines
+from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.extras.inspection.markup import MARKUP, MarkupTranslator
 from vanilla_transformer.translation import LineTranslator, load_model
 

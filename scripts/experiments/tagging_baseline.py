@@ -20,7 +20,7 @@ from tyro.conf import OmitArgPrefixes
 from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import parse_corpus
-from vanilla_transformer.evaluation.labels import TAG_METRICS
+from vanilla_transformer.evaluation.label_metrics import TAG_METRICS
 from vanilla_transformer.evaluation.metrics import score
 
 _LONGEST_AFFIX = 4

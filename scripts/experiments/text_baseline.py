@@ -16,7 +16,7 @@ from tyro.conf import OmitArgPrefixes
 from vanilla_transformer.data.columns import LABELLED_TEXTS
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import parse_corpus
-from vanilla_transformer.evaluation.labels import LABEL_METRICS
+from vanilla_transformer.evaluation.label_metrics import LABEL_METRICS
 from vanilla_transformer.evaluation.metrics import score
 
 # Of the penalty on the weights, the one with which five parts of the training data predict each other best.

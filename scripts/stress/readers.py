@@ -39,7 +39,7 @@ from vanilla_transformer.checkpointing.store import (
 )
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
-from vanilla_transformer.data.streams import TextStream, row_tables
+from vanilla_transformer.data.text_streams import TextStream, row_tables
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.compression import SUFFIXES, compress
-from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import CorpusError, read_lines
 
 # Characters at which other readers end a line.
 BREAKS = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from vanilla_transformer.data import preparation, streams
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data import preparation, text_streams
 from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.tasks import get_task
@@ -70,7 +70,7 @@ def expected_rows(tokenizer, pairs):
 
 @pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
 def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pairs_per_table):
-    monkeypatch.setattr(streams, "ROWS_PER_TABLE", pairs_per_table)
+    monkeypatch.setattr(text_streams, "ROWS_PER_TABLE", pairs_per_table)
     prepared = prepare()
     expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
     assert as_lists(prepared.rows(range(len(prepared)))) == expected
@@ -179,7 +179,7 @@ def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizin
 
 
 def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkeypatch, forbid_tokenizing):
-    monkeypatch.setattr(streams, "ROWS_PER_TABLE", 2)
+    monkeypatch.setattr(text_streams, "ROWS_PER_TABLE", 2)
     first = prepare()
     tokenized, calls = preparation._encoded, []
 

@@ -10,11 +10,11 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 
 from vanilla_transformer.data.columns import TAGGED_SENTENCES
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import PreparationReport, PreparedCorpus, prepare_corpus
 from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
 from vanilla_transformer.data.subword_models import LONGEST_WORD, BpeDropout, UnigramSampling
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task

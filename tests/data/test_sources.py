@@ -1,8 +1,8 @@
 import pytest
 
 from vanilla_transformer.data.columns import TEXTS
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, parse_corpora, parse_corpus, to_words
+from vanilla_transformer.data.text_lines import CorpusError
 
 
 def test_one_corpus_is_its_words():

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Translation, Value
 
-from vanilla_transformer.data import corpus, loading, streams
+from vanilla_transformer.data import corpus, loaded_corpora, text_streams
 from vanilla_transformer.data import corpus as corpus_module
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.sources import CorpusSpec
-from vanilla_transformer.data.streams import sample_rows, stream_of
+from vanilla_transformer.data.text_streams import sample_rows, stream_of
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 
@@ -130,7 +130,7 @@ def test_a_connection_that_is_lost_on_the_way_is_told_in_one_sentence(folder, mo
         raise ConnectionError("the server\nhas gone")
 
     stream = open_corpus([f"{folder}:en-de:train"], streaming=True)
-    monkeypatch.setattr(loading, "column_tables", lost)
+    monkeypatch.setattr(loaded_corpora, "column_tables", lost)
     with pytest.raises(CorpusError, match="corpus cannot be loaded: the server$"):
         pairs_in(stream)
 
@@ -195,14 +195,14 @@ def test_a_translation_column_without_types_gives_its_languages():
     ).to_iterable_dataset()
     untyped = IterableDataset.from_generator(lambda: iter(dataset))
     assert untyped.features is None
-    columns, _ = streams.find_columns(untyped, (None, None), "here")
+    columns, _ = text_streams.find_columns(untyped, (None, None), "here")
     assert {*columns.names} == {"en", "de"} and columns.parent == "translation"
 
 
 @pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
 @pytest.mark.parametrize("most", [1, 2, 3, 6, 7, 100])
 def test_a_sample_is_taken_at_equal_distances_from_all_corpora(monkeypatch, pairs_per_table, most):
-    monkeypatch.setattr(streams, "ROWS_PER_TABLE", pairs_per_table)
+    monkeypatch.setattr(text_streams, "ROWS_PER_TABLE", pairs_per_table)
     corpora = [stream_of(Dataset.from_dict(rows(part))) for part in (PAIRS[:5], PAIRS[5:])]
     counts, sample = sample_rows(corpora, most)
     assert counts == [5, 2]
@@ -247,6 +247,6 @@ def test_a_changed_file_is_prepared_anew_even_with_the_old_time(tmp_path, lines,
 
 def test_tables_of_pairs_are_small_however_long_the_corpus_is():
     pairs = ((str(number), str(number)) for number in range(25_000))
-    tables = list(streams.row_tables(pairs))
+    tables = list(text_streams.row_tables(pairs))
     assert [table.num_rows for table in tables] == [10_000, 10_000, 5_000]
     assert all(isinstance(table, pa.Table) for table in tables)

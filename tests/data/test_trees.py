@@ -5,7 +5,7 @@ import random
 import pytest
 
 from vanilla_transformer.data.corpus import read_corpus
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.trees import Tree, leaves_of, linearize, read_trees, restore
 
 TREEBANK = """( (S

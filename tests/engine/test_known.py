@@ -229,7 +229,7 @@ def test_the_reason_is_logged_once(caplog, monkeypatch):
 
     transformers_logging.info_once.cache_clear()
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="vanilla_transformer.engine.generation")
+    caplog.set_level(logging.INFO, logger="vanilla_transformer.engine.library_calls")
     model = sharp(0)
     model.model.decoder.layers[0].add_module("relative_bias", nn.Embedding(3, 3))
     for _ in range(2):

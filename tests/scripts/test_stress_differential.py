@@ -7,7 +7,7 @@ import pytest
 from transformers import MaxLengthCriteria
 
 from scripts.stress.differential import compared, draw_setting
-from vanilla_transformer.engine import generation as engine_generation
+from vanilla_transformer.engine import library_calls
 from vanilla_transformer.engine.linear import LiveWeights
 from vanilla_transformer.engine.requests import Request
 from vanilla_transformer.model import generation
@@ -63,14 +63,14 @@ def penalty_of_the_library_in_objects(monkeypatch) -> None:
 
 def stale_weights(monkeypatch) -> None:
     kept: dict = {}
-    make = engine_generation.Decoder
+    make = library_calls.Decoder
 
     def stale(model, weights):
         # A model of these tests is asked twice at most.
         copied = copy.deepcopy(model) if type(weights) is LiveWeights else model
         return kept.setdefault(id(model), (model, make(copied, weights)))[1]
 
-    monkeypatch.setattr(engine_generation, "Decoder", stale)
+    monkeypatch.setattr(library_calls, "Decoder", stale)
 
 
 @pytest.mark.parametrize("fault", [ignored_criteria, penalty_of_the_library_in_objects, stale_weights])

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from scripts.stress import readers
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 
 SEEDS = 16
 

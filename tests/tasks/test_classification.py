@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.evaluation import MetricError
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.blocks import RecipeError

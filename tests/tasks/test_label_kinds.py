@@ -13,8 +13,8 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.evaluation.labels import LABEL_SET_METRICS, NUMBER_METRICS
+from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.evaluation.label_metrics import LABEL_SET_METRICS, NUMBER_METRICS
 from vanilla_transformer.evaluation.metrics import score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.blocks import RecipeError

@@ -17,7 +17,7 @@ from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
-from vanilla_transformer.training.sampling import check_sampling
+from vanilla_transformer.training.subword_sampling import check_sampling
 
 TASK = get_task("translation")
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 from echo import Echo, render
 
-from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.translation.files import ChunkReader, translate_file
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, record_path, refuse_unfinished
 

@@ -18,7 +18,6 @@ from vanilla_transformer.cli.arguments import (
     OptionalText,
     UsageError,
 )
-from vanilla_transformer.cli.columns import as_in_training
 from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
 from vanilla_transformer.cli.streams import (
     check_output,
@@ -29,10 +28,11 @@ from vanilla_transformer.cli.streams import (
     warn,
     write_whole,
 )
+from vanilla_transformer.cli.trained_columns import as_in_training
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
-from vanilla_transformer.data.lines import CorpusError, RowError
 from vanilla_transformer.data.locations import locate, split_off
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
+from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load

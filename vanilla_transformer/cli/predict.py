@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, UsageError
-from vanilla_transformer.cli.columns import as_in_training
 from vanilla_transformer.cli.decoding import Decoding
 from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
 from vanilla_transformer.cli.streams import (
@@ -21,9 +20,10 @@ from vanilla_transformer.cli.streams import (
     is_typed,
     read_input,
 )
+from vanilla_transformer.cli.trained_columns import as_in_training
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.data.text_streams import TextStream
     from vanilla_transformer.tasks import Prediction, Predictor
 
 

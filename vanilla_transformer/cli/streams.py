@@ -25,7 +25,7 @@ _MODEL_NAMES = {"merges.txt", "metrics.jsonl", "train.log", "vocab.txt"}
 
 def read_input(path: Path | None) -> Iterator[str]:
     """The lines of a file, or of standard input if `path` is None."""
-    from vanilla_transformer.data.lines import read_lines
+    from vanilla_transformer.data.text_lines import read_lines
 
     if path is None and sys.stdin is None:
         raise UsageError("Standard input is closed: give an input file, or pipe lines in.")

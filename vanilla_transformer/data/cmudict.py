@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import CorpusError, read_lines
 
 SPLITS = ("train", "dev", "test")
 

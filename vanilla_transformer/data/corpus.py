@@ -17,8 +17,7 @@ from datasets import Dataset
 
 from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.lines import CorpusError, read_lines, read_pieces
-from vanilla_transformer.data.loading import load_rows, stream_rows
+from vanilla_transformer.data.loaded_corpora import load_rows, stream_rows
 from vanilla_transformer.data.locations import (
     CorpusLocation,
     language,
@@ -29,8 +28,9 @@ from vanilla_transformer.data.locations import (
 )
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.data.storage import stamp_in, write_tables
-from vanilla_transformer.data.streams import TextStream, row_tables, stream_of
 from vanilla_transformer.data.tables import TABLE_READERS, Columns, NumberedRows, RowTable, read_conll
+from vanilla_transformer.data.text_lines import CorpusError, read_lines, read_pieces
+from vanilla_transformer.data.text_streams import TextStream, row_tables, stream_of
 
 __all__ = [
     "CorpusError",

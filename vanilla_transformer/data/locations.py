@@ -7,9 +7,9 @@ from pathlib import Path
 
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.data.tables import TABLE_READERS, Wanted
+from vanilla_transformer.data.text_lines import CorpusError
 
 FILE_SUFFIXES = (*TABLE_READERS, ".parquet")
 BUILT_IN = "cmudict"

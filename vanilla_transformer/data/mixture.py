@@ -6,8 +6,8 @@ from dataclasses import astuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import PreparationReport, PreparedCorpus, Rows, rows_of_several
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 
 # An epoch is planned in memory: about 30 bytes a pair, and 16 more where a share is drawn anew in each.

@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.lines import CorpusError
-from vanilla_transformer.data.streams import TextStream, stream_of
+from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.text_streams import TextStream, stream_of
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, cased
 from vanilla_transformer.plain_text import plain_text

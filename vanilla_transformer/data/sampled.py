@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.background import Background
 from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import EpochPart, Lengths, PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.data.subword_models import (
@@ -25,6 +24,7 @@ from vanilla_transformer.data.subword_models import (
     starts_of,
     unsupported_reason,
 )
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import cased
 

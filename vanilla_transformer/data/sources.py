@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
 BETWEEN_CORPORA = "+"

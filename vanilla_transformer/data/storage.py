@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 
 
 def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str, form: TextForm) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from vanilla_transformer.data.columns import BETWEEN_LABELS, BETWEEN_WORDS, PAIRS, Column, TextForm
-from vanilla_transformer.data.lines import CorpusError, decoded_lines, read_lines
+from vanilla_transformer.data.text_lines import CorpusError, decoded_lines, read_lines
 from vanilla_transformer.data.trees import read_trees
 
 Row = tuple[str, ...]

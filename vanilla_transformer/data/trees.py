@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vanilla_transformer.data.lines import CorpusError, decoded_lines
+from vanilla_transformer.data.text_lines import CorpusError, decoded_lines
 
 WORD = "XX"
 # The tags that evalb's COLLINS.prm leaves out of what it counts.

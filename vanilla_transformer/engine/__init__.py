@@ -23,7 +23,7 @@ have, or for so many steps that packing pays.
 """
 
 from .frozen import frozen, opened
-from .generation import answer, declined, decode, encode, start_decoding
+from .library_calls import answer, declined, decode, encode, start_decoding
 from .requests import Request
 
 __all__ = ["Request", "answer", "declined", "decode", "encode", "frozen", "opened", "start_decoding"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import yaml
 
 from vanilla_transformer import seams
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.recipe.blocks import (
     Block,
     Classification,

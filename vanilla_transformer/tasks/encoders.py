@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,13 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.lines import CorpusError, RowError
+from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Prediction, SpecialTokens
+from vanilla_transformer.tasks.interface import Prediction, SpecialTokens, Task
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ LONGEST_ROW = 1024
 Row = tuple[str, ...]
 
 
-class EncoderTask(ABC):
+class EncoderTask(Task, ABC):
     """A task of encoder-only models, or of others of one stack: what they have in common.
 
     Attributes:
@@ -61,10 +61,6 @@ class EncoderTask(ABC):
     least_warmup: int
     metrics: tuple[str, ...]
     model_class: type[PreTrainedModel]
-
-    def of_recipe(self, recipe: Recipe) -> Self:
-        """The task itself."""
-        return self
 
     def check(self, recipe: Recipe) -> None:
         """Refuses what only an encoder-decoder has, and metrics of other tasks."""
@@ -149,14 +145,6 @@ class EncoderTask(ABC):
     def written(self, prediction: Prediction) -> str:
         """The line that a file of predictions has for a row."""
         return prediction.label
-
-    def examples(self, corpus: "Dataset") -> int:
-        """All rows."""
-        return len(corpus)
-
-    def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
-        """All rows: each is one pass through the model."""
-        return corpus
 
     def evaluate(
         self,

@@ -16,7 +16,7 @@ from vanilla_transformer.recipe.schema import Recipe
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.data.text_streams import TextStream
     from vanilla_transformer.evaluation.metrics import Score
     from vanilla_transformer.evaluation.scoring import Processes
 
@@ -101,7 +101,7 @@ class Evaluated(Protocol):
 
 
 class Task(Architecture, Protocol):
-    """A task that a run trains for. Nothing else in the package asks which task it is.
+    """A task that a run trains for, with what most of them do. Nothing else in the package asks which task it is.
 
     Attributes:
         name: How a recipe calls it.
@@ -130,6 +130,7 @@ class Task(Architecture, Protocol):
 
     def of_recipe(self, recipe: Recipe) -> "Task":
         """The task as the recipe has it: itself, but where a recipe chooses between kinds of text."""
+        return self
 
     def check(self, recipe: Recipe) -> None:
         """Refuses, before any text is read, what the recipe asks for and the task cannot do.
@@ -148,6 +149,7 @@ class Task(Architecture, Protocol):
         Raises:
             ValueError: A row cannot be used; the message says where it stands.
         """
+        return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """The encoding of text as ids for a complete recipe."""
@@ -174,9 +176,11 @@ class Task(Architecture, Protocol):
 
     def examples(self, corpus: "Dataset") -> int:
         """The number of texts that `evaluate` asks the model about."""
+        return len(corpus)
 
     def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
         """So many of the texts that `evaluate` would ask about, evenly spaced; all where asking costs little."""
+        return corpus
 
     def evaluate(
         self,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.columns import BETWEEN_LABELS
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.data.text_streams import TextStream
 
 
 def with_labels(

@@ -33,7 +33,6 @@ from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, Sp
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Metric
     from vanilla_transformer.evaluation.scoring import Processes
 
@@ -235,10 +234,6 @@ class LanguageModeling(EncoderTask):
     def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
         """For texts, or for text that goes on."""
         return PackedLanguageModeling() if recipe.data.documents == "packed" else self
-
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe as it is."""
-        return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """With the length of the blocks."""

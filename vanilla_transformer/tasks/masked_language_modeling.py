@@ -12,8 +12,8 @@ from vanilla_transformer.analysis.cost import tokens_masked
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import TEXTS_IN_BLOCKS, TextForm
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
@@ -25,7 +25,6 @@ from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, Sp
 from vanilla_transformer.tasks.language_modeling import summed_losses
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.metrics import Metric
 
 # Of the tokens that are masked: those that `<mask>` stands for; as many of the rest are others as are themselves.
@@ -138,10 +137,6 @@ class MaskedLanguageModeling(EncoderTask):
         super().check(recipe)
         if recipe.data.max_length < 3:
             raise RecipeError(f"max_length must be 3 or more for {self.name}: <s>, </s> and a token between them.")
-
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe as it is."""
-        return recipe
 
     def encoder(self, recipe: Recipe) -> _MaskedEncoder:
         """With the length of the blocks."""

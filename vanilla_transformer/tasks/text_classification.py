@@ -12,8 +12,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS, TextForm
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import Encoder, Ids, Rows, token_ids
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
@@ -26,7 +26,7 @@ from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.labels import label_maps, labels_in, number_of, texts_of, with_labels
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.data.text_streams import TextStream
     from vanilla_transformer.evaluation.metrics import Metric
 
 
@@ -172,7 +172,7 @@ class TextClassification(EncoderTask):
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of labels."""
-        from vanilla_transformer.evaluation.labels import LABEL_METRICS
+        from vanilla_transformer.evaluation.label_metrics import LABEL_METRICS
 
         return LABEL_METRICS
 
@@ -262,7 +262,7 @@ class MultiLabelClassification(TextClassification):
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of sets of labels."""
-        from vanilla_transformer.evaluation.labels import LABEL_SET_METRICS
+        from vanilla_transformer.evaluation.label_metrics import LABEL_SET_METRICS
 
         return LABEL_SET_METRICS
 
@@ -357,7 +357,7 @@ class TextRegression(TextClassification):
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of numbers."""
-        from vanilla_transformer.evaluation.labels import NUMBER_METRICS
+        from vanilla_transformer.evaluation.label_metrics import NUMBER_METRICS
 
         return NUMBER_METRICS
 

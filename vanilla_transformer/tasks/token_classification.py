@@ -22,7 +22,7 @@ from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.labels import label_maps, number_of, with_labels
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.streams import TextStream
+    from vanilla_transformer.data.text_streams import TextStream
     from vanilla_transformer.evaluation.metrics import Metric
 
 
@@ -143,7 +143,7 @@ class TokenClassification(EncoderTask):
 
     def known_metrics(self) -> "Mapping[str, Metric]":
         """Metrics of tags."""
-        from vanilla_transformer.evaluation.labels import TAG_METRICS
+        from vanilla_transformer.evaluation.label_metrics import TAG_METRICS
 
         return TAG_METRICS
 

@@ -21,21 +21,20 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import LEAST_WARMUP, MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens
-from vanilla_transformer.tasks.recurrent import recurrent_config
+from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens, Task
+from vanilla_transformer.tasks.recurrent_sizes import recurrent_config
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.data.streams import TextStream
     from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
 # What a teacher says of each target token, as rows of a `DistilledCorpus` have it.
 _SOFT_TARGETS = {"soft_target_ids": np.int64, "soft_target_weights": np.float32}
 
 
-class Translation:
+class Translation(Task):
     """Pairs of text: each token of the target is an item of the loss."""
 
     name = "translation"
@@ -52,10 +51,6 @@ class Translation:
     loss = "nats"
     use = "Text-to-text generation"
 
-    def of_recipe(self, recipe: Recipe) -> "Translation":
-        """The task itself."""
-        return self
-
     def check(self, recipe: Recipe) -> None:
         """Refuses metrics that there are not, labels, and packed text."""
         from vanilla_transformer.evaluation.metrics import check_names
@@ -66,10 +61,6 @@ class Translation:
             raise RecipeError(f"A translation has no labels: leave {option} out.")
         for option in recipe.used("documents"):
             raise RecipeError(f"A translation is of pairs, which cannot be packed: leave {option} out.")
-
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe as it is."""
-        return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """The task itself."""

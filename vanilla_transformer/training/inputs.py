@@ -25,7 +25,7 @@ from vanilla_transformer.data.preparation import (
     text_hash,
 )
 from vanilla_transformer.data.sources import Corpora
-from vanilla_transformer.data.streams import TextStream, sample_rows, stream_of
+from vanilla_transformer.data.text_streams import TextStream, sample_rows, stream_of
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
@@ -34,7 +34,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.training.sampling import sampled
+from vanilla_transformer.training.subword_sampling import sampled
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
     check_tags,

@@ -26,8 +26,8 @@ from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.lora import check_lora
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
-from vanilla_transformer.training.sampling import check_sampling
 from vanilla_transformer.training.saved_start import recipe_of_start
+from vanilla_transformer.training.subword_sampling import check_sampling
 
 
 @dataclass(frozen=True)

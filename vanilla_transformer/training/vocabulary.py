@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from vanilla_transformer.data.columns import BETWEEN_WORDS
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import Corpora
-from vanilla_transformer.data.streams import TextStream
 from vanilla_transformer.data.tables import Row
+from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.text_streams import TextStream
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.blocks import RecipeError

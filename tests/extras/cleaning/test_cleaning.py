@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.data.lines import CorpusError
+from vanilla_transformer.data.text_lines import CorpusError
 
 pytest.importorskip("ftfy", reason="ftfy is not installed.")
 

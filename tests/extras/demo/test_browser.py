@@ -13,7 +13,7 @@ from vanilla_transformer.extras.demo.shown import ShownModel
 pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
-from vanilla_transformer.extras.demo.page import build_page, open_page  # noqa: E402
+from vanilla_transformer.extras.demo.live_page import build_page, open_page  # noqa: E402
 
 MARKUP = 'A <b>dog</b> & {{value}} ${1+1} <img src=x onerror="window.hurt=1"> </iframe><script>window.hurt=1</script>'
 TEXT, ANSWER, OTHER, VIEW = "#vt-text textarea", "#vt-answer-0", "#vt-answer-1", "#vt-view-0 iframe"

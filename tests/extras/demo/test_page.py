@@ -18,7 +18,7 @@ from vanilla_transformer.extras.demo.shown import ShownModel
 gradio = pytest.importorskip("gradio", reason="gradio is not installed: pip install '.[demo]'")
 import gradio_client  # noqa: E402
 
-from vanilla_transformer.extras.demo.page import build_page, open_page  # noqa: E402
+from vanilla_transformer.extras.demo.live_page import build_page, open_page  # noqa: E402
 
 SERVED = SimpleNamespace(block_thread=lambda: None)
 
@@ -146,9 +146,9 @@ def test_models_of_one_name_are_told_apart_by_their_places(translating, tmp_path
     other.symlink_to(translating)
     served = []
     monkeypatch.setattr(
-        "vanilla_transformer.extras.demo.page.build_page", lambda models: served.extend(models) or SERVED
+        "vanilla_transformer.extras.demo.live_page.build_page", lambda models: served.extend(models) or SERVED
     )
-    monkeypatch.setattr("vanilla_transformer.extras.demo.page.open_page", lambda page, host, port: "")
+    monkeypatch.setattr("vanilla_transformer.extras.demo.live_page.open_page", lambda page, host, port: "")
     assert main(["demo", translating, str(other), "--port", str(free_port())]) == 0
     assert [model.name for model in served] == [translating, str(other)]
 

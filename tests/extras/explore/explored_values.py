@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vanilla_transformer.checkpointing.store import MANIFEST
-from vanilla_transformer.extras.explore.page import write_page
+from vanilla_transformer.extras.explore.static_site import write_page
 from vanilla_transformer.model.layers import MultiHeadAttention, PositionalEncoding
 
 

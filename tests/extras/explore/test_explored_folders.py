@@ -11,8 +11,8 @@ from torch import nn
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.extras.explore import packing
-from vanilla_transformer.extras.explore.known import family, unknown_settings
-from vanilla_transformer.extras.explore.page import ExploreError, write_page
+from vanilla_transformer.extras.explore.computable import family, unknown_settings
+from vanilla_transformer.extras.explore.static_site import ExploreError, write_page
 
 
 def about(folder: Path) -> dict:
@@ -54,7 +54,7 @@ def test_a_training_is_replayed_by_as_many_checkpoints_as_there_is_room_for(expl
     size = sum(path.stat().st_size for path in folder.glob("step-*.bin")) / 6
     exact = (folder / "weights.bin").stat().st_size
     assert size < exact / 2.5
-    monkeypatch.setattr("vanilla_transformer.extras.explore.page.MOST_BYTES", int(exact + 3.2 * size))
+    monkeypatch.setattr("vanilla_transformer.extras.explore.static_site.MOST_BYTES", int(exact + 3.2 * size))
     write_page(one.model, one.tokenizer, tmp_path / "some", name="some", examples=["a"], run=run)
     some = about(tmp_path / "some")["training"]["steps"]
     assert len(some) == 3 and {10, 60} <= set(some)

@@ -7,7 +7,7 @@ import pytest
 from browser import open_browser, serve
 from explored_values import run_of
 
-from vanilla_transformer.extras.explore.page import write_page
+from vanilla_transformer.extras.explore.static_site import write_page
 
 MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt=1</script>'
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.extras.many_machines import corpus_parts
 from vanilla_transformer.extras.many_machines.corpus_parts import (
     CorpusPiece,

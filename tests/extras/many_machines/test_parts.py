@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.data.lines import CorpusError, read_lines
+from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.extras.many_machines.parts import PartsError, cut, identity, read_part
 
 

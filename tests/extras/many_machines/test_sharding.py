@@ -17,8 +17,8 @@ import yaml
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.corpus import open_corpus
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import StoredCorpus, TokenFile, prepare_corpus
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.extras.many_machines import sharding
 from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
 from vanilla_transformer.extras.many_machines.parts import PartsError
@@ -360,7 +360,7 @@ def test_the_command_does_one_task_or_all_and_says_what_it_has_made(recipe, text
 
 def test_a_command_for_a_worker_says_all_of_it():
     from vanilla_transformer.extras.many_machines.commands.prepare import Prepare
-    from vanilla_transformer.extras.many_machines.options import TaskOptions, as_line, from_line
+    from vanilla_transformer.extras.many_machines.task_options import TaskOptions, as_line, from_line
 
     command = dataclasses.replace(Prepare.from_words(["cmudict"]), output="o", numbered=TaskOptions(3))
     assert from_line(as_line(command)) == command

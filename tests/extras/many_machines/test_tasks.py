@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
-from vanilla_transformer.extras.many_machines.translation import (
+from vanilla_transformer.extras.many_machines.numbered_translation import (
     job_of,
     join_parts,
     part_name,

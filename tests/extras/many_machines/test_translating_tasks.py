@@ -239,7 +239,7 @@ class Elsewhere:
 def test_a_commands_line_for_a_worker_says_all_of_it():
     from vanilla_transformer.cli.decoding import Decoding
     from vanilla_transformer.cli.translate import Translate
-    from vanilla_transformer.extras.many_machines.options import TaskOptions, as_line, from_line
+    from vanilla_transformer.extras.many_machines.task_options import TaskOptions, as_line, from_line
 
     numbered, decoding = TaskOptions(3, engine_options=("x=1",)), Decoding(num_beams=2, device="cpu")
     command = Translate("m", ("a", "b"), output="o", numbered=numbered, decoding=decoding)

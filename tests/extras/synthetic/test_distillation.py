@@ -20,7 +20,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
-from vanilla_transformer.extras.synthetic import soft_targets
+from vanilla_transformer.extras.synthetic import teacher as soft_targets
 from vanilla_transformer.extras.synthetic.distilled_corpus import SoftTargets, SoftTargetsError
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe

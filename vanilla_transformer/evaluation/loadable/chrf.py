@@ -1,6 +1,6 @@
 """`chrf` for `evaluate.load`."""
 
-from vanilla_transformer.evaluation.loading import LoadableMetric
+from vanilla_transformer.evaluation.loadable_metrics import LoadableMetric
 
 
 class Chrf(LoadableMetric):

@@ -1,6 +1,6 @@
 """`ter` for `evaluate.load`."""
 
-from vanilla_transformer.evaluation.loading import LoadableMetric
+from vanilla_transformer.evaluation.loadable_metrics import LoadableMetric
 
 
 class Ter(LoadableMetric):

@@ -15,7 +15,7 @@ from rapidfuzz.distance import Levenshtein
 
 from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.compression import open_bytes, suffix_of
-from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, byte_lines
+from vanilla_transformer.data.text_lines import BYTE_ORDER_MARK, CorpusError, byte_lines
 from vanilla_transformer.extras.cleaning.duplicates import Duplicates
 from vanilla_transformer.limits import check_number, check_whole
 

@@ -2,6 +2,6 @@
 
 SEAMS = {
     "ensemble": {"mean": "ensemble:as_ensemble"},
-    "options": {"rescoring": "options:RescoringOptions"},
+    "options": {"rescoring": "rescoring_options:RescoringOptions"},
     "translation": {"terms": "terms:TermTranslator"},
 }

@@ -52,7 +52,7 @@ class Demo:
         for model, path in zip(shown, self.models, strict=True):
             if names.count(model.name) > 1:
                 model.name = path
-        from vanilla_transformer.extras.demo.page import build_page, open_page
+        from vanilla_transformer.extras.demo.live_page import build_page, open_page
 
         page = build_page(shown)
         print(open_page(page, host=self.host, port=self.port), flush=True)

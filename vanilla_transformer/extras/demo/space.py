@@ -16,7 +16,7 @@ from vanilla_transformer.hub import SPACE_TAG, push_space
 GRADIO = "6.31.0"
 APP = '''"""The page of the model, by the package that lies beside this file."""
 
-from vanilla_transformer.extras.demo.page import build_page, open_page
+from vanilla_transformer.extras.demo.live_page import build_page, open_page
 from vanilla_transformer.extras.demo.shown import ShownModel
 
 page = build_page([ShownModel.load("{model}")])

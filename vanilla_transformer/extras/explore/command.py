@@ -47,7 +47,7 @@ class Explore:
             raise UsageError(f"--training {self.training} has no folder checkpoints: name the directory of a run.")
         output = self.output or Path(f"{Path(self.model).name}-explore")
         refuse_full_directory(output)
-        from vanilla_transformer.extras.explore.page import write_model_page
+        from vanilla_transformer.extras.explore.static_site import write_model_page
 
         write_model_page(
             self.model,
@@ -62,7 +62,7 @@ class Explore:
 
 def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
     """The static Space of `push --explore`."""
-    from vanilla_transformer.extras.explore.page import push_page, write_model_page
+    from vanilla_transformer.extras.explore.static_site import push_page, write_model_page
 
     write_model_page(push.model, folder, training=push.model, report=warn)
     return lambda name: push_page(folder, push.model, name, private=push.private, message=push.message)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from vanilla_transformer.extras.export.errors import ConversionError
-from vanilla_transformer.extras.export.vocabulary import save_tokenizer
+from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer
 from vanilla_transformer.extras.export.web_page import TOKENIZERS_JS
 
 # Parts of a tokenizer.json that tokenizers.js reads.

@@ -10,7 +10,7 @@ from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from torch import nn
 
 from vanilla_transformer.extras.export.errors import ConversionError
-from vanilla_transformer.extras.export.vocabulary import save_tokenizer, vocabularies
+from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer, vocabularies
 from vanilla_transformer.extras.export.weights import refuse_other_widths, refuse_unexportable
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import savable

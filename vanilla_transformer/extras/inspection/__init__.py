@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from vanilla_transformer.extras.inspection.architecture import plot_architecture as plot_architecture
     from vanilla_transformer.extras.inspection.architecture import plot_model as plot_model
-    from vanilla_transformer.extras.inspection.page import attention_page as attention_page
+    from vanilla_transformer.extras.inspection.html_page import attention_page as attention_page
     from vanilla_transformer.extras.inspection.pieces import Pieces as Pieces
     from vanilla_transformer.extras.inspection.plots import (
         plot_attention as plot_attention,
@@ -57,7 +57,7 @@ _HOMES = {
     "Pieces": "pieces",
     "alignments": "alignment",
     "attention": "recording",
-    "attention_page": "page",
+    "attention_page": "html_page",
     "choose_alignment_heads": "alignment_heads",
     "plot_architecture": "architecture",
     "plot_attention": "plots",

@@ -108,7 +108,7 @@ class Attention:
             raise InspectionError(f"This model has no {TITLES[kind]}, only {there}.")
 
     def _repr_html_(self) -> str:
-        from vanilla_transformer.extras.inspection.page import attention_page
+        from vanilla_transformer.extras.inspection.html_page import attention_page
 
         # Notebooks put what they show into their own page: a frame keeps this one's styles and names apart.
         page = attention_page([self]).encode()

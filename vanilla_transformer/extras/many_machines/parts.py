@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from vanilla_transformer.compression import suffix_of
-from vanilla_transformer.data.lines import BYTE_ORDER_MARK, CorpusError, read_lines
+from vanilla_transformer.data.text_lines import BYTE_ORDER_MARK, CorpusError, read_lines
 from vanilla_transformer.filesystems import filesystem_of, naming
 
 _ENDS = 1 << 16

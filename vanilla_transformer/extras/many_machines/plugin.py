@@ -4,5 +4,5 @@ GROUP = "Many machines"
 SEAMS = {
     "command": {"prepare": "commands.prepare:Prepare", "join": "commands.join:Join"},
     "corpus": {"prepared": "prepared:PreparedText"},
-    "options": {"tasks": "options:TaskOptions"},
+    "options": {"tasks": "task_options:TaskOptions"},
 }

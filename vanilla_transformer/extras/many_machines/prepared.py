@@ -4,8 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import settings_fingerprint
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.extras.many_machines.folder import TaskFolder
 from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 from vanilla_transformer.fingerprints import fingerprint_settings

@@ -21,8 +21,8 @@ from vanilla_transformer.data.preparation import (
     settings_fingerprint,
     write_token_file,
 )
-from vanilla_transformer.data.streams import TextStream, sample_rows
 from vanilla_transformer.data.tables import Row
+from vanilla_transformer.data.text_streams import TextStream, sample_rows
 from vanilla_transformer.extras.many_machines.corpus_parts import (
     CorpusPiece,
     corpus_identity,

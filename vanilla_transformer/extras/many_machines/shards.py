@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
 from vanilla_transformer.data.background import Background
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.preparation import (
     EpochPart,
     Lengths,
@@ -32,6 +31,7 @@ from vanilla_transformer.data.preparation import (
     TrainingCorpus,
     rows_of_several,
 )
+from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.extras.many_machines.folder import TaskFolder
 from vanilla_transformer.fingerprints import fingerprint_settings
 

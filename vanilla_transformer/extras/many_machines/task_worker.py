@@ -12,7 +12,7 @@ def main(parent: int) -> None:
     if os.getppid() != parent:
         return
     from vanilla_transformer.cli.program import error_message, quieten_libraries
-    from vanilla_transformer.extras.many_machines.options import from_line
+    from vanilla_transformer.extras.many_machines.task_options import from_line
     from vanilla_transformer.extras.many_machines.workers import answer_numbers
 
     quieten_libraries()

@@ -10,8 +10,8 @@ from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import own_threads
 from vanilla_transformer.extras.many_machines.folder import TaskFolder
+from vanilla_transformer.extras.many_machines.numbered_translation import job_of, run_task, unfinished
 from vanilla_transformer.extras.many_machines.parts import cut
-from vanilla_transformer.extras.many_machines.translation import job_of, run_task, unfinished
 
 
 def run_tasks(command: Translate) -> None:

@@ -27,7 +27,7 @@ class Join:
         """Writes the whole, which as a file appears at once."""
         from vanilla_transformer.atomic_files import atomic_replace
         from vanilla_transformer.extras.many_machines.folder import TaskFolder
-        from vanilla_transformer.extras.many_machines.translation import join_parts
+        from vanilla_transformer.extras.many_machines.numbered_translation import join_parts
 
         parts = join_parts(TaskFolder(self.directory))
         if self.output is None:

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from vanilla_transformer.cli.arguments import Flag
 from vanilla_transformer.cli.train import recipe_help, recipe_options
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.extras.many_machines.options import TaskOptions
+from vanilla_transformer.extras.many_machines.task_options import TaskOptions
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe

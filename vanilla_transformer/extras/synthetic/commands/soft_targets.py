@@ -65,7 +65,7 @@ class SoftTargets:
         at_least_one(top_k=self.top_k, max_length=self.max_length, batch_tokens=self.batch_tokens)
         self._decoding.arguments()
         self._check_output()
-        from vanilla_transformer.extras.synthetic.soft_targets import write_soft_targets
+        from vanilla_transformer.extras.synthetic.teacher import write_soft_targets
         from vanilla_transformer.recipe.schema import Recipe
         from vanilla_transformer.tasks import task_of_model
         from vanilla_transformer.translation import is_exported

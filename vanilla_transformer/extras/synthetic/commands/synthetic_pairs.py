@@ -22,7 +22,7 @@ from vanilla_transformer.cli.arguments import (
 from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
 from vanilla_transformer.cli.streams import print_result, warn
 from vanilla_transformer.cli.translate import Translate
-from vanilla_transformer.extras.many_machines.options import TaskOptions
+from vanilla_transformer.extras.many_machines.task_options import TaskOptions
 from vanilla_transformer.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Synthesis:
 
     def run(self) -> None:
         """Goes on where it was, and with the last of the tasks writes the pairs."""
-        from vanilla_transformer.data.lines import read_lines
+        from vanilla_transformer.data.text_lines import read_lines
 
         numbered, selected = self.command.numbered, self._work / "selected.txt"
         place = self._work / ("translations.txt" if numbered.tasks is None else "tasks")
@@ -226,12 +226,12 @@ class _Synthesis:
 
     def _unfinished(self, place: Path) -> int:
         from vanilla_transformer.extras.many_machines.folder import TaskFolder
-        from vanilla_transformer.extras.many_machines.translation import unfinished
+        from vanilla_transformer.extras.many_machines.numbered_translation import unfinished
 
         return len(unfinished(TaskFolder(str(place)), self.command.numbered.tasks or 0))
 
     def _write(self, selected: Path, translations: Iterable[str], counts: dict[str, int]) -> None:
-        from vanilla_transformer.data.lines import read_lines
+        from vanilla_transformer.data.text_lines import read_lines
         from vanilla_transformer.extras.synthetic.pairs import (
             SOURCE,
             TARGET,
@@ -281,7 +281,7 @@ class _Synthesis:
 def _joined(place: Path) -> Iterator[str]:
     """The lines that numbered tasks have written, each part compared with its record."""
     from vanilla_transformer.extras.many_machines.folder import TaskFolder
-    from vanilla_transformer.extras.many_machines.translation import join_parts
+    from vanilla_transformer.extras.many_machines.numbered_translation import join_parts
 
     for lines in join_parts(TaskFolder(str(place))):
         yield from lines.decode().split("\n")[:-1]

@@ -21,7 +21,7 @@ from .decoder import Decoder, DecoderCache
 from .frozen import Frozen, opened
 from .known import unknown
 from .linear import LiveWeights, unsupported_quantization
-from .recurrent import RecurrentDecoding
+from .recurrent_step import RecurrentDecoding
 from .requests import Request, processor
 from .search import BeamSearch, Choice, Decoding, Hypotheses, Limits, greedy_search, likeliest, sampled
 

@@ -13,7 +13,7 @@ from huggingface_hub import RepoCard
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.extras.demo.shown import card_examples
-from vanilla_transformer.extras.explore.known import SEARCHED, ExploreError, family, fields, unknown_settings
+from vanilla_transformer.extras.explore.computable import SEARCHED, ExploreError, family, fields, unknown_settings
 from vanilla_transformer.extras.explore.packing import (
     MOST_BYTES,
     Moment,

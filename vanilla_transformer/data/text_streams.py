@@ -12,8 +12,8 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, Translation
 from tqdm.auto import tqdm
 
 from vanilla_transformer.data.columns import PAIRS, Column, TextForm
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.tables import Columns, Row, Wanted, choose_columns, joined_labels
+from vanilla_transformer.data.text_lines import CorpusError
 
 ROWS_PER_TABLE = 10_000
 

@@ -15,11 +15,11 @@ from datasets import Dataset, DatasetBuilder, IterableDataset
 
 from vanilla_transformer.atomic_files import has_no_room
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.lines import CorpusError
 from vanilla_transformer.data.locations import CorpusLocation
 from vanilla_transformer.data.storage import write_tables
-from vanilla_transformer.data.streams import TextStream, column_tables, find_columns, stream_of
 from vanilla_transformer.data.tables import Columns, refuse_twins
+from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.text_streams import TextStream, column_tables, find_columns, stream_of
 from vanilla_transformer.network import hub_or_cache
 
 
