@@ -5,6 +5,7 @@ import random
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,7 +46,9 @@ def test_all_examples_are_tested():
 
 def test_a_model_is_trained_for_ones_own_language_pair(text, monkeypatch, capsys):
     program = example("train_your_language_pair")
-    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe.of(**SIZES, metrics=("chrf",), **fields))
+    monkeypatch.setattr(
+        program, "Recipe", SimpleNamespace(of=lambda **fields: Recipe.of(**SIZES, metrics=("chrf",), **fields))
+    )
     files = [str(text / "text.words"), str(text / "text.digits")]
     program.main([*files, str(text / "model"), "--dev", *files, "--max-steps", "3", "--translate", "one two", "three"])
     assert capsys.readouterr().out.count("\n") == 2
@@ -62,8 +65,15 @@ def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
     assert after < before and (text / "tuned" / "model.safetensors").is_file()
 
 
+def recipes(of):
+    """What stands in for `Recipe` in an example."""
+    return SimpleNamespace(of=of)
+
+
 def small(monkeypatch, program, **fields):
-    monkeypatch.setattr(program, "Recipe", lambda **given: Recipe.of(**{**SIZES, **given, **fields}))
+    monkeypatch.setattr(
+        program, "Recipe", SimpleNamespace(of=lambda **given: Recipe.of(**{**SIZES, **given, **fields}))
+    )
     return program
 
 
@@ -105,7 +115,7 @@ def test_texts_are_classified(tmp_path, monkeypatch, capsys):
     table.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     program = example("classify_texts")
     sizes = {name: value for name, value in SIZES.items() if name != "decoder_layers"}
-    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe.of(**sizes, **fields))
+    monkeypatch.setattr(program, "Recipe", recipes(lambda **fields: Recipe.of(**sizes, **fields)))
     words = [str(table), str(tmp_path / "model"), "--dev", str(table), "--max-steps", "3", "--classify", "a good film"]
     program.main(words)
     label, probability = capsys.readouterr().out.splitlines()[-1].split("\t")
@@ -153,7 +163,9 @@ def sizes_of(config):
 
 def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
     program = example("extend/task")
-    monkeypatch.setattr(program, "Recipe", lambda **fields: Recipe.of(**SIZES, save_steps=1, **fields))
+    monkeypatch.setattr(
+        program, "Recipe", SimpleNamespace(of=lambda **fields: Recipe.of(**SIZES, save_steps=1, **fields))
+    )
     files = [str(text / "text.words"), str(text / "text.digits")]
     for name, steps in (("whole", (4,)), ("parts", (2, 4))):
         for count in steps:

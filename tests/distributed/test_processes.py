@@ -88,7 +88,7 @@ def steps_of(recipe, directory, folder):
     """The pairs of each step."""
     settings, tokenizer = load_recipe(recipe), VanillaTransformerTokenizer.from_pretrained(directory)
     corpus = prepare_corpus(
-        read_corpus(settings.train[0]), tokenizer, TASK, max_length=256, directory=folder / "tokens"
+        read_corpus(settings.data.train[0]), tokenizer, TASK, max_length=256, directory=folder / "tokens"
     )
     plan = loop.make_plan(corpus, settings)
     assert len(plan.epoch(0)) == EPOCH

@@ -99,7 +99,7 @@ def test_a_run_is_pushed_without_the_places_on_this_machine(ann: HubServer, trai
     for name, content in files.items():
         assert str(trained.parent).encode() not in content, name
     (tmp_path / "pushed.yaml").write_bytes(files["recipe.yaml"])
-    assert load_recipe(tmp_path / "pushed.yaml").data.train == Recipe.of(train=("pairs.en", "pairs.de")).train
+    assert load_recipe(tmp_path / "pushed.yaml").data.train == Recipe.of(train=("pairs.en", "pairs.de")).data.train
     assert (run / "recipe.yaml").read_bytes() == kept
 
 
