@@ -12,6 +12,7 @@ import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 
@@ -159,6 +160,18 @@ def sizes_of(config):
     """The fields of the paper's model in a configuration that has others too."""
     names = ["vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"]
     return {name: getattr(config, name) for name in names}
+
+
+def test_a_metric_from_outside_scores_a_model_and_its_run(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(METRICS, "caseless_match", None)  # Gone after the test.
+    program = example("extend/metric")
+    assert program.caseless_match(["A b", "c"], [["x", "a B"], ["d"]])[0] == 50
+    files = [str(text / "text.words"), str(text / "text.digits")]
+    settings = {**SIZES, "metrics": ("caseless_match",), "dev": tuple(files), "max_steps": 2}
+    run = train(Recipe.of(train=tuple(files), output=str(tmp_path / "model"), **settings))
+    assert "caseless_match" in (run.directory / "README.md").read_text()
+    program.main([str(run.directory), *files])
+    assert "caseless_match = " in capsys.readouterr().out
 
 
 def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
