@@ -9,6 +9,8 @@ from explored_values import run_of
 
 from vanilla_transformer.extras.explore.static_site import write_page
 
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+
 MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt=1</script>'
 
 
@@ -88,16 +90,18 @@ def test_the_answer_is_stepped_through_both_ways_with_buttons_and_keys(visit):
     page = visit()
     steps = page.locator("#answer .written li").count()
     rows = page.locator("#decoder-embedding .chips li")
+    expect = playwright.expect
     assert rows.count() == steps > 2
     page.click("#back")
-    assert rows.count() == steps - 1
+    expect(rows).to_have_count(steps - 1)
     page.locator("#answer .written button").first.click()
-    assert rows.all_text_contents() == ["<s>1"]
+    expect(rows).to_have_text(["<s>1"])
     page.locator("#contents a").first.focus()
     page.keyboard.press("ArrowRight")
-    assert rows.count() == 2
+    expect(rows).to_have_count(2)
     page.locator("#output .likeliest button").nth(3).click()
-    assert rows.count() == 3 and page.locator("#before").count() == 1
+    expect(rows).to_have_count(3)
+    expect(page.locator("#before")).to_have_count(1)
 
 
 def test_switches_change_the_answer_beside_the_undisturbed_one(visit):

@@ -23,8 +23,8 @@ from vanilla_transformer.extras.inspection import (
     InspectionError,
     attention,
     attention_page,
+    html_page,
     lettering,
-    page,
     plot_attention,
     plot_heads,
     plot_learning_rate,
@@ -62,7 +62,7 @@ def test_markup_in_the_text_stays_text(model, tokenizer):
 
 
 def test_a_page_that_no_browser_shows_is_refused(seen, monkeypatch):
-    monkeypatch.setattr(page, "LARGEST_PAGE", 10)
+    monkeypatch.setattr(html_page, "LARGEST_PAGE", 10)
     with pytest.raises(InspectionError, match="give shorter or fewer sentences"):
         attention_page([seen])
 
