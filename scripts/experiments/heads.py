@@ -104,7 +104,7 @@ def two_heads(all_read: Sequence[Attention]) -> tuple[int, int, tuple[int, int],
 
 
 def _differences(read: Attention) -> torch.Tensor:
-    """Returns half the sum of differences of each two heads, the mean over attending words: (layers, pairs of heads)."""
+    """Returns half the sum of differences of each two heads, the mean over attending words: (layers, pairs)."""
     weights_NHQL = read.weights["encoder"][:, :, are_words(read)]
     pairs = combinations(range(weights_NHQL.shape[1]), 2)
     moved = [(weights_NHQL[:, one] - weights_NHQL[:, other]).abs().sum(-1).mean(-1) / 2 for one, other in pairs]

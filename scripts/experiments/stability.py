@@ -113,7 +113,7 @@ class Curve:
 
     @property
     def verdict(self) -> str:
-        """Tells if the run learned; a loss that came down again is no divergence, but counts in the largest rise."""
+        """Verdict on the run; a loss that came down again is no divergence, but counts in the largest rise."""
         if self.diverged:
             return f"diverges: no number any more after step {self.steps[-1] if self.steps else 0:,}"
         if self.end > min(self.losses) + BROKEN_OUT:

@@ -61,7 +61,7 @@ class SoftTargets:
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
 
     def run(self) -> None:
-        """Has the teacher read the pairs, writes its soft targets and prints the directory."""
+        """Writes the soft targets that the teacher gives for the pairs, and prints the directory."""
         at_least_one(top_k=self.top_k, max_length=self.max_length, batch_tokens=self.batch_tokens)
         self._decoding.arguments()
         self._check_output()
