@@ -37,7 +37,7 @@ class Case:
 
 
 def cases(arguments: argparse.Namespace) -> list[Case]:
-    """Returns the cases of the table; a single sentence is averaged over several."""
+    """Returns the cases of the table; decoding of a single sentence is measured on several."""
     found = []
     for forced, how in ((arguments.forced, f"{arguments.forced} tokens each"), (None, "real stopping")):
         many = arguments.sentences
@@ -244,7 +244,7 @@ class _TorchEngine:
 
 
 class OurEngine(_TorchEngine):
-    """This package."""
+    """Engine of this package."""
 
     def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
         import torch

@@ -134,7 +134,7 @@ class Turns:
 
 def take_part(name: str, job: Job, connection: Connection) -> None:
     """Runs a contestant's process: trains until told to stop, or sends in one sentence why it cannot."""
-    # Compile workers that inductor starts from a spawned process may hang forever.
+    # The compiler might wait forever for worker processes that it starts from here.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.recipe.optimization.seed)

@@ -74,7 +74,7 @@ def apart(read: Attention) -> torch.Tensor:
 
 
 def steadiest(all_read: Sequence[Attention], far: int, pronouns: set[str] | None = None) -> Pick:
-    """Chooses the head that attends most to words at this distance, from all words or pronouns, and its best place."""
+    """Chooses the head that attends most to words at least `far` away, from all words or pronouns, and where."""
     found: list[tuple[int, int, torch.Tensor]] = []  # Sentence, place, and how far its weights stand out, (N, H, L).
     for number, read in enumerate(all_read):
         out_NHQL = standing_out(read).masked_fill(apart(read) < far, -1)

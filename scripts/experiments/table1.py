@@ -177,7 +177,7 @@ class Cost:
 
 def measure(rows: Sequence[Row], lengths: Sequence[int], widths: Sequence[int], repeats: int) -> list[Cost]:
     """Measures all layers in turns, so that a slowdown of the machine affects all of them; returns medians."""
-    # Processor time excludes other programs, but covers a layer only if it runs on one thread.
+    # Processor time excludes other programs, but only the clock measures a pass on several threads.
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     costs = []
     for d in widths:

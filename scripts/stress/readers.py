@@ -1,4 +1,4 @@
-"""Gives malformed files to everything that reads files: each must be read in full or refused by name in a sentence."""
+"""Gives malformed files to every reader: each must be read in full or refused in a sentence that names it."""
 
 import argparse
 import copy

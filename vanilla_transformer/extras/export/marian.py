@@ -63,7 +63,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     bias = weights.pop("lm_head.bias", None)
     _adopt_epsilon(weights, config)
     weights = reordered(weights, torch.arange(config.d_model).view(-1, 2).T.flatten())
-    if not config.tie_word_embeddings:  # Marian has `shared` only where it is tied.
+    if not config.tie_word_embeddings:  # Marian has `shared` only if tied.
         weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
     state = marian.state_dict()
     for name, weight in weights.items():
