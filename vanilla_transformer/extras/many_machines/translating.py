@@ -15,7 +15,7 @@ from vanilla_transformer.extras.many_machines.parts import cut
 
 
 def run_tasks(command: Translate) -> None:
-    """Runs one task, all of them or an engine that runs them.
+    """Runs one task or all, or has an engine run them.
 
     Raises:
         UsageError: Input, output or options cannot be combined with tasks.

@@ -61,7 +61,7 @@ class Prepare:
         return cls(tyro.MISSING, words[0], data=_Data(**fields, **{_TASK: recipe.task}))
 
     def run(self) -> None:
-        """Runs one task, all of them or an engine that runs them; after the last task, prints what was prepared."""
+        """Runs one task or all, or has an engine run them; after the last task, prints what was prepared."""
         numbered, tasks, workers = self.numbered, self.numbered.tasks or 1, self.numbered.workers or 1
         numbered.check(self.output)
         preparation = self._preparation()
