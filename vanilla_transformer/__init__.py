@@ -12,8 +12,8 @@
     print(vt.evaluate("my-model", ("test.en", "test.de")).scores[0])
     vt.extras.inspection.attention(translate.model, translate.tokenizer, "A dog runs.")
 
-Importing the package tells transformers of its classes, so that `from_pretrained`, the Auto classes and `pipeline`
-load its models. torch and transformers are imported when a name that needs them is first used.
+Importing the package registers its classes with transformers, so that `from_pretrained`, the Auto classes and
+`pipeline` load its models. torch and transformers are imported when a name that needs them is first used.
 """
 
 import pkgutil
@@ -107,7 +107,7 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)
 _PACKAGES = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
-# Without the extra `train` these cannot be imported.
+# These cannot be imported without the extra `train`.
 _OF_TRAINING = {"evaluate", "evaluation", "prepare_corpus", "tasks", "train"}
 
 
@@ -120,7 +120,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names and the sub-packages, as far as what they import is installed."""
+    """Lists the public names and the sub-packages whose imports are installed."""
     module = {name for name in globals() if name.startswith("__")}
     missing = _OF_TRAINING if find_spec("accelerate") is None else set()
     return sorted({*module, *__all__, *_PACKAGES} - missing)

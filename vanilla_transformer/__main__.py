@@ -1,4 +1,4 @@
-"""`python -m vanilla_transformer` is the command `vanilla-transformer`."""
+"""`python -m vanilla_transformer` runs the command `vanilla-transformer`."""
 
 import sys
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Prefix of what a killed process may leave behind, for the next one to clear away.
+# Prefix of files that a killed process may leave behind, for the next one to clear away.
 PARTIAL = ".partial-"
 _REMEDIES = {errno.EFBIG: "raise the limit on the size of files (ulimit -f)"}
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-# How libraries written in Rust pass on what the system said, in classes of their own.
+# Libraries written in Rust pass on the system's error like this, in classes of their own.
 _IN_WORDS = re.compile(r"\(os error (\d+)\)")
 
 
@@ -23,9 +23,9 @@ def has_no_room(error: BaseException) -> bool:
 
 
 def disk_error(error: BaseException, directory: Path) -> OSError | None:
-    """Find what the file system said behind an error of something that writes to a directory; None if it said nothing.
+    """Find the file system's error behind an error of code that writes to a directory; None if there is none.
 
-    Where a library does not pass it on, as torch does not, another write to the directory is told the same.
+    If a library does not pass it on, as torch does not, another write to the directory gets the same error.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -34,13 +34,13 @@ def disk_error(error: BaseException, directory: Path) -> OSError | None:
         if not isinstance(cause, OSError) and (found := _IN_WORDS.search(str(cause))):
             return OSError(int(found[1]), os.strerror(int(found[1])))
         cause = cause.__cause__ or cause.__context__
-    # These say that a value is wrong, however full the disk may be.
+    # These report a wrong value, however full the disk may be.
     mistaken = isinstance(error, ValueError | TypeError | LookupError | AttributeError | AssertionError)
     return _probe(directory) if isinstance(error, Exception) and not mistaken else None
 
 
 def _probe(directory: Path) -> OSError | None:
-    """Write beyond the end of the largest file of a directory, where a limit on sizes of files would show as well."""
+    """Write beyond the end of a directory's largest file, where a limit on file sizes would show as well."""
     probe = directory / f"{PARTIAL}probe"
     try:
         end = max((file.stat().st_size for file in directory.iterdir() if file.is_file()), default=0)
@@ -57,12 +57,12 @@ def _probe(directory: Path) -> OSError | None:
 
 @contextmanager
 def named_when_full(path: Path, place: Path) -> Iterator[None]:
-    """Name `path` in the error of a disk that has no room for what is written to `place` in its stead."""
+    """Name `path` in the error of a disk too full for data written to `place` on its behalf."""
     try:
         yield
     except Exception as error:
         said = disk_error(error, place if place.is_dir() else place.parent)
-        # Of other errors Python's own name the file themselves.
+        # Python's own messages of other errors name the file already.
         if said is None or not (has_no_room(said) or _IN_WORDS.search(str(error))):
             raise
         assert said.errno is not None
@@ -76,12 +76,12 @@ def named_when_full(path: Path, place: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_write(path: Path, temporary: Path | None = None) -> Iterator[Path]:
-    """Give a temporary path beside `path`, renamed to it once the block ends well and removed otherwise.
+    """Yield a temporary path beside `path`, renamed to it when the body succeeds and removed otherwise.
 
     Its default name is unique, so that several processes may write the same file: the last one wins.
 
     Raises:
-        OSError: For a full disk with the path and the free space, which the system's own message lacks.
+        OSError: For a full disk, with the path and the free space, which the system's own message lacks.
     """
     temporary = temporary or path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -95,12 +95,12 @@ def atomic_write(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Give an empty directory whose files are in `path`, which is empty or not there, once the block ends well.
+    """Yield an empty directory; if the body succeeds, its files appear in `path`, which is empty or missing.
 
-    A directory that is there already stays itself, as it may be a mount; its files come by a rename each.
+    An existing directory is kept, because it may be a mount; its files are renamed into it one by one.
 
     Raises:
-        OSError: For a full disk with the path and the free space, whatever a library made of the system's message.
+        OSError: For a full disk, with the path and the free space, however a library reported the error.
     """
     there = path.is_dir()
     temporary = (path if there else path.parent) / f"{PARTIAL}{path.name}"
@@ -128,14 +128,14 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def _first_missing(directory: Path) -> Path | None:
-    """Find the first directory on the way to one that has to be made."""
+    """Find the first missing directory on the way to a directory."""
     missing = [place for place in (directory, *directory.parents) if not place.exists()]
     return missing[-1] if missing else None
 
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[Path]:
-    """Give a temporary path whose file replaces `path` once the block ends well and it is synced to disk.
+    """Yield a temporary path whose file is synced to disk and replaces `path` when the body succeeds.
 
     Symbolic links and file permissions are kept.
     """
@@ -148,22 +148,22 @@ def atomic_replace(path: Path) -> Iterator[Path]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Replace the text of a file, which at any moment holds the old text or the new one in full."""
+    """Replace the text of a file, which at any moment holds either the old or the new text in full."""
     with atomic_replace(path) as temporary:
         temporary.write_bytes(text.encode())
 
 
 @contextmanager
 def atomic_write_files(directory: Path, name: str, last: str = "") -> Iterator[Path]:
-    """Give an empty directory whose files are moved into `directory` once the block ends well.
+    """Yield an empty directory whose files are moved into `directory` when the body succeeds.
 
     Args:
-        directory: Where the files belong.
-        name: Of the temporary directory, which a killed process leaves behind for the next one to clear away.
-        last: The file to move last, which says that all are there.
+        directory: The destination of the files.
+        name: Name of the temporary directory, which a killed process leaves behind for the next one to clear away.
+        last: The file to move last, which marks the set as complete.
 
     Raises:
-        OSError: For a full disk with the directory and the free space.
+        OSError: For a full disk, with the directory and the free space.
     """
     temporary = directory / f"{PARTIAL}{name}"
     try:
@@ -180,7 +180,7 @@ def atomic_write_files(directory: Path, name: str, last: str = "") -> Iterator[P
 def sync(path: Path) -> None:
     """Flush a file to disk: a rename may otherwise overtake its contents.
 
-    The entries of a directory are flushed where the system can open directories, which Windows cannot.
+    Directory entries are flushed where the system can open directories; Windows cannot.
     """
     if path.is_dir():
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Compressed files of text, known by their suffix: read and written as if they were plain."""
+"""Compressed text files, recognised by their suffix: read and written as if they were plain."""
 
 import bz2
 import gzip
@@ -10,18 +10,18 @@ from pathlib import PurePath
 from typing import IO, Any, cast
 
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-# What readers raise, beside OSError, for a file that is damaged or not what its name says.
+# Errors of readers, besides OSError, for a file that is damaged or does not match its suffix.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """The suffix of a compressed file, and nothing for a plain one."""
+    """Returns the suffix of a compressed file, and an empty string for a plain one."""
     suffix = PurePath(path).suffix
     return suffix if suffix in SUFFIXES else ""
 
 
 def without_suffix(path: str) -> str:
-    """The name that a file would have if it were plain."""
+    """Returns the name that a file would have if it were plain."""
     return path.removesuffix(suffix_of(path))
 
 
@@ -29,11 +29,11 @@ def open_bytes(path: str | os.PathLike[str], mode: str = "rb", suffix: str | Non
     """Opens a file, plain or compressed, to read bytes (`rb`) or to write them (`wb`).
 
     Args:
-        suffix: Says what it is where its name does not.
+        suffix: The compression, if the name does not tell.
     """
     suffix = suffix_of(path) if suffix is None else suffix
     if mode == "rb" and suffix and os.path.isfile(path) and not os.path.getsize(path):
-        return io.BytesIO()  # As gzip has it, and not every other.
+        return io.BytesIO()  # Like gzip, and unlike some others.
     if suffix == ".zst":
         import pyarrow as pa
 
@@ -46,7 +46,7 @@ def open_bytes(path: str | os.PathLike[str], mode: str = "rb", suffix: str | Non
 
 
 def compress(data: bytes, suffix: str) -> bytes:
-    """A part of a file of that suffix, the same for the same data; parts one after the other are a file."""
+    """Compresses a part of a file of that suffix, deterministically; parts one after the other form a file."""
     if suffix == ".zst":
         import pyarrow as pa
 

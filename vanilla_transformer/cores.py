@@ -1,21 +1,21 @@
-"""The cores that this process may use, and how its threads wait for each other: one answer for all commands."""
+"""The cores that this process may use, and how its threads wait for each other, for all commands alike."""
 
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Turns for which a thread looks for the others before it sleeps. With libgomp's own 300,000 it keeps a core busy while
-# the thread that it waits for has lost its own to another program: training then nearly stands still.
+# Number of turns that a thread spins before it sleeps. With libgomp's own 300,000 it keeps a core busy while the
+# thread it waits for has lost its own to another program: training then nearly stands still.
 SPINS = 5_000
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def prepare_threads() -> None:
-    """Chooses the number of threads and their way to wait; a setting of the user's own stands.
+    """Sets the number of threads and how they wait; the user's own settings are kept.
 
-    The libraries read these variables once, when torch is loaded; the processes that this one starts inherit them.
+    The libraries read these variables once, when torch is loaded; child processes inherit them.
     """
     if not _asked():
         os.environ["OMP_NUM_THREADS"] = str(own_threads())
@@ -25,35 +25,35 @@ def prepare_threads() -> None:
 
 
 def own_threads() -> int:
-    """Threads for this process: what OMP_NUM_THREADS says, or its share of the cores beside others of its launcher."""
+    """Returns this process's threads: OMP_NUM_THREADS, or its share of the cores among the launcher's processes."""
     return _asked() or max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _asked() -> int:
-    """The value of OMP_NUM_THREADS, 0 if unset; the 1 that torchrun always sets counts as unset."""
+    """Returns the value of OMP_NUM_THREADS, 0 if unset; the 1 that torchrun always sets counts as unset."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     by_torchrun = first == "1" and "TORCHELASTIC_RUN_ID" in os.environ
     return int(first) if first.isdecimal() and not by_torchrun else 0
 
 
 def usable_cores() -> int:
-    """The cores of the machine, or fewer where the affinity or a container's quota says so."""
-    # Windows and macOS do not say which cores a process may use.
+    """Returns the number of cores of the machine, or fewer if affinity or a container's quota limits them."""
+    # Windows and macOS do not report which cores a process may use.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min([cores, *_quotas()])))
 
 
 def _quotas() -> Iterator[float]:
-    """The shares of the processor, in cores, that the control groups around this process have."""
+    """Yields the processor quotas, in cores, of the control groups around this process."""
     try:
         groups = [line.split(":", 2) for line in _OWN_CGROUPS.read_text().splitlines()]
     except OSError:
         return
     for _, controllers, path in groups:
-        # Version 2 of the system has one tree for all; version 1 one for the processor.
+        # Version 2 of control groups has one tree for everything; version 1 has one for the processor.
         if not controllers or "cpu" in controllers.split(","):
             root = _CGROUPS / controllers
-            # Within a container the root is its own group, whatever the path says.
+            # Inside a container the root is its own group, whatever the path says.
             own = root / path.lstrip("/")
             yield from (_quota(group) for group in (own, *own.parents) if group.is_relative_to(root))
 
@@ -65,6 +65,6 @@ def _quota(group: Path) -> float:
         else:
             quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         cores = float(quota) / float(period)
-    except (OSError, ValueError, ZeroDivisionError):  # "max" among them.
+    except (OSError, ValueError, ZeroDivisionError):  # Including "max".
         return math.inf
     return cores if cores > 0 else math.inf

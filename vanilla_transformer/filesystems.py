@@ -1,4 +1,4 @@
-"""Places where data may lie: this disk, or any that fsspec knows and has the package for."""
+"""Places for data: this disk, or any that fsspec knows and has the package for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ import fsspec
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:
-    """The file system of a path or URL, and the path in it.
+    """Returns the file system of a path or URL, and the path in it.
 
     Raises:
-        OSError: A package for it is missing, or there is no such kind of place.
+        OSError: Its package is missing, or there is no such kind of place.
     """
     try:
         return fsspec.url_to_fs(url)
@@ -22,7 +22,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def naming(url: str) -> Iterator[None]:
-    """Adds the path or URL to an OSError that does not have it, as those of remote file systems."""
+    """Adds the path or URL to an OSError that lacks it, such as those of remote file systems."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Fingerprints that tell settings, texts and files apart. Some are stored: a change makes them unknown."""
+"""Fingerprints that distinguish settings, texts and files. Some are stored: changing them would invalidate those."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ _BYTES = 16
 
 
 def fingerprint_settings(settings: Any) -> str:
-    """The fingerprint of settings that JSON can hold."""
+    """Returns the fingerprint of settings that JSON can hold."""
     return hashlib.blake2b(json.dumps(settings).encode(), digest_size=_BYTES).hexdigest()
 
 
 def fingerprint_lines(lines: Iterable[str]) -> str:
-    """The fingerprint of lines of text."""
+    """Returns the fingerprint of lines of text."""
     digest = hashlib.blake2b(digest_size=_BYTES)
     for line in lines:
         digest.update(line.encode() + b"\0")
@@ -23,12 +23,12 @@ def fingerprint_lines(lines: Iterable[str]) -> str:
 
 
 def fingerprint_file(path: Path) -> str:
-    """The fingerprint of the contents of a file."""
+    """Returns the fingerprint of the contents of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[: 2 * _BYTES]
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file, as in the manifest of a checkpoint."""
+    """Returns the SHA-256 of a file, as in the manifest of a checkpoint."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -67,7 +67,7 @@ SPACE_TAG = "vanilla_transformer"
 
 
 class PushError(OSError):
-    """A model that cannot be pushed, said in one sentence."""
+    """A model that cannot be pushed; the message is one sentence."""
 
 
 def push_model(
@@ -96,7 +96,7 @@ def push_model(
 
     Raises:
         PushError: The directory is not a model, or the Hub refuses it.
-        OSError: A file that would be sent is a link to a place outside of the directory.
+        OSError: A file to be sent is a link out of the directory.
         CardError: The card has another licence.
     """
     model_type = _check_model(directory)
@@ -124,11 +124,11 @@ def push_model(
 
 
 def push_card(model: Any, pushed: CommitInfo, revision: str | None, token: str | bool | None) -> None:
-    """Replaces the template of a card that the library's `push_to_hub` leaves by the card of the run, or a short one.
+    """Replaces the card template left by the library's `push_to_hub` by the card of the run, or a short one.
 
     Args:
-        pushed: What `push_to_hub` returned.
-        revision: The branch that it was asked for.
+        pushed: The result of `push_to_hub`.
+        revision: The requested branch.
     """
     repo_id, revision = pushed.repo_url.repo_id, pushed.pr_revision or revision
     there = hf_hub_download(repo_id, CARD, revision=revision, token=token, force_download=True)
@@ -154,7 +154,7 @@ def push_card(model: Any, pushed: CommitInfo, revision: str | None, token: str |
 
 
 def _has_its_weights(directory: Path, model: Any) -> bool:
-    """Tells whether the model is still the one in its directory, so that what the card says of it is true."""
+    """Tells whether the model still equals the one in its directory, so that the card is true of it."""
     if not (directory / "model.safetensors").is_file():
         return False
     weights = model.state_dict()
@@ -165,16 +165,16 @@ def _has_its_weights(directory: Path, model: Any) -> bool:
 
 
 def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
-    """Uploads a folder as a Space, of the kind that the front matter of its README.md says, and returns its URL.
+    """Uploads a folder as a Space, of the kind given in the front matter of its README.md, and returns its URL.
 
-    The Space is created if it does not exist, and then has the files of the folder and no others.
+    The Space is created if it does not exist, and then holds the files of the folder and no others.
 
     Args:
         repo_id: ORG/NAME, or NAME in the user's own namespace.
         private: Create a private Space; an existing public one is refused.
 
     Raises:
-        PushError: There is a Space of that name which was not made by this package, or the Hub refuses it.
+        PushError: A Space of that name was not made by this package, or the Hub refuses it.
     """
     refuse_links_out(folder, folder.rglob("*"))
     api = _hub()
@@ -208,7 +208,7 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
 
 
 def _hub() -> HfApi:
-    """The Hub, once there is a token to write to it."""
+    """Returns the Hub, if there is a token to write to it."""
     token = get_token()
     if token is not None and not (token.isascii() and token.isprintable()):
         raise PushError(
@@ -228,7 +228,7 @@ def _full_name(api: HfApi, repo_id: str) -> str:
 
 
 def _check_model(directory: Path) -> str:
-    """The type of the model in a directory; raises PushError if it is not complete."""
+    """Returns the type of the model in a directory; raises PushError if it is not complete."""
     if not directory.is_dir():
         raise PushError(f"There is no model directory {directory}: push needs a local directory.")
     refuse_links_out(directory, [directory / name for name in _sent(directory)])
@@ -266,7 +266,7 @@ def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> 
 
 
 def _check_place(there: ModelInfo, repo_id: str, model_type: str, private: bool) -> None:
-    """Raises PushError if the repository holds another kind of model, or is public although `private` was asked."""
+    """Raises PushError if the repository holds another kind of model, or is public despite `private`."""
     kind = (there.config or {}).get("model_type")
     if kind not in (None, model_type):
         raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
@@ -281,7 +281,7 @@ def _check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> No
 
 
 def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
-    """Names of the files to upload, after completing the card."""
+    """Returns the names of the files to upload, after completing the card."""
     if not (directory / CARD).is_file():
         write_plain_card(directory, repo_id)
     set_hub_name(directory, repo_id)
@@ -297,7 +297,7 @@ def _sent(directory: Path) -> list[str]:
 
 @contextmanager
 def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], object]) -> Iterator[Path]:
-    """A temporary folder with the files to upload, and with the recipe without local paths."""
+    """Yields a temporary folder with the files to upload, and with the recipe without local paths."""
     with TemporaryDirectory(prefix="vanilla-transformer-push-", ignore_cleanup_errors=True) as folder:
         for name in names:
             file, place = (directory / name).resolve(), Path(folder) / name
@@ -331,7 +331,7 @@ def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None
 
 @contextmanager
 def _hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
-    """Turns errors of the Hub and the network into advice; `kind` is what stands before a name in its address."""
+    """Turns errors of the Hub and the network into advice; `kind` is the part before a name in its address."""
     repo_id = kind + repo_id
     again = "run the same command again to upload the rest"
     try:

@@ -1,4 +1,4 @@
-"""Acts once a module of another package has been imported, which then need not be imported to be prepared."""
+"""Runs code after a module of another package is imported, without importing it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def after_import(name: str, action: Callable[[ModuleType], object]) -> None:
-    """Calls `action` with the module of that name: now if it is there, else as soon as it has been imported."""
+    """Calls `action` with the module of that name: now if it is loaded, else as soon as it is imported."""
     if name in sys.modules:
         action(sys.modules[name])
     else:
@@ -16,7 +16,7 @@ def after_import(name: str, action: Callable[[ModuleType], object]) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds one module by the finders behind it; others may ask for it without importing it."""
+    """Finds one module through the finders behind it; others may look it up without importing it."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], object]) -> None:
         self.name, self.action = name, action

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """A setting that makes no sense: its name, and what it must be."""
+    """An invalid setting: its name, and its allowed values."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} {reason}")
@@ -14,10 +14,10 @@ class SettingError(ValueError):
 
 
 def check_whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
-    """Refuses what is no whole number within limits; None is for a setting that is not given.
+    """Refuses a value that is not a whole number within limits; None stands for a setting not given.
 
     Raises:
-        SettingError: Says what it must be.
+        SettingError: Gives the allowed values.
     """
     if value is None:
         return
@@ -30,10 +30,10 @@ def check_whole(name: str, value: Any, least: int | None = None, most: int | Non
 
 
 def check_number(name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False) -> None:
-    """Refuses what is no finite number within limits, or above the lower one; None is for a setting not given.
+    """Refuses a value that is not a finite number within limits, or above the lower one; None stands for not given.
 
     Raises:
-        SettingError: Says what it must be.
+        SettingError: Gives the allowed values.
     """
     if value is None:
         return
@@ -48,7 +48,7 @@ def check_number(name: str, value: Any, least: float, most: float = math.inf, *,
 
 
 def refuse_one_text(name: str, texts: Any) -> None:
-    """Refuses one text instead of several, which would be taken for its letters.
+    """Refuses a single text instead of several, which would be read as its letters.
 
     Raises:
         SettingError: Says what to give.

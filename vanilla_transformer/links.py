@@ -1,4 +1,4 @@
-"""Links out of a folder that is sent: nobody means the files that they lead to."""
+"""Links out of a folder to be sent: their targets are not meant to be sent."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ def refuse_links_out(folder: Path, files: Iterable[Path]) -> None:
     A folder of the Hub's cache may link to the blobs of its own repository.
 
     Raises:
-        OSError: One does; it names the file and the place.
+        OSError: A file is such a link; the message names the file and its target.
     """
     home = folder.resolve()
     allowed = [home]

@@ -9,12 +9,12 @@ _LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Keeps freed memory in the process and allocates large tensors in huge pages; True if the C library supports it.
+    """Keeps freed memory in the process and puts large tensors in huge pages; True if the C library supports it.
 
     Training allocates and frees gigabytes per step, decoding tens of megabytes, in tensors of many megabytes. By
-    default glibc returns each of them to the system at once, and Linux zeroes every page when it is allocated again:
-    a tenth of a training step on a CPU. To be called before the first large tensor is created, which is when torch
-    reads its setting. Has no effect except on Linux with glibc.
+    default glibc returns each of them to the system at once, and Linux zeroes every page when it is allocated again: a
+    tenth of a training step on a CPU. Call it before the first large tensor is created, which is when torch reads its
+    setting. It has no effect except on Linux with glibc.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:

@@ -1,4 +1,4 @@
-"""Tells whether the Hub answers: where it does not, the libraries try for half a minute before they say so."""
+"""A check whether the Hub answers: if it does not, the libraries retry for half a minute before they say so."""
 
 import socket
 import urllib.request
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-# For an answer to each address of the Hub.
+# Timeout in seconds for each address of the Hub.
 _SECONDS = 3.0
 
 
 @contextmanager
 def hub_or_cache() -> Iterator[str | None]:
-    """Within it the libraries take what they have of the Hub in their cache where the Hub itself cannot be asked.
+    """Makes the libraries use their cache of the Hub in its body if the Hub cannot be reached.
 
-    Gives the reason in words then, and None where the Hub answers.
+    Yields the reason in words in that case, and None if the Hub answers.
     """
     from huggingface_hub import constants
 
@@ -34,7 +34,7 @@ def _answers(url: str) -> bool:
     parts = urlsplit(url)
     proxies, host = urllib.request.getproxies(), parts.hostname or ""
     if {parts.scheme, "all"} & proxies.keys() and not urllib.request.proxy_bypass(host):
-        return True  # Whoever goes through a proxy may not know the Hub's address.
+        return True  # Behind a proxy the Hub's address may not resolve.
     try:
         socket.create_connection((host, parts.port or (80 if parts.scheme == "http" else 443)), _SECONDS).close()
     except OSError:

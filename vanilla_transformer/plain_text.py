@@ -1,4 +1,4 @@
-"""Raw text is only text: a sentence that spells a special token has the pieces of its letters, and not that token."""
+"""Plain reading of raw text: a sentence that spells a special token gets the pieces of its letters, not the token."""
 
 import copy
 from typing import TypeVar
@@ -12,10 +12,10 @@ AnyTokenizer = TypeVar("AnyTokenizer", bound=PreTrainedTokenizerBase)
 
 
 def plain_text(tokenizer: AnyTokenizer) -> AnyTokenizer:
-    """The tokenizer as this package reads texts with it; those of other classes stay as they are.
+    """Returns the tokenizer as this package reads texts with it; tokenizers of other classes stay unchanged.
 
-    The special tokens that it was made with are text. What is meant to be written in texts is found in them as ever:
-    `<mask>`, and tokens that a user has added.
+    Its own special tokens are plain text. Tokens meant to be written in texts are still found: `<mask>`, and tokens
+    added by a user.
     """
     if not isinstance(tokenizer, VanillaTransformerTokenizer) or tokenizer.split_special_tokens:
         return tokenizer
@@ -27,7 +27,7 @@ def plain_text(tokenizer: AnyTokenizer) -> AnyTokenizer:
     added = [token for _, token in sorted(tokenizer.added_tokens_decoder.items())]
     written = [token for token in added if token.special and token.content not in own]
     if written:
-        # The backend finds no token in plain text that it takes for special.
+        # In plain text the backend does not find tokens that it considers special.
         for token in written:
             token.special = False
         backend = tokenizer.backend_tokenizer

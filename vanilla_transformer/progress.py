@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-# Seconds until the first line of progress in a log, and the most between two.
+# Seconds until the first progress line in a log, and the maximum between two.
 FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0
 
 
@@ -23,12 +23,12 @@ def progress_bar(
     """Shows progress on standard error, as a bar in a terminal and as occasional lines elsewhere.
 
     Args:
-        asked: Show it also where standard error is not a terminal, or where a bar is in the way.
-        unit: What is counted, in the plural.
-        total: How many there are, or a function that counts them in the background.
-        done: How many were done before.
-        quiet: Write no lines for work that takes only seconds.
-        in_the_way: Lines are typed or printed at the same terminal.
+        asked: Whether to show it even if standard error is not a terminal, or a bar would be in the way.
+        unit: Name of the items counted, in the plural.
+        total: Number of items, or a function that counts them in the background.
+        done: Number of items done before.
+        quiet: Whether to print no lines for work that takes only seconds.
+        in_the_way: Whether lines are typed or printed at the same terminal.
     """
     is_terminal = sys.stderr.isatty()
     progress: Progress = Progress()
@@ -52,17 +52,17 @@ class Progress:
         """Sets the total, or counts it."""
 
     def update(self, count: int) -> None:
-        """Adds to what is done."""
+        """Adds to the number done."""
 
     def reach(self, done: int) -> None:
-        """Sets what has been done since the start."""
+        """Sets the number done since the start."""
 
     def close(self) -> None:
         """Ends the progress."""
 
 
 class ProgressBar(Progress):
-    """A bar in a terminal; rate and time left follow from the mean since the start, or from the latest steps."""
+    """A bar in a terminal; rate and time left come from the mean since the start, or from the latest steps."""
 
     def __init__(self, unit: str, done: int, *, smoothing: float = 0.0) -> None:
         from tqdm import tqdm
@@ -71,7 +71,7 @@ class ProgressBar(Progress):
         self._before = done
 
     def set_total(self, total: int | Callable[[], int | None] | None) -> None:
-        """See `Progress`, as for all that follows."""
+        """See `Progress`, also for the methods below."""
         self._bar.total = total() if callable(total) else total
         self._bar.refresh()
 
@@ -93,7 +93,7 @@ class ProgressBar(Progress):
 
 
 class ProgressLines(Progress):
-    """Lines for a log: the first after some seconds, then whenever the time passed has grown by a tenth."""
+    """Lines for a log: the first after some seconds, then whenever the elapsed time has grown by a tenth."""
 
     def __init__(
         self, unit: str, done: int, clock: Callable[[], float] = time.monotonic, *, quiet: bool = False
@@ -106,7 +106,7 @@ class ProgressLines(Progress):
         self._next = FIRST_LINE
 
     def set_total(self, total: int | Callable[[], int | None] | None) -> None:
-        """See `Progress`, as for all that follows."""
+        """See `Progress`, also for the methods below."""
         self._total = total() if callable(total) else total
 
     def update(self, count: int) -> None:
@@ -122,7 +122,7 @@ class ProgressLines(Progress):
             self._print(seconds)
 
     def close(self) -> None:
-        """See `Progress`; the last line is the total."""
+        """See `Progress`; the last line gives the total."""
         if not self._quiet:
             self._print(self._clock() - self._start)
 

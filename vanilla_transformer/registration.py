@@ -1,4 +1,4 @@
-"""Importing this module makes the package's classes known to transformers' Auto classes and pipelines, and to PEFT."""
+"""Importing this module registers the package's classes with transformers' Auto classes and pipelines and PEFT."""
 
 import functools
 import importlib
@@ -50,7 +50,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 
 logger = logging.get_logger(__name__)
 
-# Each family: its configuration, and its model for each Auto class, of which the second is its language model.
+# Each family: its configuration, and its model for each Auto class, the second of which is its language model.
 FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
     VanillaTransformerConfig: {
         AutoModel: VanillaTransformerModel,
@@ -74,10 +74,10 @@ FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """The class of a model with that configuration: the one that was saved, else its family's language model.
+    """Returns the class of a model with that configuration: the saved one, else its family's language model.
 
     Raises:
-        ValueError: The configuration is of a subclass for which no model is registered with the Auto classes.
+        ValueError: The configuration is of a subclass without a model registered with the Auto classes.
     """
     kind = type(config)
     models = list(FAMILIES.get(kind, {}).values()) or [
@@ -92,9 +92,9 @@ def model_class(config: PreTrainedConfig) -> Any:
 
 
 class _PipelinesOfThePackage:
-    """Keeps the pipelines that a configuration names for when it is saved, and shows none of them.
+    """Keeps the pipelines that a configuration names until it is saved, and shows none of them.
 
-    `pipeline` would ask whether the code beside a model is to be trusted, though the package has the same pipelines.
+    `pipeline` would ask whether to trust the code beside a model, although the package has the same pipelines.
     """
 
     def __get__(self, config: PreTrainedConfig | None, owner: type | None = None) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class _PipelinesOfThePackage:
 
 
 def _with_languages(check_task: Any) -> Any:
-    """As the library did before version 5: `translation_en_to_de` is the task `translation`, from one to the other."""
+    """Restores the behaviour before version 5: `translation_en_to_de` is the task `translation` from en to de."""
 
     @functools.wraps(check_task)
     def check(task: str) -> Any:
@@ -120,7 +120,7 @@ def _with_languages(check_task: Any) -> Any:
 def _register_pipelines() -> None:
     registry: Any = transformers_pipelines.PIPELINE_REGISTRY
     for task, pipeline in PIPELINES.items():
-        # transformers 5 removed these tasks: a task that somebody has put back is left as it is.
+        # transformers 5 removed these tasks: a task that someone has restored is left unchanged.
         if task not in registry.get_supported_tasks():
             getattr(transformers_pipelines, "REMOVED_TASKS", {}).pop(task, None)
             registry.register_pipeline(task, pipeline_class=pipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
@@ -128,14 +128,14 @@ def _register_pipelines() -> None:
         registry.check_task = _with_languages(registry.check_task)
         transformers_pipelines.check_task("translation_en_to_de")
     except (AttributeError, KeyError):
-        # No name of these is documented.
+        # None of these names is documented.
         logger.warning_once(
             f'transformers {transformers.__version__} does not take the task of pipeline("translation") from a '
             "package any more: call VanillaTransformerTranslationPipeline(model=..., tokenizer=...) in its place."
         )
 
 
-# BART's names of modules that have others with us.
+# BART's module names that differ from ours.
 _NAMES_OF_BART = {
     "fc1": "w_1",
     "fc2": "w_2",
@@ -147,7 +147,7 @@ _PEFT_CONSTANTS = "peft.utils.constants"
 
 
 def _add_default_targets(constants: ModuleType) -> None:
-    """PEFT adapts the same modules as of BART where a user names none; recurrent models have others, and no norm."""
+    """Makes PEFT adapt the same modules as in BART by default; recurrent models have others, and no norms."""
     for name, targets in vars(constants).items():
         if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
             ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]
@@ -159,12 +159,12 @@ def _add_default_targets(constants: ModuleType) -> None:
                     targets.setdefault(config.model_type, recurrent)
 
 
-# It is not needed without, and may be broken.
+# PEFT is not needed otherwise, and may be broken.
 after_import(_PEFT_CONSTANTS, _add_default_targets)
 
 
 def _push_card(model: Any, pushed: Any, **settings: Any) -> None:
-    # By its name: it stands above this module, and takes long to import.
+    # Imported by name: it is above this module, and slow to import.
     hub = importlib.import_module("vanilla_transformer.hub")
     hub.push_card(model, pushed, settings.get("revision"), settings.get("token"))
 

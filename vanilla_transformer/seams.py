@@ -1,8 +1,8 @@
-"""Finds what the extras bring to the core, which imports none of them.
+"""The extensions that extras bring to the core, which imports none of the extras.
 
-Each folder of `vanilla_transformer/extras` has a module `plugin` with a table `SEAMS`: for each seam, names and where
-the object of that name stands, as "module:object" below the folder. It is loaded when it is used. Where it brings
-commands, `GROUP` names their group in the program's help. The seams are
+Each folder of `vanilla_transformer/extras` has a module `plugin` with a table `SEAMS`: for each seam, names and the
+location of the object of that name, as "module:object" below the folder. Objects are loaded when they are used. If it
+has commands, `GROUP` names their group in the program's help. The seams are
 
     command      a command of the program: a dataclass of options with `run()`
     recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`
@@ -29,17 +29,17 @@ def _plugins() -> dict[str, Any]:
 
 
 def command_groups() -> dict[str, str]:
-    """The extras' commands, each with its group in the program's help."""
+    """Returns the extras' commands, each with its group in the program's help."""
     return {name: plugin.GROUP for plugin in _plugins().values() for name in plugin.SEAMS.get("command", ())}
 
 
 def names(seam: str) -> list[str]:
-    """The names that the extras bring at a seam."""
+    """Returns the names that the extras bring at a seam."""
     return [name for plugin in _plugins().values() for name in plugin.SEAMS.get(seam, ())]
 
 
 def load(seam: str, name: str) -> Any:
-    """The object of that name; KeyError if no extra brings one."""
+    """Returns the object of that name; KeyError if no extra brings one."""
     for folder, plugin in _plugins().items():
         if name in plugin.SEAMS.get(seam, ()):
             return pkgutil.resolve_name(f"{folder}.{plugin.SEAMS[seam][name]}")

@@ -1,1 +1,1 @@
-"""Benchmarks beside what a user would take instead; what they measured is in `results/`."""
+"""Benchmarks against what a user would use instead; measurements are in `results/`."""

@@ -1,9 +1,9 @@
-"""Training and decoding alone and beside busy programs: how fast, with threads and processes as before and as now.
+"""Measures the speed of training and decoding, alone and beside busy programs, for several thread settings.
 
     python -m scripts.benchmarks.busy            # the whole grid: hours
     python -m scripts.benchmarks.busy --quick    # the small model, alone and beside one neighbour: minutes
 
-A neighbour is an endless loop in a session of its own, as a program in another terminal is: Linux shares the cores
+A neighbour is an endless loop in a session of its own, like a program in another terminal: Linux divides the cores
 among sessions first. The variants take turns within a round, and the median of the rounds counts.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from vanilla_transformer.cores import usable_cores
 
 ROOT = Path(__file__).parents[2]
-# libgomp's own number of turns, as without this package's choice; a variable that is set stands.
+# libgomp's default spin count: a variable that is set keeps this package from choosing its own.
 SPINNING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "300000"}
 VARIANTS = {
     "spinning threads": (SPINNING, 1),
@@ -34,7 +34,7 @@ VARIANTS = {
 SMALL = {"preset": "tiny", "encoder-layers": 3, "decoder-layers": 3, "batch-tokens": 2048}
 BASE = {"preset": "base", "batch-tokens": 4096}
 WORKLOADS = ("train small", "train base", "one sentence", "32 sentences")
-# Seconds until the first steps must be done; what has not come so far stands still.
+# Seconds within which the first steps must be done; a slower run counts as standing still.
 LONGEST_START = 240.0
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def processor() -> str:
-    """The processor with the flags that decide which products it has, and its cores."""
+    """Returns the processor with its cores and the flags that decide how it multiplies."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -89,7 +89,7 @@ def processor() -> str:
 
 
 def described(values: list[float]) -> str:
-    """The median and the range."""
+    """Formats the median and the range."""
     if not values:
         return ""
     spread = f" ({min(values):,.1f} to {max(values):,.1f})" if len(values) > 1 else ""
@@ -98,7 +98,7 @@ def described(values: list[float]) -> str:
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """Has so many programs compute meanwhile, each in a session of its own."""
+    """Runs this many busy programs within the block, each in a session of its own."""
     loops = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(count)
     ]
@@ -111,7 +111,7 @@ def neighbours(count: int) -> Iterator[None]:
 
 
 def write_text(folder: Path) -> None:
-    """Pairs of made-up words, as long as captions."""
+    """Writes pairs of made-up words, as long as captions."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 7))) for _ in range(2_000)]
     for side in ("en", "de"):
@@ -120,7 +120,7 @@ def write_text(folder: Path) -> None:
 
 
 def command(workload: str, folder: Path, output: Path, processes: int) -> list[str]:
-    """Training that does not end by itself."""
+    """Returns a training command that does not end by itself."""
     options = {
         **(SMALL if workload == "train small" else BASE),
         "output": output,
@@ -136,21 +136,21 @@ def command(workload: str, folder: Path, output: Path, processes: int) -> list[s
 
 
 def make_model(folder: Path) -> None:
-    """A small model of a single step."""
+    """Trains a small model for a single step."""
     words = command("train small", folder, folder / "model", 1)
     words[words.index("--max-steps") + 1] = "1"
     subprocess.run(words, check=True, capture_output=True, env=environment({}))
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
-    """This one's, without choices of threads but these."""
+    """Returns this process's environment with only these thread settings."""
     chosen = {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
     kept = {name: value for name, value in os.environ.items() if name not in chosen}
     return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}
 
 
 def measure(workload: str, variant: str, folder: Path, seconds: float) -> float:
-    """Tokens or sentences in a second, in a new process."""
+    """Measures tokens or sentences per second, in a new process."""
     variables, processes = VARIANTS[variant]
     if workload.startswith("train"):
         return train(workload, environment(variables), processes, folder, seconds)
@@ -163,7 +163,7 @@ def measure(workload: str, variant: str, folder: Path, seconds: float) -> float:
 
 
 def train(workload: str, variables: dict[str, str], processes: int, folder: Path, seconds: float) -> float:
-    """Target tokens in a second, without the first lines of the log; 0 where five steps are not done in time."""
+    """Measures target tokens per second, without the first lines of the log; 0 if five steps are not done in time."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         words = command(workload, folder, Path(name, "model"), processes)
         with open(Path(name, "said"), "w") as said:
@@ -185,7 +185,7 @@ def train(workload: str, variables: dict[str, str], processes: int, folder: Path
 
 
 def records(metrics: Path) -> list[float]:
-    """The speeds that a run has written down so far."""
+    """Reads the speeds that a run has logged so far."""
     if not metrics.exists():
         return []
     lines = metrics.read_text().splitlines(keepends=True)
@@ -193,7 +193,7 @@ def records(metrics: Path) -> list[float]:
 
 
 def decode(model_name: str, sentences: int, seconds: float) -> None:
-    """Prints how many sentences a second a model translates, so many at a time."""
+    """Prints how many sentences per second a model translates, `sentences` at a time."""
     from vanilla_transformer.cores import prepare_threads
 
     prepare_threads()

@@ -1,4 +1,4 @@
-"""Measures what a checkpoint costs the training loop: written at once, and written by a thread beside it."""
+"""Measures what a checkpoint costs the training loop, if written at once or by a thread beside the loop."""
 
 import argparse
 import multiprocessing
@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="checkpoints-") as folder:
         training = Training(arguments, Path(folder))
         for way in WAYS:
-            training.round(way)  # Memory is given out and files are made once; that is told apart.
+            training.round(way)  # The first round allocates memory and makes files: it is reported separately.
         first = training.held.pop("beside")[0]
         training.held.clear()
         training.passed.clear()
@@ -50,11 +50,11 @@ def main() -> None:
 
 
 class Training:
-    """A model that is trained on random tokens, and its checkpoints.
+    """A model trained on random tokens, and its checkpoints.
 
     Attributes:
-        held: Seconds that the loop waited for a checkpoint, by the way it was written.
-        passed: Seconds of the steps of a round, the checkpoint and what was left of it at the end included.
+        held: Seconds for which the loop waited for a checkpoint, by the way it was written.
+        passed: Seconds of the steps of a round, including the checkpoint and the wait for its end.
     """
 
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
@@ -74,7 +74,7 @@ class Training:
         self._train()
 
     def round(self, way: str) -> None:
-        """One checkpoint, written in the way given, and some steps after it."""
+        """Writes one checkpoint in the given way, and runs some steps after it."""
         saves: dict[str, Callable[[], None]] = {
             "none": lambda: None,
             "at once": self._save_at_once,
@@ -91,7 +91,7 @@ class Training:
             shutil.rmtree(old)
 
     def newest(self) -> Path:
-        """The checkpoint written last."""
+        """Returns the newest checkpoint."""
         return max(self.directory.glob("step-*"))
 
     def _save_at_once(self) -> None:
@@ -114,7 +114,7 @@ class Training:
 
 
 def table(training: Training, first: float, size: int, peaks: dict[str, int]) -> str:
-    """The measurements as Markdown; spreads are the least and the largest."""
+    """Formats the measurements as Markdown; spreads are the minimum and the maximum."""
     none = statistics.median(training.passed["none"])
     rows = [f"| a checkpoint of {size / 1e9:.2f} GB | at once | beside |", "|---|---|---|"]
     held = {way: training.held[way] for way in WAYS[1:]}
@@ -133,7 +133,7 @@ def _spread(values: list[float]) -> str:
 
 
 def _peak(task: tuple[argparse.Namespace, str]) -> int:
-    """The most memory of a new process that trains and writes two checkpoints."""
+    """Returns the peak memory of a new process that trains and writes two checkpoints."""
     arguments, way = task
     with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="checkpoints-") as folder:
         training = Training(arguments, Path(folder))

@@ -3,8 +3,8 @@
     python -m scripts.benchmarks.decode MODEL SOURCE
 
 MODEL is a directory that `vanilla-transformer train` made, SOURCE a file of sentences. Each contestant is a process of
-its own that stays loaded; they take turns, so that what else the machine does meets all of them, and the ratios are
-those within a turn. Prints a table, and with `--json` every single measurement.
+its own that stays loaded; they take turns, so that other load on the machine affects all of them, and ratios are taken
+within a turn. Prints a table, and with `--json` every single measurement.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# The command line's own default on a CPU, for all three alike.
+# The command line's default on a CPU, used for all three.
 FILE_BATCH_TOKENS = 2048
 OURS = ("ours-float32", "ours-bfloat16", "ours-int8")
 CONTESTANTS = (*OURS, "marian-float32", "marian-bfloat16", "ctranslate2-float32", "ctranslate2-int8")
@@ -27,7 +27,7 @@ CONTESTANTS = (*OURS, "marian-float32", "marian-bfloat16", "ctranslate2-float32"
 
 @dataclass(frozen=True)
 class Case:
-    """Something to decode: so many sentences at a time, with a beam, to a fixed length or until each ends."""
+    """Sentences to decode at a time, the beam, and a fixed length or None to stop at `</s>`."""
 
     name: str
     sentences: int
@@ -37,7 +37,7 @@ class Case:
 
 
 def cases(arguments: argparse.Namespace) -> list[Case]:
-    """The cases of the table; a single sentence is measured over several."""
+    """Returns the cases of the table; decoding of a single sentence is measured on several."""
     found = []
     for forced, how in ((arguments.forced, f"{arguments.forced} tokens each"), (None, "real stopping")):
         many = arguments.sentences
@@ -50,7 +50,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
 
 
 def main() -> None:
-    """Writes the exports, starts the contestants, lets them take turns, prints the table."""
+    """Writes the exports, starts the contestants, lets them take turns and prints the table."""
     arguments = _arguments()
     if arguments.worker is not None:
         Worker(arguments).serve()
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def export(model_directory: str, work: Path) -> None:
-    """The same weights for the other two; what Marian cannot express is not what is measured."""
+    """Exports the same weights for the other two; settings that Marian cannot express are not measured."""
     from vanilla_transformer.extras.export.conversion import as_marian
     from vanilla_transformer.extras.export.to_ctranslate2 import export_ctranslate2
     from vanilla_transformer.translation import load_model
@@ -83,7 +83,7 @@ def export(model_directory: str, work: Path) -> None:
 
 
 class Contestant:
-    """A process that decodes when it is asked to, and waits otherwise."""
+    """A process that decodes on request."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Contestant:
         self._answer()
 
     def decode(self, case: Case) -> dict[str, Any]:
-        """One measurement: seconds, target tokens, and the median seconds of a call."""
+        """Returns one measurement: seconds, target tokens, and the median seconds per call."""
         return self._ask(asdict(case))
 
     def leave(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Contestant:
 def take_turns(
     contestants: dict[str, Contestant], chosen: list[Case], repeats: int
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """For each case and contestant the measurements of all turns; a first turn that warms up is thrown away."""
+    """Returns the measurements of all turns for each case and contestant, without a first turn that warms up."""
     measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for case in chosen:
         turns = {name: [] for name in contestants}  # type: dict[str, list[dict[str, Any]]]
@@ -133,7 +133,7 @@ def take_turns(
 
 
 def table(measured: dict[str, dict[str, list[dict[str, Any]]]], memory: dict[str, dict[str, Any]]) -> str:
-    """Medians over the turns, and how many times faster each of ours is: the median of the ratios, least and most."""
+    """Formats medians over the turns, and our speed-up as median, minimum and maximum of the ratios."""
     lines = []
     for case, turns in measured.items():
         lines += [f"\n### {case}\n"]
@@ -152,13 +152,13 @@ def table(measured: dict[str, dict[str, list[dict[str, Any]]]], memory: dict[str
 
 
 def ratio(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
-    """Their seconds over ours for the same sentences, turn by turn."""
+    """Formats their seconds over ours for the same sentences, turn by turn."""
     ratios = sorted(one["seconds"] / other["seconds"] for one, other in zip(theirs, ours, strict=True))
     return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 class Worker:
-    """One contestant, in its own process."""
+    """A contestant in its own process."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         import torch
@@ -208,14 +208,14 @@ class Worker:
 
 
 class _TorchEngine:
-    """What both models with a `generate` share."""
+    """Shared parts of both models with a `generate`."""
 
     model: Any
     tokenizer: Any
     settings: dict[str, Any]
 
     def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
-        """Decodes one batch; returns the new tokens."""
+        """Decodes a batch; returns the number of new tokens."""
         import torch
 
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
@@ -230,13 +230,13 @@ class _TorchEngine:
         return self.new_tokens(output)
 
     def new_tokens(self, sequences: Any) -> int:
-        """Tokens after the first, up to `</s>`: Marian's search fills up with more of those."""
+        """Counts the tokens after the first, up to `</s>`, with which Marian's search also pads."""
         ended = (sequences[:, 1:] == self.tokenizer.eos_token_id).long().cumsum(1)
         alive = (ended == 0) & (sequences[:, 1:] != self.tokenizer.pad_token_id)
         return int(alive.sum() + (ended > 0).any(1).sum())
 
     def versions(self) -> str:
-        """What computed."""
+        """Names the libraries that computed."""
         import torch
         import transformers
 
@@ -244,7 +244,7 @@ class _TorchEngine:
 
 
 class OurEngine(_TorchEngine):
-    """This package."""
+    """Engine of this package."""
 
     def __init__(self, model: str, work: Path, precision: str, device: str, threads: int) -> None:
         import torch
@@ -254,11 +254,11 @@ class OurEngine(_TorchEngine):
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self.model, self.tokenizer = load_model(model, device=device, dtype=dtype)
         self.settings: dict[str, Any] = {}
-        # As CTranslate2 has them always: weights that nobody changes.
+        # Frozen weights, which is how CTranslate2 always has them.
         self.model.frozen("int8" if precision == "int8" else None).__enter__()
 
     def translate(self, lines: list[str]) -> int:
-        """Translates all lines; returns the tokens of the translations."""
+        """Translates all lines; returns the number of tokens of the translations."""
         from vanilla_transformer.translation import translate_lines
 
         found = translate_lines(self.model, self.tokenizer, lines, batch_tokens=FILE_BATCH_TOKENS, **self.settings)
@@ -279,7 +279,7 @@ class MarianEngine(_TorchEngine):
         self.settings = {"early_stopping": False, "max_new_tokens": 1}
 
     def translate(self, lines: list[str]) -> int:
-        """As a careful user would: sorted by length, in batches of so many tokens."""
+        """Translates as a careful user would: sorted by length, in batches of a fixed number of tokens."""
         rows = sorted(self.tokenizer(lines)["input_ids"], key=len, reverse=True)
         tokens, batch = 0, []  # type: tuple[int, list[list[int]]]
         for row in rows:
@@ -316,12 +316,12 @@ class CTranslate2Engine:
         self.tokenizer = AutoTokenizer.from_pretrained(work / "marian")
 
     def decode(self, rows: list[list[int]], beam: int, forced: int | None) -> int:
-        """Decodes one batch; returns the new tokens."""
+        """Decodes a batch; returns the number of new tokens."""
         limit = max(map(len, rows)) + 50
         return self._run(rows, beam_size=beam, min_decoding_length=forced or 1, max_decoding_length=forced or limit)
 
     def translate(self, lines: list[str]) -> int:
-        """Translates all lines; CTranslate2 sorts them and makes the batches."""
+        """Translates all lines; CTranslate2 sorts and batches them."""
         rows = self.tokenizer(lines)["input_ids"]
         limit = max(map(len, rows)) + 50
         return self._run(
@@ -337,14 +337,14 @@ class CTranslate2Engine:
         return sum(map(len, found))
 
     def versions(self) -> str:
-        """What computed."""
+        """Names the library that computed."""
         import ctranslate2
 
         return f"ctranslate2 {ctranslate2.__version__}"
 
 
 def read_lines(path: str, count: int) -> list[str]:
-    """The first lines of a file that hold text."""
+    """Reads the first `count` lines of a file that have text."""
     opened = gzip.open if path.endswith(".gz") else open
     with opened(path, "rt", encoding="utf-8") as file:
         lines = [line.strip() for line in file if line.strip()]

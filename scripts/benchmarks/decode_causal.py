@@ -1,10 +1,10 @@
-"""Decodes with a language model of this package beside transformers' GPT-2 and CTranslate2's, all of one size.
+"""Decodes with language models of one size: this package's, transformers' GPT-2 and CTranslate2's.
 
     python -m scripts.benchmarks.decode_causal
 
 The weights are random and the length is fixed, so that all do the same work. Each contestant is a process of its own
-that stays loaded; they take turns. Prints tokens a second, the median of the turns with the least and the most, and
-how many times as fast as GPT-2 the best of ours is, turn by turn.
+that stays loaded; they take turns. Prints tokens per second, as the median of the turns with minimum and maximum, and
+the speed of the best of ours relative to GPT-2, turn by turn.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 CONTESTANTS = ("ours-float32", "ours-bfloat16", "ours-int8", "gpt2-float32", "ctranslate2-int8")
-# Sequences, beam and new tokens to what decodes them.
+# Decodes, given the number of sequences, the beam and the number of new tokens.
 Decode = Callable[[int, int, int], None]
 
 
 def main() -> None:
-    """Starts the contestants, lets them take turns, prints a table."""
+    """Starts the contestants, lets them take turns and prints a table."""
     arguments = _arguments()
     context = multiprocessing.get_context("spawn")
     lines: dict[str, Connection] = {}
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def ratio(rates: dict[str, list[float]]) -> str:
-    """Tokens a second of the best of ours to those of GPT-2 in the same turn."""
+    """Formats the speed of the best of ours relative to GPT-2 in the same turn."""
     ours = [name for name in rates if name.startswith("ours")]
     if not ours or "gpt2-float32" not in rates:
         return ""
@@ -60,12 +60,12 @@ def ratio(rates: dict[str, list[float]]) -> str:
 
 
 def spread(values: list[float], form: str) -> str:
-    """The median, the least and the most."""
+    """Formats the median, the minimum and the maximum."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def serve(name: str, arguments: argparse.Namespace, line: Connection) -> None:
-    """Decodes what is asked for, and answers with the seconds that it took."""
+    """Decodes on request, and answers with the seconds that it took."""
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -81,7 +81,7 @@ def serve(name: str, arguments: argparse.Namespace, line: Connection) -> None:
 
 
 def load_ours(arguments: argparse.Namespace, precision: str) -> Decode:
-    """This package's decoder."""
+    """Loads this package's decoder."""
     import torch
 
     from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
@@ -95,7 +95,7 @@ def load_ours(arguments: argparse.Namespace, precision: str) -> Decode:
 
 
 def load_gpt2(arguments: argparse.Namespace, precision: str) -> Decode:
-    """The library's model with its own search."""
+    """Loads the library's model with its own search."""
     return _by_generate(_gpt2(arguments), {})
 
 
@@ -134,7 +134,7 @@ def _gpt2(arguments: argparse.Namespace) -> Any:
 
 
 def load_ctranslate2(arguments: argparse.Namespace, precision: str) -> Decode:
-    """CTranslate2 with the weights of a GPT-2, by the specification that its own converter makes."""
+    """Loads CTranslate2 with the weights of a GPT-2, through CTranslate2's own converter."""
     import ctranslate2
     from ctranslate2.converters.transformers import GPT2Loader
 

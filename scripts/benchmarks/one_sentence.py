@@ -1,11 +1,11 @@
-"""Times `generate` for one short sentence after another, on one thread, beside CTranslate2, Marian and older code.
+"""Times `generate` on single short sentences, on one thread, against CTranslate2, Marian and older code.
 
     python -m scripts.benchmarks.one_sentence MODEL SOURCE --other before=../checkout-of-an-older-commit
 
 MODEL is a directory that `vanilla-transformer train` made, SOURCE a file of short lines. Each contestant is a process
-of its own that stays loaded, and they take turns. A turn decodes each line twice and counts the processor's time of
-the second call; of each line the least of all turns is taken, so that what else the machine does counts little, and
-the mean of these is given. Prints a table.
+of its own that stays loaded, and they take turns. A turn decodes each line twice and measures the processor time of
+the second call. The minimum over all turns is taken for each line, so that other load on the machine counts little,
+and the table gives the mean of these minima.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from scripts.benchmarks.decode import Case, Contestant, export, read_lines
 
 CASES = (Case("greedy", 1, 1), Case("greedy, with keys and values", 1, 1), Case("beam 4, with scores", 1, 4))
 THEIRS = ("ctranslate2", "marian")
-# What lasts until the process ends.
+# Contexts that last until the process ends.
 _HELD = ExitStack()
 
 
 def main() -> None:
-    """Writes the exports, starts the contestants, lets them take turns, prints the table."""
+    """Writes the exports, starts the contestants, lets them take turns and prints the table."""
     arguments = _arguments()
     if arguments.worker is not None:
         serve(arguments)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def take_turns(contestants: dict[str, Contestant], turns: int) -> dict[str, dict[str, float]]:
-    """For each case and contestant milliseconds a call: the mean of each line's least."""
+    """Returns milliseconds per call for each case and contestant: the mean over lines of the minimum over turns."""
     least: dict[tuple[str, str], list[float]] = {}
     for _ in range(turns):
         for case in CASES:
@@ -72,7 +72,7 @@ def take_turns(contestants: dict[str, Contestant], turns: int) -> dict[str, dict
 
 
 def table(times: dict[str, dict[str, float]]) -> str:
-    """Milliseconds of each contestant, and how many times the others' time the code here takes."""
+    """Formats milliseconds of each contestant, and the time of the code here as a multiple of the others'."""
     names = list(next(iter(times.values())))
     others = names[1:]
     lines = ["| ms a call, CPU | " + " | ".join([*names, *(f"here over {name}" for name in others)]) + " |"]
@@ -107,7 +107,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def second_call(call: Callable[[], Any]) -> float:
-    """Milliseconds of the processor for a call that comes after another like it."""
+    """Returns the milliseconds of processor time of a call that follows an identical one."""
     call()
     start = time.process_time_ns()
     call()
@@ -118,7 +118,7 @@ Calls = dict[str, list[Any]]
 
 
 def our_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer: Any) -> tuple[Calls, str]:
-    """What is measured of this package, as it stands in the contestant's checkout."""
+    """Returns the measured calls of this package, as it stands in the contestant's checkout."""
     import torch
 
     from vanilla_transformer.translation import load_model
@@ -134,7 +134,7 @@ def our_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer: A
 
 
 def marian_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer: Any) -> tuple[Calls, str]:
-    """Hugging Face's own `MarianMTModel`, with its own search."""
+    """Returns calls of Hugging Face's own `MarianMTModel`, with its own search."""
     import torch
     from transformers import MarianMTModel
 
@@ -144,7 +144,7 @@ def marian_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer
 
 
 def ctranslate2_calls(arguments: argparse.Namespace, rows: list[list[int]], tokenizer: Any) -> tuple[Calls, str]:
-    """CTranslate2 in float32, with its own search."""
+    """Returns calls of CTranslate2 in float32, with its own search."""
     import ctranslate2
 
     directory = str(Path(arguments.work) / "ctranslate2")

@@ -1,4 +1,4 @@
-"""Measures how epochs are planned in parts: time, peak memory and padding, with lengths that are made up or real.
+"""Measures the planning of epochs in parts: time, peak memory and padding, with made-up or real lengths.
 
 python -m scripts.benchmarks.planning DIRECTORY --pairs 40000000 100000000
 python -m scripts.benchmarks.planning DIRECTORY --corpus prepared-corpus --part-pairs 1000000000 60000
@@ -48,7 +48,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def in_new_process(options: argparse.Namespace, place: str, part_pairs: int) -> dict:
-    """The figures of an own process, whose peak memory is that of planning alone."""
+    """Measures in a new process, whose peak memory is that of planning alone."""
     named = {name: getattr(options, name) for name in ("batch_tokens", "batches_per_step", "epochs")}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in {**named, "part_pairs": part_pairs}.items()]
     command = [sys.executable, "-m", "scripts.benchmarks.planning", str(options.directory), *words, "--measure", place]
@@ -56,7 +56,7 @@ def in_new_process(options: argparse.Namespace, place: str, part_pairs: int) -> 
 
 
 def made_up(directory: Path, pairs: int) -> Path:
-    """The lengths of a corpus without its tokens: about 25 a side, up to 256, of both sides alike."""
+    """Writes the lengths of a made-up corpus without tokens: about 25 a side, up to 256, and correlated."""
     place = directory / f"{pairs}"
     if (place / MANIFEST).exists():
         return place
@@ -77,14 +77,14 @@ def made_up(directory: Path, pairs: int) -> Path:
 
 
 class NoTokens(TokenFile):
-    """Stands instead of a shard's ids where lengths alone are planned."""
+    """A stand-in for a shard's ids where only lengths are planned."""
 
     def __init__(self, rows: int) -> None:
         self._ends = np.array([rows])
 
 
 def lengths_alone(corpus: ShardedCorpus) -> None:
-    """Has a corpus open no tokens."""
+    """Makes a corpus open no tokens."""
     shards, files = corpus.manifest.shards, corpus._files
     files.open = lambda shard: (  # type: ignore[method-assign]
         NoTokens(shards[shard].rows),
@@ -93,7 +93,7 @@ def lengths_alone(corpus: ShardedCorpus) -> None:
 
 
 def measured(options: argparse.Namespace, place: str) -> dict:
-    """Plans some epochs, looks at every batch, and says what it cost."""
+    """Plans some epochs, reads every batch, and returns the costs."""
     (part_pairs,) = options.part_pairs
     corpus = ShardedCorpus(place, seed=1, part_pairs=part_pairs, copies=options.directory / "copies")
     if not (Path(place) / "tokens-00000.arrow").exists():
@@ -110,7 +110,7 @@ def measured(options: argparse.Namespace, place: str) -> dict:
                     real, padded, rows = real + found, padded + all_tokens, rows + len(batch)
                     there[batch] = True
             once = once and bool(there.all())
-            del steps, step, batch, plan, there  # As in training, where nothing of a part stays.
+            del steps, step, batch, plan, there  # As in training, where nothing of a part is kept.
     return {
         "pairs": len(corpus),
         "parts": len(seconds) // options.epochs,
@@ -123,7 +123,7 @@ def measured(options: argparse.Namespace, place: str) -> dict:
 
 
 def planned(corpus: ShardedCorpus, make_plan: partial, epoch: int, seconds: list[float]) -> Iterator[tuple]:
-    """The parts of an epoch with their steps and plans, none held when the next is made."""
+    """Yields the steps and plans of an epoch's parts, and drops each before the next is made."""
     for part in corpus.epoch_parts(epoch):
         start = time.monotonic()
         plan = make_plan(*part.corpus.lengths.values())
@@ -134,7 +134,7 @@ def planned(corpus: ShardedCorpus, make_plan: partial, epoch: int, seconds: list
 
 
 def peak_memory() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Returns the peak memory of this process in bytes."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) * 1024
 

@@ -1,4 +1,4 @@
-"""Measures how a large corpus is prepared: time, memory, and bytes that go through the disk."""
+"""Measures the preparation of a large corpus: time, memory, and bytes read from and written to disk."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def write_text(path: Path, lines: int, seed: int) -> None:
-    """Writes lines of 3 to 20 invented words, whose frequencies fall with their rank as in Zipf's law."""
+    """Writes lines of 3 to 20 made-up words, whose frequencies follow Zipf's law."""
     random = np.random.default_rng(seed)
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxzäöüß"))
     words = np.array(["".join(random.choice(letters, random.integers(2, 11))) for _ in range(WORDS)], dtype=object)
@@ -40,7 +40,7 @@ def write_text(path: Path, lines: int, seed: int) -> None:
         for start in range(0, lines, LINES_PER_CHUNK):
             lengths = random.integers(3, 21, min(LINES_PER_CHUNK, lines - start))
             ends = np.cumsum(lengths).tolist()
-            # The power of a uniform number: each rank is drawn about as often as one over it.
+            # A power of a uniform number draws each rank with a frequency of about one over the rank.
             chosen = words[(WORDS ** random.random(ends[-1])).astype(np.int64) - 1].tolist()
             starts = [0, *ends[:-1]]
             file.writelines(f"{' '.join(chosen[a:b])}\n" for a, b in zip(starts, ends, strict=True))
@@ -48,7 +48,7 @@ def write_text(path: Path, lines: int, seed: int) -> None:
 
 
 def table(text_bytes: int, first: dict, again: dict) -> str:
-    """The measurements as Markdown."""
+    """Formats the measurements as Markdown."""
     rows = [
         ("pairs, text", f"{first['pairs']:,}, {text_bytes / 1e9:.2f} GB"),
         ("tokens", f"{first['tokens']:,}, {first['tokens_bytes'] / 1e9:.2f} GB on disk"),
@@ -88,7 +88,7 @@ def _in_new_process(directory: Path, step: str) -> dict:
 
 
 def _measured(directory: Path, first: bool) -> dict:
-    """What `train` does before its first step, with what it cost."""
+    """Does the work of `train` before its first step, and returns what it cost."""
     from vanilla_transformer.data.batching import StepPlan
     from vanilla_transformer.data.preparation import PreparedCorpus
     from vanilla_transformer.data.sources import parse_corpora
@@ -128,7 +128,7 @@ def _measured(directory: Path, first: bool) -> dict:
 
 
 def _transferred() -> dict[str, int]:
-    """Bytes that this process asked the system to read and to write, whether or not they were in memory already."""
+    """Returns the bytes that this process asked the system to read and write, even if they were cached."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return {name: int(value) for name, value in (line.split(": ") for line in lines)}
 
@@ -139,7 +139,7 @@ def _peak_memory(process: str) -> int:
 
 
 def _peak_of_children() -> int:
-    """The peak of the largest process that this one started."""
+    """Returns the peak memory of the largest child process."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return max(map(_peak_memory, children), default=0)
 

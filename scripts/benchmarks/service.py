@@ -1,4 +1,4 @@
-"""Single calls a second on one model object: from one thread, from several, and from several through `Batcher`.
+"""Measures single calls per second on one model object: from one thread, from several, and through `Batcher`.
 
     python -m scripts.benchmarks.service MODEL WORDS [--calls 1000] [--callers 4] [--turns 3] [--num-beams 4]
 

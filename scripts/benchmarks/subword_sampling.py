@@ -1,4 +1,4 @@
-"""Measures what sub-word sampling costs: the words found at the start, and each epoch drawn, in seconds of one core.
+"""Measures the cost of sub-word sampling in seconds of one core: preparing the words, and sampling each epoch.
 
 python -m scripts.benchmarks.subword_sampling train.en train.de --vocab-size 8000
 """
@@ -28,7 +28,7 @@ ROW = "| {name} | {pairs:,} | {usual:,} | {drawn:,} | {start:.1f} | {epoch:.2f} 
 
 
 def main(words: list[str] | None = None) -> None:
-    """Prints a row for each kind and strength; seconds are of the processor, the fastest of some epochs."""
+    """Prints a row for each algorithm and strength; seconds are processor time, of the fastest epoch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", nargs=2, help="two line-aligned files")
     parser.add_argument("--vocab-size", type=int, default=8000)

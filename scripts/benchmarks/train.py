@@ -1,12 +1,12 @@
-"""Measures training beside what a user would take instead: same model, same text, in turns on the same machine.
+"""Measures training against what a user would use instead: same model, same text, in turns on the same machine.
 
     python -m scripts.benchmarks.train train.en train.de --preset base --vocab-size 10000 --threads 2
     python -m scripts.benchmarks.train train.txt --task language-modeling --preset base --vocab-size 10000
     python -m scripts.benchmarks.train train.txt --task masked-language-modeling --preset base --vocab-size 10000
 
-Each contestant has a process of its own and takes some steps when it is its turn, several times over, the others
-standing still meanwhile. What counts are tokens that are not padding, of pairs those of the target, and ratios within
-a round. A decoder-only model learns from text that goes on, in blocks, an encoder-only one from a text a line.
+Each contestant is a process of its own and takes some steps in its turn, several times over, while the others wait.
+Tokens that are not padding count, for pairs those of the target, and ratios are taken within a round. A decoder-only
+model learns from continuous text in blocks, an encoder-only one from a text per line.
 """
 
 import argparse
@@ -51,24 +51,24 @@ from vanilla_transformer.training.run_directory import RunDirectory
 SIZES = ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
 Turn = dict[str, Any]
 SECONDS_TO_LEAVE = 5
-# Processes that begin with nothing, so that each one's memory is its own.
+# Spawned processes begin empty, so that the memory of each is its own.
 PROCESSES = multiprocessing.get_context("spawn")
 
 
 class BenchmarkError(ValueError):
-    """A measurement that cannot be made, said in one sentence."""
+    """A measurement that cannot be made, explained in one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The turns of each contestant, in rounds, and why some have none."""
+    """The turns of each contestant, in rounds, and the reasons of those that failed."""
 
     turns: dict[str, list[Turn]]
     failures: dict[str, str]
 
 
 class Contest:
-    """One process that trains when it is told to."""
+    """A process that trains on request."""
 
     def __init__(self, name: str, job: Job, longest_wait: float) -> None:
         self.name, self.longest_wait = name, longest_wait
@@ -79,7 +79,7 @@ class Contest:
         theirs.close()
 
     def answer(self) -> Turn:
-        """What the process says next; where it says nothing any more, that it failed."""
+        """Returns the process's next answer, or a failure if it gives none."""
         if not self.connection.poll(self.longest_wait):
             self.end()
             return {"failed": f"no answer in {self.longest_wait:,.0f} seconds"}
@@ -91,13 +91,13 @@ class Contest:
             return {"failed": f"ended with the code {self.process.exitcode}"}
 
     def take_turn(self, steps: int) -> Turn:
-        """Has it take some steps, and returns what was measured."""
-        with suppress(BrokenPipeError):  # The answer says why.
+        """Makes it take some steps, and returns the measurement."""
+        with suppress(BrokenPipeError):  # The answer explains why.
             self.connection.send(steps)
         return self.answer()
 
     def end(self) -> None:
-        """Ends the process, in order where it waits for a turn, and else at once."""
+        """Ends the process, in order if it waits for a turn, otherwise by a kill."""
         with suppress(OSError):
             self.connection.send(0)
         self.process.join(SECONDS_TO_LEAVE)
@@ -115,7 +115,7 @@ def measure(
     longest_wait: float,
     tell: Callable[[str], None],
 ) -> Results:
-    """Lets the contestants take turns, each round beginning with another one."""
+    """Lets the contestants take turns; each round begins with another one."""
     failures: dict[str, str] = {}
     turns: dict[str, list[Turn]] = {name: [] for name in (PEAK, *names)}
 
@@ -137,7 +137,7 @@ def measure(
                 if contest.name in failures:
                     continue
                 if number < 0:
-                    # One after another here too: what a compiler does is no load for the others.
+                    # Warm-up takes turns too: one contestant's compiler must not slow down the others.
                     if asked(contest, contest.answer()) is not None:
                         asked(contest, contest.take_turn(warmup_steps))
                     continue
@@ -150,7 +150,7 @@ def measure(
 
 
 def summarise(results: Results) -> dict[str, dict[str, Any]]:
-    """The figures of each contestant over all its turns; spreads are the least and the most of a round."""
+    """Returns the figures of each contestant over all its turns; spreads are minimum and maximum over the rounds."""
     peak = max((turn["peak"] for turn in results.turns[PEAK]), default=float("nan"))
     ours = [_rate(turn) for turn in results.turns.get(OURS, [])]
     summary = {}
@@ -181,7 +181,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def table(results: Results) -> str:
-    """The summary as Markdown."""
+    """Formats the summary as Markdown."""
     head = ("", "tokens/s", "ours against it", "padding", "between steps", "share of peak", "peak memory")
     lines = [cells(head), f"|{'---|' * len(head)}"]
     for name, figures in summarise(results).items():
@@ -208,9 +208,9 @@ def table(results: Results) -> str:
 
 
 def plan(pairs: int, epochs: int = 2) -> dict[str, float]:
-    """Plans epochs of invented lengths, as the paper's batches: the seconds of the slowest, and the memory they take.
+    """Plans epochs of made-up lengths in the paper's batches: returns the seconds of the slowest, and the memory.
 
-    Lengths are about those of WMT 2014: 27 tokens a side on average, the two sides alike.
+    Lengths are about those of WMT 2014: 27 tokens a side on average, the two sides correlated.
     """
     random, block = np.random.default_rng(0), 1 << 20
     sources, targets = np.empty(pairs, dtype=np.int32), np.empty(pairs, dtype=np.int32)
@@ -241,7 +241,7 @@ def plan(pairs: int, epochs: int = 2) -> dict[str, float]:
 
 
 def prepared(arguments: argparse.Namespace, directory: Path) -> Job:
-    """Makes tokens of the text, and settles the recipe."""
+    """Tokenizes the text, and settles the recipe."""
     run = RunDirectory(directory)
     run.path.mkdir(parents=True, exist_ok=True)
     sizes = {name: getattr(arguments, name) for name in SIZES}

@@ -1,4 +1,4 @@
-"""The trainings that `train.py` compares, each in a process that takes its steps when it is told to."""
+"""The contestants of `train.py`: each trains in a process of its own, which takes steps on request."""
 
 import os
 import time
@@ -48,7 +48,7 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: a recipe with nothing left open, its text in tokens, and a folder for what is written."""
+    """A complete recipe, its tokenized text, and a folder for files to write."""
 
     recipe: ResolvedRecipe
     directory: Path
@@ -56,27 +56,27 @@ class Job:
 
     @property
     def task(self) -> Task:
-        """What it is trained for."""
+        """Task of the recipe."""
         return task_for(self.recipe)
 
     @property
     def device(self) -> torch.device:
-        """The accelerator, if there is one."""
+        """Accelerator, if there is one, otherwise the CPU."""
         return torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def corpus(self) -> StoredCorpus:
-        """The rows to learn from, in tokens."""
+        """Returns the tokenized rows to train on."""
         return StoredCorpus(self.directory / "prepared" / "train")
 
     def tokenizer(self) -> VanillaTransformerTokenizer:
-        """What made the tokens."""
+        """Returns the tokenizer of the rows."""
         return VanillaTransformerTokenizer.from_pretrained(self.directory)
 
 
 class Turns:
-    """Lets a training take some steps at a time, measures them, and sends what was measured.
+    """Lets a training take some steps at a time, measures them, and sends the measurement.
 
-    On an accelerator the time between steps is the processor's, which runs ahead of it.
+    On an accelerator the time between steps is the processor's, which runs ahead of the device.
     """
 
     def __init__(self, job: Job, connection: Connection) -> None:
@@ -103,13 +103,13 @@ class Turns:
         """Counts the tokens of a batch, without waiting for the device that holds it."""
         masks = [batch["labels"] != IGNORED_LABEL]
         if "attention_mask" in batch:
-            # Where source and target are one text, the places that have no label are masked or padding.
+            # Where source and target are one text, positions without a label are masked or padding.
             masks = [batch["attention_mask"], *(masks if self.config.is_encoder_decoder else [])]
         self.lengths.append([mask.sum(1) for mask in masks])
         self.all_tokens += sum(mask.numel() for mask in masks)
 
     def after_step(self) -> None:
-        """One step less to do."""
+        """Counts a finished step."""
         assert self.left is not None
         self.left -= 1
         self.end_of_step = time.perf_counter()
@@ -133,8 +133,8 @@ class Turns:
 
 
 def take_part(name: str, job: Job, connection: Connection) -> None:
-    """What a process does: trains until it is told to stop, or says in one sentence why it cannot."""
-    # A compiler that starts processes of its own from here may wait for them for ever.
+    """Runs a contestant's process: trains until told to stop, or sends in one sentence why it cannot."""
+    # The compiler might wait forever for worker processes that it starts from here.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.recipe.optimization.seed)
@@ -147,7 +147,7 @@ def take_part(name: str, job: Job, connection: Connection) -> None:
 
 
 def measure_peak(job: Job, connection: Connection) -> None:
-    """Answers each turn with the most that the device computes in our precision, and its name."""
+    """Answers each turn with the device's peak speed in our precision, and the device's name."""
     connection.send({})
     while connection.recv():
         peak = device_peak(job.device, job.recipe.optimization.precision)
@@ -158,7 +158,7 @@ def measure_peak(job: Job, connection: Connection) -> None:
 
 
 def train_ours(job: Job, turns: Turns) -> None:
-    """The loop of this package, from its planned batches to its optimizer."""
+    """Trains with this package's loop, from its planned batches to its optimizer."""
 
     class InTurns(TrainingLoop):
         def _update(self, step: LocalStep) -> None:
@@ -177,7 +177,7 @@ def train_ours(job: Job, turns: Turns) -> None:
 
 
 def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) -> None:
-    """`MarianMTModel` of the same sizes with `Seq2SeqTrainer`, on random batches of as many pairs as ours have."""
+    """Trains a `MarianMTModel` of the same sizes with `Seq2SeqTrainer`, on random batches of as many pairs as ours."""
     corpus = job.corpus()
     model = MarianMTModel(_marian_config(turns.config, _longest(corpus)))
     collator = DataCollatorForSeq2Seq(job.tokenizer(), model=model)
@@ -186,7 +186,7 @@ def train_marian(job: Job, turns: Turns, best: bool = False, **settings: Any) ->
 
 
 def train_gpt2(job: Job, turns: Turns, best: bool = False) -> None:
-    """`GPT2LMHeadModel` of the same sizes with `Trainer`, on as many blocks of text as ours have."""
+    """Trains a `GPT2LMHeadModel` of the same sizes with `Trainer`, on as many blocks of text as ours."""
     config = turns.config
     model = GPT2LMHeadModel(
         GPT2Config(
@@ -208,7 +208,7 @@ def train_gpt2(job: Job, turns: Turns, best: bool = False) -> None:
 
 
 def train_bert(job: Job, turns: Turns, best: bool = False) -> None:
-    """`BertForMaskedLM` of the same sizes with `Trainer`, on random batches of as many texts as ours have."""
+    """Trains a `BertForMaskedLM` of the same sizes with `Trainer`, on random batches of as many texts as ours."""
     config = turns.config
     model = BertForMaskedLM(
         BertConfig(
@@ -238,7 +238,7 @@ def _train_by(
     best: bool,
     **settings: Any,
 ) -> None:
-    """A trainer of the library at its defaults, or at its best, on random batches of as many rows as ours have."""
+    """Trains with a library trainer at its defaults, or at its best, on random batches of as many rows as ours."""
 
     class InTurns(trainer):  # type: ignore[misc, valid-type]
         def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -328,7 +328,7 @@ class TorchTransformer(nn.Module):
         self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The summed loss of a batch."""
+        """Returns the summed loss of a batch."""
         assert self.config.pad_token_id is not None and self.config.decoder_start_token_id is not None
         start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
@@ -356,7 +356,7 @@ class TorchTransformer(nn.Module):
 
 
 def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
-    """A plain loop around `torch.nn.Transformer`, with the batches and the optimizer of this package."""
+    """Trains `torch.nn.Transformer` in a plain loop, with the batches and the optimizer of this package."""
     corpus, device = job.corpus(), job.device
     model = TorchTransformer(turns.config, _longest(corpus)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
@@ -376,7 +376,7 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to train, its name in a table, and the tasks that it is for."""
+    """A way to train, its name in a table, and its tasks."""
 
     words: str
     train: Callable[[Job, Turns], None]

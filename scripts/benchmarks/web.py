@@ -1,11 +1,11 @@
-"""A model in the browser beside the same in Python: the same translations? How large, how long to load, how fast?
+"""Compares a model in the browser with the same model in Python: translations, size, loading time and speed.
 
     npm install --no-save onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0
     python -m scripts.benchmarks.web MODEL SOURCE --references TARGET --packages node_modules
 
-SOURCE and TARGET are files of lines. The model is exported, and translates by one thread of torch a line at a
-time, by node, and on the page in Chromium, which playwright drives and a server on this machine serves: what a network
-adds is not in the times, but the megabytes are told, as they are and as gzip sends them.
+SOURCE and TARGET are files of lines. The model is exported, and translates on one thread of torch a line at a time,
+in node, and on the page in Chromium, which playwright drives. A server on this machine serves the page, so the times
+exclude the network; the table gives the megabytes to load, plain and compressed by gzip.
 """
 
 import argparse
@@ -36,7 +36,7 @@ DTYPES = ("q8", "fp32")
 
 @dataclass
 class Row:
-    """What one contestant did: its translations, tokens a second of each turn, and seconds until it could begin."""
+    """A contestant's translations, tokens per second of each turn, and seconds until it was ready."""
 
     translations: list[str]
     rates: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Row:
 
 
 def main() -> None:
-    """Exports, translates, and prints two tables."""
+    """Exports, translates and prints two tables."""
     arguments = _arguments()
     torch.set_num_threads(1)
     lines = read_lines(arguments.source, arguments.lines)
@@ -86,7 +86,7 @@ def _node(folder: Path, packages: Path, lines: list[str], dtype: str) -> Row:
 
 @contextmanager
 def _page(folder: Path, program: str | None) -> Iterator[Any]:
-    """Gives what opens the page anew."""
+    """Yields a function that opens the page anew."""
     from playwright.sync_api import sync_playwright
 
     class Handler(SimpleHTTPRequestHandler):
@@ -125,7 +125,7 @@ def _browser(page: Any, lines: list[str], dtype: str, turns: int) -> Row:
 
 
 def _translate(page: Any, lines: list[str]) -> tuple[list[str], float, float]:
-    """The translations, tokens a second by the page's own clock, and seconds by this one."""
+    """Returns the translations, tokens per second by the page's clock, and seconds by this process's clock."""
     page.fill("#source", "\n".join(lines))
     begun = time.perf_counter()
     page.click("#translate")

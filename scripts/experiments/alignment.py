@@ -1,8 +1,8 @@
-"""Alignment error rate of a model's heads: those chosen without labels beside the usual choices.
+"""Measures the alignment error rate of a model's heads: those chosen without labels, and the usual choices.
 
     python -m scripts.experiments.alignment MODEL --held-out dev.de dev.en --test test.de test.en --links test.align
 
-`--links` has `i-j i-j` a line, by hand or by another aligner; pairs with links beyond their words are left out.
+`--links` has `i-j i-j` on each line, by hand or by another aligner; pairs with links beyond their words are left out.
 """
 
 import argparse
@@ -18,13 +18,13 @@ Links = set[tuple[int, int]]
 
 
 def error_rate(found: Sequence[Iterable[tuple[int, int]]], gold: Sequence[Links]) -> float:
-    """1 - 2 |A and S| / (|A| + |S|), for links that are all sure."""
+    """Returns 1 - 2 |A and S| / (|A| + |S|), for links that are all sure."""
     shared = sum(len(set(one) & other) for one, other in zip(found, gold, strict=True))
     return 1 - 2 * shared / (sum(len(set(one)) for one in found) + sum(map(len, gold)))
 
 
 def read_links(line: str) -> Links:
-    """The links of a line in Pharaoh's form."""
+    """Parses a line of links in Pharaoh's format."""
     return {(int(source), int(target)) for source, target in (link.split("-") for link in line.split())}
 
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     held_out = spread(_pairs(options.held_out), options.pairs)
     choice = choose_alignment_heads(model, tokenizer, *zip(*held_out, strict=True))
     links = map(read_links, read_lines(options.links))
-    # Files of links may go on: an aligner is trained on more than is tested.
+    # The file of links may be longer: an aligner is trained on more pairs than are tested.
     test = [(*pair, gold) for pair, gold in zip(_pairs(options.test), links, strict=False) if _fits(*pair, gold)]
     sources, targets, gold = zip(*test, strict=True)
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found: list[Alignment] = alignments(model, tokenizer, sources, targets, heads=heads)
         return error_rate([one.links for one in found], gold)
 
-    # A recurrent model has one layer of attention, whatever it has of others.
+    # A recurrent model has one layer of attention, however many layers it has.
     layers = sorted({layer for layer, _ in AlignmentHeads.every(model, "output").heads})
     rows = [(f"chosen: {choice.heads}, agreement {choice.agreement:.2f}", choice.heads)]
     rows += [

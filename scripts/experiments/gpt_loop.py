@@ -1,8 +1,8 @@
-"""A plain character-level GPT loop in torch alone, to stand beside: nanoGPT's model and its setting for a CPU.
+"""Trains a character-level GPT in a plain torch loop, as a baseline: nanoGPT's model and its setting for a CPU.
 
-Layers normalise before their sub-layers, as GPT-2's do, or after them, as the paper's (`--norm post`); all else is
-the same. Blocks begin anywhere in the first nine tenths of the text. The loss is that of every character of the last
-tenth, in blocks one after the other, each beginning with the last character of the one before.
+Layers normalise before their sub-layers, as in GPT-2, or after them, as in the paper (`--norm post`); all else is the
+same. Training blocks begin anywhere in the first nine tenths of the text. The loss is that of every character of the
+last tenth, in consecutive blocks, each beginning with the last character of the one before.
 """
 
 import gzip
@@ -55,7 +55,7 @@ class GptLoop:
 
 
 class Layer(nn.Module):
-    """Self-attention and a feed-forward network, each with its sum and its normalisation."""
+    """Self-attention and a feed-forward network, each with a residual connection and a normalisation."""
 
     def __init__(self, options: GptLoop) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(width, bias=False) for _ in range(2)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Both sub-layers, of which no character sees those after it."""
+        """Applies both sub-layers; no character sees later ones."""
         for norm, sublayer in zip(self.norms, (self._attention, self._feed_forward), strict=True):
             x = x + sublayer(norm(x)) if self.pre else norm(x + sublayer(x))
         return x
@@ -81,7 +81,7 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2's model with learned positions, without biases, input and output sharing one embedding."""
+    """GPT-2's model with learned positions, without biases, and with one embedding for input and output."""
 
     def __init__(self, options: GptLoop, characters: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * options.layers) if sums else 0.02)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits of the next character at each place."""
+        """Returns the logits of the next character at each position."""
         x = self.embedding(ids) + self.positions.weight[: ids.shape[1]]
         for layer in self.layers:
             x = layer(x)
@@ -103,7 +103,7 @@ class Gpt(nn.Module):
 
 
 def main(words: Sequence[str]) -> None:
-    """Prints the loss and what it cost as JSON."""
+    """Prints the loss and its cost as JSON."""
     options = tyro.cli(GptLoop, prog="scripts.experiments.gpt_loop", args=words, config=(OmitArgPrefixes,))
     train, dev, characters = _read(options.text)
     torch.manual_seed(options.seed)
@@ -123,7 +123,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor, int]:
-    """The first nine tenths of a text as numbers of its characters, the rest of it, and how many there are."""
+    """Returns the first nine tenths of a text as character numbers, the rest, and the number of characters."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     numbers = {character: number for number, character in enumerate(sorted(set(text)))}
@@ -133,7 +133,7 @@ def _read(path: Path) -> tuple[Tensor, Tensor, int]:
 
 
 def _train(options: GptLoop, model: Gpt, ids: Tensor) -> int:
-    """Trains for the steps or the minutes that were asked for, and returns the number of steps."""
+    """Trains for the given steps or minutes, and returns the number of steps."""
     decayed = [parameter for parameter in model.parameters() if parameter.dim() == 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() != 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -158,7 +158,7 @@ def _train(options: GptLoop, model: Gpt, ids: Tensor) -> int:
 
 @torch.no_grad()
 def _loss(model: Gpt, ids: Tensor, block: int) -> float:
-    """Nats a character, of all but the first."""
+    """Returns the mean loss of all characters but the first, in nats."""
     blocks = [ids[start : start + block + 1] for start in range(0, len(ids) - 1, block)]
     total = 0.0
     passes = max(1, _CHARACTERS_A_PASS // block)

@@ -1,17 +1,17 @@
-"""Pictures as in the paper's figures 3 to 5, of sentences, layers and heads that a rule picks and not an eye.
+"""Draws pictures like the paper's figures 3 to 5, of sentences, layers and heads chosen by a rule, not by eye.
 
     python -m scripts.experiments.heads MODEL sentences.txt --pronouns it its they their --output heads
 
-In the encoder's self-attention, between words; w(i, j) is the weight that word i gives to word j, and it stands out by
-w(i, j) less the mean weight that the sentence's other words give to j. Marks and `</s>` are no words.
+They show the encoder's self-attention between words; w(i, j) is the weight that word i gives to word j, and it stands
+out by w(i, j) minus the mean weight that the sentence's other words give to j. Punctuation and `</s>` are no words.
 
-- `long-distance.png`, figure 3: for each word the weight that stands out most to a word at least five away; the head
-  with the highest mean of these over all words, and the word for which it is highest. That word alone, all heads of
-  the layer.
-- `pronoun.png`, figure 4: the same for pronouns alone, and words that are not beside them. Left the head's whole
-  attention, right the pronoun's alone, all heads of the layer.
-- `two-heads.png`, figure 5: the two heads of one layer whose weights differ most (half the sum of differences, mean
-  over words and then over sentences), and the sentence where this is nearest to the mean.
+- `long-distance.png`, figure 3: takes for each word the weight that stands out most to a word at least five away,
+  chooses the head with the highest mean of these over all words, and the word for which it is highest. Shows that word
+  alone, in all heads of the layer.
+- `pronoun.png`, figure 4: does the same for pronouns alone, and words that are not adjacent. Shows the head's whole
+  attention on the left, and the pronoun's alone in all heads of the layer on the right.
+- `two-heads.png`, figure 5: chooses the two heads of one layer whose weights differ most (half the sum of differences,
+  mean over words and then over sentences), and the sentence where the difference is nearest to the mean.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.extras.inspection import Attention, attention, plot_attention
 from vanilla_transformer.translation import load_model
 
-# "Long-distance": figure 3's words are up to eight apart.
+# "Long-distance": the words in figure 3 are up to eight apart.
 FAR = 5
-# Words of a sentence that is looked at: short ones have nothing far apart, long ones cannot be read in a picture.
+# The fewest and most words of a sentence: short ones have no distant words, long ones are unreadable in a picture.
 WORDS = (6, 16)
 
 
 @dataclass(frozen=True)
 class Pick:
-    """What a rule picked: sentence, layer and head, two words of the sentence, and by how much the weight stands out.
+    """A chosen sentence, layer and head, two words of the sentence, and how far the weight stands out.
 
-    `mean` is the head's over all `count` words that could have been picked.
+    `mean` is the mean of the head over all `count` words that could have been chosen.
     """
 
     sentence: int
@@ -53,7 +53,7 @@ class Pick:
 
 
 def standing_out(read: Attention) -> torch.Tensor:
-    """w(i, j) less the mean of what the other words give to j, where both are words; -1 elsewhere: (N, H, Q, L)."""
+    """Returns w(i, j) minus the mean of other words' weights on j, between words; -1 elsewhere: (N, H, Q, L)."""
     words = are_words(read)
     weights_NHQL = read.weights["encoder"]
     attending = words[:, None].float()
@@ -63,19 +63,19 @@ def standing_out(read: Attention) -> torch.Tensor:
 
 
 def are_words(read: Attention) -> torch.Tensor:
-    """False at marks and special tokens."""
+    """Returns False at punctuation and special tokens, True at words."""
     return torch.tensor([any(map(str.isalpha, text)) and not text.startswith("<") for text in read.source.texts])
 
 
 def apart(read: Attention) -> torch.Tensor:
-    """How far apart two words are, (Q, L)."""
+    """Returns the distance between any two words, (Q, L)."""
     places = torch.arange(len(read.source))
     return (places[:, None] - places[None]).abs()
 
 
 def steadiest(all_read: Sequence[Attention], far: int, pronouns: set[str] | None = None) -> Pick:
-    """The head that looks most at words so far away, from all words or from pronouns, and where it does most."""
-    found: list[tuple[int, int, torch.Tensor]] = []  # Sentence, place, what stands out of it (N, H, L).
+    """Chooses the head that attends most to words at least `far` away, from all words or pronouns, and where."""
+    found: list[tuple[int, int, torch.Tensor]] = []  # Sentence, place, and how far its weights stand out, (N, H, L).
     for number, read in enumerate(all_read):
         out_NHQL = standing_out(read).masked_fill(apart(read) < far, -1)
         for place, text in enumerate(read.source.texts):
@@ -92,7 +92,7 @@ def steadiest(all_read: Sequence[Attention], far: int, pronouns: set[str] | None
 
 
 def two_heads(all_read: Sequence[Attention]) -> tuple[int, int, tuple[int, int], float]:
-    """A sentence, the layer, its two heads that differ most, and by how much of their weight on average."""
+    """Returns a sentence, a layer, its two heads that differ most, and their mean difference."""
     heads = all_read[0].weights["encoder"].shape[1]
     if heads < 2:
         raise ExperimentError("The model's layers have one head each: there are no two to compare.")
@@ -104,7 +104,7 @@ def two_heads(all_read: Sequence[Attention]) -> tuple[int, int, tuple[int, int],
 
 
 def _differences(read: Attention) -> torch.Tensor:
-    """Half the sum of differences of each two heads, the mean over the words that attend: (layers, pairs of heads)."""
+    """Returns half the sum of differences of each two heads, the mean over attending words: (layers, pairs)."""
     weights_NHQL = read.weights["encoder"][:, :, are_words(read)]
     pairs = combinations(range(weights_NHQL.shape[1]), 2)
     moved = [(weights_NHQL[:, one] - weights_NHQL[:, other]).abs().sum(-1).mean(-1) / 2 for one, other in pairs]
@@ -112,14 +112,14 @@ def _differences(read: Attention) -> torch.Tensor:
 
 
 def alone(read: Attention, query: int) -> Attention:
-    """The same with one word's weights left."""
+    """Keeps only the weights of one word."""
     weights_NHQL = read.weights["encoder"]
     one = torch.arange(weights_NHQL.shape[2])[:, None] == query
     return replace(read, weights={"encoder": weights_NHQL * one})
 
 
 def draw(file: Path, panels: Sequence[tuple[Attention, int, Any]]) -> None:
-    """One picture, with lines between words for each attention, layer and head (or `all`)."""
+    """Draws one picture, with lines between words for each attention, layer and head (or `all`)."""
     from matplotlib.figure import Figure
 
     height = 1 + 0.28 * max(len(read.source) for read, _, _ in panels)
@@ -131,7 +131,7 @@ def draw(file: Path, panels: Sequence[tuple[Attention, int, Any]]) -> None:
 
 
 def write(directory: Path, all_read: Sequence[Attention], pronouns: set[str]) -> str:
-    """Writes the pictures, and returns a table of what was picked."""
+    """Writes the pictures, and returns a table of the choices."""
     far, refers = steadiest(all_read, FAR), steadiest(all_read, 2, pronouns)
     sentence, layer, heads, differ = two_heads(all_read)
     directory.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def _text(read: Attention) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Looks at the sentences, writes pictures and table, and prints the table."""
+    """Reads the sentences, writes pictures and table, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="directory or Hub id of a model with an encoder")
     parser.add_argument("sentences", type=Path, help="one a line; those of 6 to 16 words are looked at")

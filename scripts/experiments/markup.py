@@ -1,12 +1,12 @@
-"""Markup through a translation: whether all of it is there once, and how often it lands where an aligner says.
+"""Measures markup in translations: whether all of it is there once, and how often it lands where an aligner says.
 
     vanilla-transformer translate MODEL test.de --output plain.en --precision float32
     python -m scripts.experiments.markup MODEL --lines test.de --translations plain.en --links links
-
-`links` has `i-j i-j` a line between the words of the two, which spaces separate, by another aligner. Into each line go
-`<b>` and `</b>` around one to three words, and `{name}` between two, where a seed says. The pair is right where it
-stands around just the words linked with its own, and the placeholder where the word before it is linked with the one
-that was before it, or the word behind it with the one that was behind. Beside it the same share of the way.
+`links` has `i-j i-j` on each line, between the words of line and translation, separated by spaces, from another
+aligner. A seed decides where each line gets markup: `<b>` and `</b>` around one to three words, and `{name}` between
+two. The pair is right if it encloses just the words linked with its own; the placeholder is right if the word before
+it is linked with the word that was before it, or the word after it with the word that was after it. The baseline puts
+markup at the same relative position.
 """
 
 import argparse
@@ -28,7 +28,7 @@ LONGEST = 3
 
 @dataclass(frozen=True)
 class Places:
-    """Where markup stands in a text, counted in words: the pair goes from `start` to `end`."""
+    """Places of markup in a text, counted in words: the pair goes from `start` to `end`."""
 
     start: int
     end: int
@@ -37,13 +37,13 @@ class Places:
 
 @dataclass(frozen=True)
 class Landing:
-    """How right the markup of one line is.
+    """A comparison of a line's markup with its links.
 
     Attributes:
-        shared: Words inside the pair that are linked with its own.
+        shared: Words inside the pair that are linked with the pair's source words.
         inside: Words inside the pair.
-        linked: Words that should be.
-        placeholder: Whether `{name}` stands beside a word that is linked with its neighbour, None where neither is.
+        linked: Words that should be inside the pair.
+        placeholder: True if `{name}` is next to a word linked with its neighbour, None if no neighbour is linked.
     """
 
     shared: int
@@ -54,7 +54,7 @@ class Landing:
 
 @dataclass(frozen=True)
 class Case:
-    """A line and its translation without markup, their links, and where markup goes into the line."""
+    """A line and its translation without markup, their links, and the places of markup in the line."""
 
     words: list[str]
     plain: str
@@ -63,7 +63,7 @@ class Case:
 
 
 def draw_places(draw: random.Random, words: Sequence[str]) -> Places | None:
-    """Places in a line, the placeholder outside of the pair; None where there are too few words."""
+    """Draws places in a line, the placeholder outside of the pair; None if there are too few words."""
     if len(words) < 2:
         return None
     gap = draw.randint(1, len(words) - 1)
@@ -77,7 +77,7 @@ def draw_places(draw: random.Random, words: Sequence[str]) -> Places | None:
 
 
 def put(words: Sequence[str], places: Places) -> str:
-    """The line with its markup."""
+    """Inserts markup into a line."""
     marked = list(words)
     marked[places.start] = f"<b>{marked[places.start]}"
     marked[places.end - 1] += "</b>"
@@ -85,7 +85,7 @@ def put(words: Sequence[str], places: Places) -> str:
 
 
 def places_in(marked: str, plain: str) -> Places | None:
-    """Where markup stands in a translation; None where its text is not the plain one's."""
+    """Finds the places of markup in a translation; None if its text differs from the plain translation."""
     opening, closing, at = (len(_letters(marked.partition(item)[0])) for item in ITEMS)
     if _letters(marked) != "".join(plain.split()):
         return None
@@ -97,18 +97,18 @@ def places_in(marked: str, plain: str) -> Places | None:
 
 
 def _letters(marked: str) -> str:
-    """The text without markup and spaces."""
+    """Removes markup and spaces."""
     return "".join(MARKUP.sub("", marked).split())
 
 
 def same_share(places: Places, words: int, translated: int) -> Places:
-    """The places that are as far along in the translation."""
+    """Returns the places at the same relative position in the translation."""
     start, end, gap = (round(place * translated / words) for place in (places.start, places.end, places.gap))
     return Places(start, end, gap)
 
 
 def landing(source: Places, target: Places, links: Links) -> Landing:
-    """Compares what was found with what the links say."""
+    """Compares the places of markup with the links."""
     wanted = {j for i, j in links if source.start <= i < source.end}
     inside = set(range(target.start, target.end))
     before, behind = ({j for i, j in links if i == at} for at in (source.gap - 1, source.gap))
@@ -117,7 +117,7 @@ def landing(source: Places, target: Places, links: Links) -> Landing:
 
 
 def summary(landings: Sequence[Landing]) -> list[str]:
-    """Shares in per cent: pairs that are exact, their words' precision and recall, and placeholders."""
+    """Returns percentages: exact pairs, precision and recall of their words, and right placeholders."""
     of_pairs = [one for one in landings if one.linked]
     shared = sum(one.shared for one in of_pairs)
     exact = [one.shared == one.inside == one.linked for one in of_pairs]
@@ -132,7 +132,7 @@ def summary(landings: Sequence[Landing]) -> list[str]:
 
 
 def report(cases: Sequence[Case], marked: Sequence[str]) -> str:
-    """What was kept, and a table of what landed right."""
+    """Reports how much markup was kept, and a table of how much landed right."""
     kept = [sorted(MARKUP.findall(text)) == sorted(ITEMS) for text in marked]
     places = [places_in(text, case.plain) for case, text in zip(cases, marked, strict=True)]
     same = [(case, found) for case, found in zip(cases, places, strict=True) if found is not None]
@@ -163,7 +163,7 @@ def report(cases: Sequence[Case], marked: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints what was kept, and a table."""
+    """Prints how much markup was kept, and a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="directory or Hub id; its alignment heads have been chosen")
     parser.add_argument("--lines", type=Path, required=True)
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     lines, plain = (list(read_lines(file)) for file in (options.lines, options.translations))
-    # Files of links may go on: an aligner is trained on more than is tested.
+    # The file of links may be longer: an aligner is trained on more pairs than are tested.
     links = [read_links(line) for line, _ in zip(read_lines(options.links), lines, strict=False)]
     if not len(lines) == len(plain) == len(links):
         raise ExperimentError(

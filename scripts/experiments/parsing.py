@@ -1,9 +1,9 @@
-"""Section 6.3 where no treebank is at hand: trees that a small grammar writes, learned and parsed.
+"""Section 6.3 without a treebank: trains a parser on trees that a small grammar generates, and scores it.
 
     python -m scripts.experiments.parsing DIRECTORY
 
-It writes train.mrg, dev.mrg and test.mrg, trains on them as a user would train on a treebank, and prints the score of
-test. Sentences of test are in none of the other two.
+Writes train.mrg, dev.mrg and test.mrg, trains on them as a user would train on a treebank, and prints the score on
+test. The sentences of test occur in neither of the other two.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from scripts.experiments.runs import command
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
 
-# Each constituent's ways to be written; what is a tag writes one of its words. The first way ends every chain. No two
-# trees have the same words: what hangs on a noun follows "of" or stands between commas, what hangs on a verb does not.
+# The productions of each constituent; a tag produces one of its words. The first production ends every chain. No two
+# trees have the same words: modifiers of a noun follow "of" or stand between commas, modifiers of a verb do neither.
 GRAMMAR: dict[str, list[list[str]]] = {
     "S": [["NP-SBJ", "VP", "."], ["PP", ",", "NP-SBJ", "VP", "."]],
     "NP-SBJ": [["NNP"], ["DT", "NN"], ["DT", "JJ", "NN"]],
@@ -40,12 +40,13 @@ WORDS = {
     ",": [","],
     ".": ["."],
 }
-# Below it every constituent takes its first way. Sentences have up to 22 words then; of 40 too few would be seen.
+# Below this depth every constituent takes its first production. Sentences then have up to 22 words; with up to 40, too
+# few of them would be seen.
 DEEPEST = 2
 
 
 def tree(draw: random.Random, label: str = "S", depth: int = 0) -> str:
-    """A bracketed constituent with what the grammar draws for it."""
+    """Draws a bracketed constituent from the grammar."""
     if label in WORDS:
         return f"({label} {draw.choice(WORDS[label])})"
     ways = GRAMMAR[label]
@@ -54,7 +55,7 @@ def tree(draw: random.Random, label: str = "S", depth: int = 0) -> str:
 
 
 def write_treebank(directory: Path, sizes: dict[str, int], seed: int = 1) -> None:
-    """Writes so many trees into each file, none of them twice."""
+    """Writes this many trees into each file, none of them twice."""
     draw, seen = random.Random(seed), set[str]()
     for name, size in sizes.items():
         trees: list[str] = []
@@ -88,7 +89,7 @@ def main(words: list[str] | None = None) -> None:
         batch_tokens=1_024,
         batches_per_step=2,
         max_steps=options.max_steps,
-        # With the whole rate of Eq. 3 a warm-up as short as this one takes the rate to where little is learned.
+        # With the full rate of Eq. 3, so short a warm-up leads to rates at which little is learned.
         learning_rate_scale=0.35,
         warmup_steps=min(500, max(1, options.max_steps // 5)),
         seed=options.seed,

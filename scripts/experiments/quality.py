@@ -1,4 +1,4 @@
-"""Whether what makes training fast costs quality: a recipe with it and without it, each with several seeds."""
+"""Measures whether fast training costs quality: trains a recipe with and without each speed-up, with several seeds."""
 
 import json
 import math
@@ -22,13 +22,13 @@ from vanilla_transformer.training.run_directory import output_path
 
 
 class PlanAtRandom(StepPlan):
-    """Batches of pairs in random order, whatever their lengths: as many as ours, with equally many tokens each.
+    """Plans batches of pairs in random order, regardless of length: as many as ours, with equally many tokens each.
 
-    So an epoch has as many steps as ours, and a step learns from as many tokens, padding not counted.
+    An epoch thus has as many steps as ours, and a step as many tokens, not counting padding.
     """
 
     def epoch(self, epoch: int, part: int = 0) -> list[Step]:
-        """The steps of an epoch or of a part of one, every pair in one of them."""
+        """Returns the steps of an epoch or of a part of one, with every pair in one of them."""
         ours = sum(len(step.batches) for step in super().epoch(epoch, part))
         sources, targets = self.lengths
         order = np.random.default_rng([self.seed, epoch, part][: 3 if part else 2]).permutation(len(sources))
@@ -44,13 +44,13 @@ class PlanAtRandom(StepPlan):
 
 
 def batch_at_random() -> None:
-    """Makes the trainer of this process take its batches at random."""
+    """Makes the trainer of this process use random batches."""
     prefetch.StepPlan = PlanAtRandom  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a row of the table changes: choices of the recipe, or the trainer itself; `batches` multiplies a step's."""
+    """A change in a row of the table, to the recipe or to the trainer; `batches` multiplies the batches of a step."""
 
     words: str
     precision: Literal["float32", "bfloat16"] = "bfloat16"
@@ -88,7 +88,7 @@ class Quality:
 
 
 def main(words: Sequence[str]) -> None:
-    """Trains what is not there yet, and writes quality.md and quality.json into the output directory."""
+    """Trains the missing runs, and writes quality.md and quality.json into the output directory."""
     default = Quality()
     if words and not words[0].startswith("-"):
         recipe = load_recipe(words[0]).with_options(test=(), examples=())
@@ -105,7 +105,7 @@ def main(words: Sequence[str]) -> None:
     experiment = Experiment(output_path(base).resolve(), options.jobs)
     base = base.with_options(output=None)
     seeds = range(base.optimization.seed, base.optimization.seed + options.runs)
-    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    # The first run settles the recipe's open choices, and every other run has the same choices and vocabulary.
     first = Run(f"{FIRST}-{base.optimization.seed}", base.with_options(precision=VARIANTS[FIRST].precision))
     experiment.train([first])
     if experiment.has_diverged(first):
@@ -148,7 +148,7 @@ def _recipe(base: Recipe, variant: str, seed: int) -> Recipe:
 
 
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
-    """Writes what is known by now, as a table to read and one to compute with, and returns the first."""
+    """Writes the results so far as Markdown and JSON, and returns the Markdown."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, all_runs in runs.items():
         over = [run for run in all_runs if experiment.is_over(run)]

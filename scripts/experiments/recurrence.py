@@ -1,15 +1,15 @@
-"""What the paper replaced, beside it: recurrent encoder-decoders and the Transformer on the same pairs of text.
+"""Trains recurrent encoder-decoders, which the paper replaced, and the Transformer on the same pairs of text.
 
     OMP_NUM_THREADS=1 python -m scripts.experiments.recurrence multi30k-en-de --train train.en.gz train.de.gz \
         --dev val.en.gz val.de.gz --output recurrence --minutes 8 --dropout 0.1 --batch-tokens 2048 \
         --batches-per-step 2 --learning-rate-scale 0.3 --warmup-steps 300 --save-steps 50
 
-A recipe's dropout, batches and warm-up suit its whole length: for some minutes give others, or the Transformer has
-hardly begun when they are over.
+A recipe's dropout, batches and warm-up suit its full length. For a few minutes give other values, or the Transformer
+has hardly begun to learn when they are over.
 
-Everything but the architecture is the same: text, vocabulary, batches, dropout, label smoothing, mean of checkpoints
-and search, and each recurrent model is as wide as makes it have about the Transformer's parameters. The directory gets
-`table.md`, `table.json` and `pictures.png`: scores, those of short, middle and long sources, and the losses on dev.
+Everything but the architecture is the same: text, vocabulary, batches, dropout, label smoothing, checkpoint averaging
+and search. The width of each recurrent model gives it about as many parameters as the Transformer. The directory gets
+`table.md`, `table.json` and `pictures.png`: scores, scores on short, middle and long sources, and losses on dev.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.run_directory import output_path
 
 TRANSFORMER = "transformer"
-# The fields of a recipe that make each, and whose model it is.
+# The title of each architecture, and the recipe fields that select it.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     TRANSFORMER: ("Transformer (Vaswani et al. 2017)", {}),
     "lstm": ("LSTM, no attention (Sutskever et al. 2014)", {"cell": "lstm", "attention": "none"}),
@@ -45,7 +45,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "luong-concat": ("LSTM, concat (Luong et al. 2015)", {"cell": "lstm", "attention": "luong-concat"}),
 }
 DEFAULT = (TRANSFORMER, "lstm", "bahdanau", "luong-general")
-# What a recurrent model has not, or has a default of its own for.
+# Fields that a recurrent model lacks, or for which it has a default of its own.
 NOT_RECURRENT = (
     "preset",
     "d_ff",
@@ -86,7 +86,7 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to; scores by metric, of all sources and of each third of them by length."""
+    """The result of a run; scores by metric, on all sources and on each third of them by length."""
 
     architecture: str
     seed: int
@@ -103,7 +103,7 @@ class Result:
 
 
 def main(words: Sequence[str]) -> None:
-    """Trains what is not there yet, and writes the table and the pictures into the output directory."""
+    """Trains the missing runs, and writes the table and the pictures into the output directory."""
     default = Recurrence()
     if words and not words[0].startswith("-"):
         default = Recurrence(words[0], options=options_of(load_recipe(words[0]).with_options(examples=())))
@@ -118,9 +118,9 @@ def main(words: Sequence[str]) -> None:
     base = _checked(options)
     experiment = Experiment(output_path(base).resolve(), options.jobs)
     before = None if options.minutes is None else partial(stop_after, options.minutes * 60)
-    # The scores are ours to measure, by length; there need be none at the end of a run.
+    # Scores are measured here, by length, so runs need none at their end.
     base = base.with_options(output=None, test=())
-    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    # The first run settles the recipe's open choices, and every other run has the same choices and vocabulary.
     first = Run(f"{TRANSFORMER}-{base.optimization.seed}", base, before)
     train = partial(_train, experiment, options)
     train([first], lambda run: None)
@@ -136,7 +136,7 @@ def main(words: Sequence[str]) -> None:
         ]
         for name, recipe in recipes.items()
     }
-    # Seed by seed, so that a table is there early and its spread comes later.
+    # Seed by seed, so that a table appears early and its spread later.
     in_order = [runs[name][number] for number in range(options.runs) for name in runs]
     corpus = base.data.corpora("test" if base.data.test else "dev")[0]
     show = partial(_write, experiment, runs, options, corpus)
@@ -170,7 +170,7 @@ def _with_seed(recipe: Recipe, seed: int) -> Recipe:
 
 
 def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
-    """The recipe with another architecture, whose width gives it about as many parameters as the Transformer has."""
+    """Returns the recipe with another architecture, as wide as gives it about the Transformer's parameters."""
     _, fields = ARCHITECTURES[name]
     if name == TRANSFORMER:
         return transformer
@@ -184,7 +184,7 @@ def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
     }
     recipe = transformer.with_options(**changes)
     wanted = parameters(transformer)
-    low, high = 1, 256  # times 8
+    low, high = 1, 256  # In units of 8.
     while low < high:
         middle = (low + high) // 2
         if parameters(recipe.with_options(d_model=8 * middle)) < wanted:
@@ -197,7 +197,7 @@ def recipe_of(name: str, transformer: Recipe, layers: int) -> Recipe:
 
 
 def parameters(recipe: Recipe) -> int:
-    """How many the model of the recipe has; no memory is taken for them."""
+    """Counts the parameters of the recipe's model, without allocating them."""
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
@@ -206,7 +206,7 @@ def parameters(recipe: Recipe) -> int:
 
 
 def stop_after(seconds: float) -> None:
-    """Makes the trainer of this process end well after so many seconds of processor time, as at its last step."""
+    """Makes this process's trainer end after this much processor time, just as it ends at its last step."""
     from vanilla_transformer.training.loop import TrainingLoop
 
     ends_anyway: Callable[[TrainingLoop], bool] = TrainingLoop.is_over.fget  # type: ignore[attr-defined]
@@ -214,7 +214,7 @@ def stop_after(seconds: float) -> None:
 
     def is_over(loop: TrainingLoop) -> bool:
         nonlocal last_step
-        # A step that has begun is ended, and one more, so that all who ask within a step get the same answer.
+        # Ends one step after the current one, so that every call within a step gets the same answer.
         if last_step is None and time.process_time() - start >= seconds:
             last_step = loop.progress.step + 2
         return ends_anyway(loop) or (last_step is not None and loop.progress.step >= last_step)
@@ -226,12 +226,12 @@ def _train(experiment: Experiment, options: Recurrence, runs: Sequence[Run], don
     if options.minutes is not None:
         for run in runs:
             if not experiment.is_over(run):
-                experiment.begin_anew(run)  # The clock of a stopped run is lost.
+                experiment.begin_anew(run)  # A stopped run has lost its clock.
     experiment.train(runs, done)
 
 
 def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, corpus: Any) -> Result:
-    """Measured once: what the summary knows, and the model's translations of the corpus."""
+    """Measures a run once: values from its summary, and scores of the model's translations of the corpus."""
     file = experiment.directory / run.name / RESULTS
     if file.exists():
         return Result(**json.loads(file.read_text(encoding="utf-8")))
@@ -277,14 +277,14 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
 
 
 def by_length(sources: Sequence[str], length: Callable[[str], int]) -> list[list[int]]:
-    """The rows of the shortest third of the sources, of the middle one and of the longest; equals stay in order."""
+    """Returns the rows of the shortest, middle and longest third of the sources; ties stay in order."""
     order = sorted(range(len(sources)), key=lambda row: length(sources[row]))
     third = len(order) / len(LENGTHS)
     return [order[round(number * third) : round((number + 1) * third)] for number in range(len(LENGTHS))]
 
 
 def _write(experiment: Experiment, runs: dict[str, list[Run]], options: Recurrence, corpus: Any) -> str:
-    """Writes what is known by now as table, as JSON and as pictures, and returns the table."""
+    """Writes the results so far as table, JSON and pictures, and returns the table."""
     results = {
         name: [
             _result(experiment, run, name, options, corpus)
@@ -305,7 +305,7 @@ def _write(experiment: Experiment, runs: dict[str, list[Run]], options: Recurren
 
 
 def markdown(results: dict[str, list[Result]], diverged: Sequence[str], minutes: float | None) -> str:
-    """A row for each architecture: scores, those of short, middle and long sources, size and speed."""
+    """Returns a row for each architecture: scores, scores on short, middle and long sources, size and speed."""
     first = next(iter(results.values()))[0]
     metrics = list(first.scores)
     head = ["architecture", "parameters", "width", "seeds", "steps", "epochs", "dev loss", *metrics]
@@ -348,7 +348,7 @@ def _short(spread: Spread | None) -> str:
 def _draw(
     experiment: Experiment, results: dict[str, list[Result]], records: dict[str, list[list[dict[str, Any]]]]
 ) -> None:
-    """What was learned when, of each first seed, and the score by the length of the source."""
+    """Draws the losses over time of each architecture's first seed, and the score by source length."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), layout="constrained")

@@ -1,4 +1,4 @@
-"""Many runs of the trainer, each in a process of its own, that can be stopped and resumed."""
+"""Training runs, each in a process of its own, that can be stopped and resumed."""
 
 import json
 import multiprocessing
@@ -21,18 +21,18 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import read_summary
 
 DIVERGED = 3
-# Processes begin as copies of one that has everything imported and has computed nothing.
+# Processes are forked from one that has imported everything and computed nothing.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 
 
 class ExperimentError(ValueError):
-    """An experiment that cannot be made or resumed, said in one sentence."""
+    """An experiment that cannot be made or resumed, explained in one sentence."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: its name, its recipe without a place for the model, and what its process does before."""
+    """A training run: its name, its recipe without an output, and a function for its process to call first."""
 
     name: str
     recipe: Recipe
@@ -40,47 +40,47 @@ class Run:
 
 
 class Experiment:
-    """Runs in the folders of one directory; what is finished there is not done again, what was stopped goes on."""
+    """Runs in the folders of one directory; finished runs are not repeated, and stopped ones are resumed."""
 
     def __init__(self, directory: Path, jobs: int) -> None:
         self.directory, self.jobs = directory, jobs
 
     def model(self, run: Run) -> Path:
-        """The directory that the run makes a model of."""
+        """Returns the directory of the run's model."""
         return self.directory / run.name / "model"
 
     def has_diverged(self, run: Run) -> bool:
-        """Whether the run ended because its loss was no number any more."""
+        """Returns True if the run ended because its loss was NaN or infinite."""
         return self._mark(run).exists()
 
     def is_over(self, run: Run) -> bool:
-        """Whether there is nothing left to do."""
+        """Returns True if the run has ended."""
         return self.has_diverged(run) or (self.model(run) / "summary.json").exists()
 
     def summary(self, run: Run) -> dict[str, Any]:
-        """What is known of a run that ended well."""
+        """Reads the summary of a run that ended well."""
         return read_summary(self.model(run) / "summary.json") or {}
 
     def records(self, run: Run) -> list[dict[str, Any]]:
-        """The lines of the run's metrics.jsonl."""
+        """Reads the lines of the run's metrics.jsonl."""
         file = self.model(run) / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
     def begin_anew(self, run: Run) -> None:
-        """Deletes what a run that is not over has made so far."""
+        """Deletes the files of an unfinished run."""
         shutil.rmtree(self.model(run), ignore_errors=True)
 
     def drop_weights(self, run: Run) -> None:
-        """Deletes what is large of a run that is over, and keeps what it measured."""
+        """Deletes the weights of a finished run, and keeps its measurements."""
         shutil.rmtree(self.model(run) / "checkpoints", ignore_errors=True)
         for file in self.model(run).glob("*.safetensors"):
             file.unlink()
 
     def train(self, runs: Sequence[Run], done: Callable[[Run], object] = lambda run: None) -> None:
-        """Makes all runs that are not over, at most `jobs` at a time, and calls `done` after each.
+        """Trains all unfinished runs, at most `jobs` at a time, and calls `done` after each.
 
         Raises:
-            ExperimentError: A run failed, or the directory holds another with the same name.
+            ExperimentError: A run failed, or the directory holds another run with the same name.
         """
         for run in runs:
             self._keep_recipe(run)
@@ -99,7 +99,7 @@ class Experiment:
                     say(f"{run.name}: {minutes:.1f} min; {left} to go" if left else f"{run.name}: {minutes:.1f} min")
                     done(run)
         finally:
-            # They save what they have and go on from there the next time.
+            # They save their state, and resume from it the next time.
             for _, process, _ in running:
                 process.terminate()
             for _, process, _ in running:
@@ -142,7 +142,7 @@ class Experiment:
 
 
 def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | None) -> None:
-    """What a process does: one run, with its share of the threads, and all that it says in a file."""
+    """Trains one run in its process, with its share of the threads, and writes all output to a file."""
     with log.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
@@ -164,17 +164,17 @@ def _train(recipe: Recipe, log: Path, jobs: int, before: Callable[[], object] | 
 
 
 def say(sentence: str) -> None:
-    """Tells the person who waits how far it is."""
+    """Prints progress to standard error."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 def cells(values: Sequence[object]) -> str:
-    """A line of a Markdown table."""
+    """Formats a line of a Markdown table."""
     return f"| {' | '.join(map(str, values))} |"
 
 
 def write(file: Path, text: str) -> None:
-    """Puts the whole text into the file, or leaves what was there."""
+    """Replaces the file with the whole text, or leaves it as it was."""
     partial = file.with_name(f".{file.name}")
     partial.write_text(text, encoding="utf-8")
     partial.replace(file)
@@ -182,7 +182,7 @@ def write(file: Path, text: str) -> None:
 
 @contextmanager
 def command(name: str) -> Iterator[None]:
-    """Within it an error becomes one sentence and a signal an orderly end, as for a command line."""
+    """Turns errors within the block into one sentence, and signals into an orderly end, as a command line does."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield

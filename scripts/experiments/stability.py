@@ -1,4 +1,4 @@
-"""Whether the paper's recipe diverges or stalls: the first steps of base and big at several learning rates."""
+"""Tests whether the paper's recipe diverges or stalls: first steps of base and big at several learning rates."""
 
 import dataclasses
 import itertools
@@ -18,8 +18,8 @@ from tyro.conf import arg
 from scripts.experiments.runs import Experiment, ExperimentError, Run, cells, command, say, write
 from vanilla_transformer.recipe.schema import Recipe
 
-# The share of a curve that counts as its end, the nats above its best from which it has broken out, and those below
-# what the frequencies of the tokens give from which it has learned more than them.
+# The share of a curve that counts as its end; the nats above its best at which it has diverged; and the nats below the
+# loss of token frequencies alone at which it has learned more than them.
 LAST_SHARE = 0.1
 BROKEN_OUT = 1.0
 LEARNED = 0.1
@@ -75,7 +75,7 @@ class Stability:
 
 @dataclass(frozen=True)
 class Setting:
-    """One run's shape, factor on the learning rate and warm-up."""
+    """Shape, learning-rate factor and warm-up of a run."""
 
     preset: str
     warmup_steps: int
@@ -83,13 +83,13 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The run's folder."""
+        """Name of the run's folder."""
         return f"{self.preset}-warmup{self.warmup_steps}-rate{self.scale:g}"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A run as it went, and the loss of one who knows nothing but how often each token comes."""
+    """The course of a run, and the loss of a model that knows only the token frequencies."""
 
     setting: Setting
     steps: list[int]
@@ -107,13 +107,13 @@ class Curve:
 
     @property
     def largest_rise(self) -> float:
-        """Nats from the best point so far up to a later one, at most."""
+        """Largest rise in nats from the best point so far to a later one."""
         best = itertools.accumulate(self.losses, min)
         return max((loss - least for loss, least in zip(self.losses, best, strict=True)), default=0.0)
 
     @property
     def verdict(self) -> str:
-        """Whether it learned; a loss that came down again is no divergence, the largest rise tells of it."""
+        """Verdict on the run; a loss that came down again is no divergence, but counts in the largest rise."""
         if self.diverged:
             return f"diverges: no number any more after step {self.steps[-1] if self.steps else 0:,}"
         if self.end > min(self.losses) + BROKEN_OUT:
@@ -122,7 +122,7 @@ class Curve:
 
 
 def main(words: Sequence[str]) -> None:
-    """Trains what is not there yet, and writes the table and the picture."""
+    """Trains the missing runs, and writes the table and the picture."""
     options = tyro.cli(Stability, prog="scripts.experiments.stability", args=words)
     _check(options)
     directory = options.output.resolve()
@@ -154,7 +154,7 @@ def _check(options: Stability) -> None:
 
 
 def _corpus(options: Stability, directory: Path) -> tuple[Path, list[int]]:
-    """The directory of the tokenizer that all runs share, and how often each target token comes."""
+    """Returns the directory of the tokenizer that all runs share, and the frequencies of the target tokens."""
     from vanilla_transformer.data.preparation import PreparedCorpus
     from vanilla_transformer.training.inputs import gather_inputs
     from vanilla_transformer.training.run_directory import RunDirectory
@@ -171,9 +171,9 @@ def _corpus(options: Stability, directory: Path) -> tuple[Path, list[int]]:
 
 
 def frequencies_alone(token_counts: Sequence[int], label_smoothing: float) -> float:
-    """The least training loss, in nats, of a model that gives the same probabilities everywhere.
+    """Returns the lowest training loss, in nats, of a model that predicts the same probabilities everywhere.
 
-    That is the entropy of the tokens' frequencies, once they are smoothed as the labels are (section 5.4).
+    It is the entropy of the token frequencies, smoothed as the labels are (section 5.4).
     """
     frequencies = np.array(token_counts) / sum(token_counts)
     smoothed = (1 - label_smoothing) * frequencies + label_smoothing / len(frequencies)
@@ -182,7 +182,7 @@ def frequencies_alone(token_counts: Sequence[int], label_smoothing: float) -> fl
 
 
 def _recipe(options: Stability) -> Recipe:
-    """What all runs have in common; all else is the paper's."""
+    """Returns the shared settings of all runs; all others are the paper's."""
     same = Recipe().options.keys() & vars(options).keys()
     given = {name: getattr(options, name) for name in same - {"output", "warmup_steps"}}
     return Recipe.of(**given, metrics=(), average_checkpoints=1)
@@ -200,7 +200,7 @@ def _run(options: Stability, tokenizer: str, setting: Setting) -> Run:
 
 
 def _report(experiment: Experiment, runs: dict[Setting, Run], token_counts: Sequence[int]) -> str:
-    """Writes what is known by now as table, numbers and picture, and returns the table."""
+    """Writes the results so far as table, JSON and picture, and returns the table."""
     curves = [
         _curve(experiment, run, setting, token_counts) for setting, run in runs.items() if experiment.is_over(run)
     ]
@@ -230,7 +230,7 @@ def _curve(experiment: Experiment, run: Run, setting: Setting, token_counts: Seq
 
 
 def markdown(curves: Sequence[Curve]) -> str:
-    """The table, one line a run."""
+    """Returns the table, one line per run."""
     head = ["shape", "warm-up", "rate", "highest rate", "steps", "loss at the end", "frequencies alone"]
     head += ["largest rise", "verdict", "seconds a step"]
     lines = [cells(head), cells(["---"] * len(head))]
@@ -272,7 +272,7 @@ def draw(curves: Sequence[Curve], file: Path) -> None:
             axes.legend(fontsize="small")
     losses = [loss for curve in curves for loss in curve.losses]
     if losses:
-        # A curve that breaks out must not press the others flat.
+        # Keeps a diverging curve from flattening the others.
         first = max(curve.losses[0] for curve in curves if curve.losses)
         axes.set_ylim(min(*losses, *(curve.frequencies_alone for curve in curves)) - 0.5, first + 1)
     figure.supxlabel("step")

@@ -1,12 +1,11 @@
-"""Section 4 and Table 1, measured: what four kinds of layers cost against the sentence length n and the width d.
+"""Section 4 and Table 1, measured: the cost of four kinds of layers by sentence length n and width d.
 
     python -m scripts.experiments.table1 --output table1
 
-Self-attention is this package's, restricted self-attention the same with a mask of a window, recurrence and
-convolution are torch's own. For each the directory gets the paper's formula beside counts from the real layer
-(operations, the longest chain of products, the longest path between two positions), and the time and memory of a
-forward and backward pass on this machine (of one thread the processor's time): `table1.md`, `table1.json` and
-`table1.png`.
+Self-attention is this package's, restricted self-attention the same with a window mask; recurrence and convolution are
+torch's own. The directory gets, for each layer, the paper's formula beside counts from the real layer (operations, the
+longest chain of products, the longest path between two positions), and the time and memory of a forward and backward
+pass on this machine (processor time if on one thread): `table1.md`, `table1.json` and `table1.png`.
 """
 
 import argparse
@@ -26,14 +25,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.layers import MultiHeadAttention
 
-# As in base: a head for each 64 of the width.
+# As in base: one head for every 64 of the width.
 HEAD_WIDTH = 64
 
 
 class SelfAttention(nn.Module):
     """The paper's layer over sentences (batch, n, d); with a window r a position sees r / 2 positions on each side.
 
-    Eq. 1 is written out, as the paper counts it: fused kernels keep no weights, and need less memory.
+    Uses eager attention, which computes Eq. 1 as the paper counts it; fused kernels store no weights and need less
+    memory.
     """
 
     def __init__(self, d: int, window: int | None = None) -> None:
@@ -43,7 +43,7 @@ class SelfAttention(nn.Module):
         self.attention, self.window = MultiHeadAttention(config, 0), window
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, n, d) to the same shape."""
+        """Maps (batch, n, d) to the same shape."""
         mask = None
         if self.window is not None:
             outside = ~window_mask(x.shape[1], self.window)
@@ -52,43 +52,43 @@ class SelfAttention(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """h_t = tanh(W x_t + U h_(t-1)), torch's own."""
+    """Recurrence h_t = tanh(W x_t + U h_(t-1)), torch's own."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
         self.rnn = nn.RNN(d, d, batch_first=True, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, n, d) to the same shape."""
+        """Maps (batch, n, d) to the same shape."""
         return self.rnn(x)[0]
 
 
 class Convolutional(nn.Module):
-    """A kernel of k positions, torch's own."""
+    """Convolution with a kernel of k positions, torch's own."""
 
     def __init__(self, d: int, kernel: int) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(d, d, kernel, padding="same", bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, n, d) to the same shape."""
+        """Maps (batch, n, d) to the same shape."""
         return self.convolution(x.mT).mT
 
 
 def window_mask(n: int, window: int) -> torch.Tensor:
-    """True where a position may attend: at most r / 2 away, (n, n)."""
+    """Returns True where a position may attend: at most r / 2 away, (n, n)."""
     places = torch.arange(n)
     return (places[:, None] - places).abs() <= window // 2
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of Table 1: what the paper says, and the real layer.
+    """One row of Table 1: the paper's formulas, and the real layer.
 
     Attributes:
-        operations: Multiplications in the layer's products, exactly, for a sentence of n and a width of d. The paper
-            counts what tells the layers apart: not the projections of self-attention.
-        path: Layers, or steps of a recurrence, that a signal goes through from the first position to the last.
+        operations: Exact number of multiplications in the layer's products, for a sentence of n and a width of d. The
+            paper counts only those in which the layers differ, without the projections of self-attention.
+        path: Layers, or steps of a recurrence, from the first position to the last.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Row:
 
 
 def table_rows(window: int, kernel: int) -> list[Row]:
-    """The four rows in the paper's order."""
+    """Returns the four rows in the paper's order."""
 
     def reach(width: int) -> Callable[[int], int]:
         return lambda n: max(1, math.ceil((n - 1) / (width // 2)))
@@ -122,14 +122,14 @@ def table_rows(window: int, kernel: int) -> list[Row]:
 
 
 def count_multiplications(layer: nn.Module, n: int, d: int) -> int:
-    """What the layer multiplies for one sentence, by torch's own counter. A mask spares it nothing."""
+    """Counts the layer's multiplications for one sentence, with torch's own counter; a mask does not reduce them."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         layer(torch.zeros(1, n, d))
     return counter.get_total_flops() // 2
 
 
 def longest_chain(layer: nn.Module, n: int, d: int) -> int:
-    """Products that wait for one another, in the graph of a forward pass."""
+    """Counts the products that depend on one another, in the graph of a forward pass."""
     products = ("AddmmBackward", "MmBackward", "BmmBackward", "Convolution", "ScaledDotProduct")
     depths: dict[Any, int] = {}
     output = layer(torch.zeros(1, n, d, requires_grad=True))
@@ -149,7 +149,7 @@ def longest_chain(layer: nn.Module, n: int, d: int) -> int:
 
 
 def path_length(row: Row, n: int, d: int) -> int:
-    """Layers until the last position feels the first one, each counted with the steps that it takes inside."""
+    """Counts layers until the last position depends on the first, each with its sequential steps."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     while True:
@@ -159,14 +159,14 @@ def path_length(row: Row, n: int, d: int) -> int:
         if gradient[0, 0].abs().max() > 0:
             break
     if isinstance(layers[0], Recurrent):
-        # One layer reaches everything, through one step for each position.
+        # One layer reaches every position, with one step for each.
         return longest_chain(layers[0], n, d) - 1
     return len(layers)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A forward and backward pass: milliseconds, and bytes that are kept between the two."""
+    """A forward and backward pass: milliseconds, and bytes stored between the two."""
 
     layer: str
     n: int
@@ -176,8 +176,8 @@ class Cost:
 
 
 def measure(rows: Sequence[Row], lengths: Sequence[int], widths: Sequence[int], repeats: int) -> list[Cost]:
-    """Times of all layers in turns, so that a machine that slows down slows all of them; medians."""
-    # What other programs take of the processor is no cost of a layer; with several threads only the clock tells it.
+    """Measures all layers in turns, so that a slowdown of the machine affects all of them; returns medians."""
+    # Processor time excludes other programs, but only the clock measures a pass on several threads.
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     costs = []
     for d in widths:
@@ -199,7 +199,7 @@ def measure(rows: Sequence[Row], lengths: Sequence[int], widths: Sequence[int], 
 
 
 def saved_bytes(layer: nn.Module, x: torch.Tensor) -> int:
-    """What the forward pass keeps for the backward pass beside weights, each storage once."""
+    """Returns the bytes that the forward pass stores for the backward pass, without weights, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
     kept: dict[int, int] = {}
 
@@ -216,7 +216,7 @@ def saved_bytes(layer: nn.Module, x: torch.Tensor) -> int:
 
 
 def crossing(costs: Sequence[Cost], d: int, other: str) -> float | None:
-    """The sentence length from which on self-attention is slower than another layer of the same width."""
+    """Returns the sentence length from which self-attention is slower than another layer of the same width."""
     ours = {cost.n: cost.milliseconds for cost in costs if cost.d == d and cost.layer == "self-attention"}
     theirs = {cost.n: cost.milliseconds for cost in costs if cost.d == d and cost.layer == other}
     behind = None
@@ -232,7 +232,7 @@ def crossing(costs: Sequence[Cost], d: int, other: str) -> float | None:
 
 
 def write_report(directory: Path, rows: Sequence[Row], costs: Sequence[Cost], settings: dict[str, Any]) -> None:
-    """Table 1 with its counts, the times, the crossings, and the picture."""
+    """Writes Table 1 with its counts, the times, the crossings, and the picture."""
     n, d = settings["counted_at"]
     lines = [
         f"| layer | complexity | counted | by torch's counter, n {n}, d {d} | sequential | "
@@ -272,7 +272,7 @@ def write_report(directory: Path, rows: Sequence[Row], costs: Sequence[Cost], se
 
 
 def draw(costs: Sequence[Cost], file: Path) -> None:
-    """Time and memory against n, one column a width, on logarithmic scales; dotted where n = d."""
+    """Draws time and memory over n, a column for each width, on logarithmic scales; dotted where n = d."""
     from matplotlib.figure import Figure
 
     widths = sorted({cost.d for cost in costs})
@@ -282,7 +282,7 @@ def draw(costs: Sequence[Cost], file: Path) -> None:
         for name in dict.fromkeys(cost.layer for cost in costs):
             found = sorted((cost for cost in costs if cost.d == d and cost.layer == name), key=lambda cost: cost.n)
             lengths = [cost.n for cost in found]
-            # A mask spares self-attention nothing: its line would hide the other.
+            # A mask saves self-attention no work, so its line would hide the other.
             style = {"marker": ".", "label": name, "linestyle": "--" if "restricted" in name else "-"}
             grid[0, column].loglog(lengths, [cost.milliseconds for cost in found], **style)
             grid[1, column].loglog(lengths, [cost.saved_bytes / 1e6 for cost in found], **style)

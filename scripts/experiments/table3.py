@@ -1,4 +1,4 @@
-"""Rows of the paper's Table 3 around a small base, each with several seeds, as a table beside the paper's figures."""
+"""Trains rows of the paper's Table 3 around a small base, with several seeds, and compares them with the paper's."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from vanilla_transformer.training.run_directory import output_path
 
 @dataclass(frozen=True)
 class Published:
-    """A row of Table 3: perplexity and BLEU on newstest2013, and millions of parameters where they are given."""
+    """A row of Table 3: perplexity and BLEU on newstest2013, and millions of parameters if given."""
 
     perplexity: float
     bleu: float
@@ -87,14 +87,14 @@ class Table3:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean over the seeds, and standard deviation where there are several."""
+    """Mean over the seeds, and standard deviation if there are several."""
 
     mean: float
     deviation: float | None
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> "Spread | None":
-        """None where no seed has a value."""
+        """Returns mean and deviation, or None without values."""
         if not values:
             return None
         return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
@@ -105,7 +105,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Result:
-    """What a row came to: each figure over the seeds, and how many seeds diverged."""
+    """The result of a row: each figure over the seeds, and the number of seeds that diverged."""
 
     row: str
     here: str
@@ -115,12 +115,12 @@ class Result:
 
     @property
     def diverged(self) -> int:
-        """Seeds whose loss was no number any more."""
+        """Number of seeds whose loss became NaN or infinite."""
         return sum(seed["diverged"] for seed in self.seeds)
 
 
 def main(words: Sequence[str]) -> None:
-    """Trains what is not there yet, and writes table.md and table.json into the output directory."""
+    """Trains the missing runs, and writes table.md and table.json into the output directory."""
     options = tyro.cli(
         Table3,
         prog="scripts.experiments.table3",
@@ -134,7 +134,7 @@ def main(words: Sequence[str]) -> None:
     experiment = Experiment(output_path(base).resolve(), options.jobs)
     base = base.with_options(output=None)
     seeds = range(base.optimization.seed, base.optimization.seed + options.runs)
-    # The first run settles what the recipe leaves open, and every other run has the same choices and vocabulary.
+    # The first run settles the recipe's open choices, and every other run has the same choices and vocabulary.
     first = Run(f"base-{base.optimization.seed}", base)
     experiment.train([first])
     if experiment.has_diverged(first):
@@ -147,14 +147,14 @@ def main(words: Sequence[str]) -> None:
         row: [first if (row, seed) == ("base", base.optimization.seed) else _run(row, recipe, seed) for seed in seeds]
         for row, recipe in recipes.items()
     }
-    # Seed by seed, so that a table is there early and its spread comes later.
+    # Seed by seed, so that a table appears early and its spread later.
     in_order = [runs[row][number] for number in range(options.runs) for row in runs]
     experiment.train(in_order, done=lambda run: _write_table(experiment, runs, around))
     print(_write_table(experiment, runs, around))
 
 
 def _defaults(words: Sequence[str]) -> Table3:
-    """Section 6.2: no mean of checkpoints; nothing but `dev` is scored."""
+    """Section 6.2: averages no checkpoints, and scores only `dev`."""
     if not words or words[0].startswith("-"):
         return Table3()
     recipe = load_recipe(words[0]).with_options(average_checkpoints=1, test=(), examples=())
@@ -173,7 +173,7 @@ def _checked(options: Table3) -> Recipe:
 
 
 def chosen_rows(names: Sequence[str]) -> list[str]:
-    """The rows of these letters and names, in the paper's order."""
+    """Returns the rows with these letters and names, in the paper's order."""
     for name in names:
         if name not in TABLE and name not in {row[0] for row in TABLE if row != "base"}:
             raise ExperimentError(f"There is no row {name!r} in Table 3; there are {', '.join(TABLE)}, and A to E.")
@@ -181,12 +181,12 @@ def chosen_rows(names: Sequence[str]) -> list[str]:
 
 
 def scaled(row: str, base: Recipe) -> dict[str, Any]:
-    """What the row changes in the base: what it changes in the paper's base, by the same factor.
+    """Returns the row's changes to the base: those to the paper's base, by the same factor.
 
-    One head stays one head, and h·d_k and h·d_v stay what they are where the row changes h.
+    One head stays one head, and h·d_k and h·d_v stay constant where the row changes h.
 
     Raises:
-        ExperimentError: The base is too small to be changed so.
+        ExperimentError: The base is too small for the change.
     """
     published = _published_changes(row)
     changes: dict[str, Any] = {}
@@ -213,7 +213,7 @@ def scaled(row: str, base: Recipe) -> dict[str, Any]:
 
 
 def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
-    """The recipes of the rows that the base can be scaled to; what is left out is said."""
+    """Returns the recipes of the rows to which the base can be scaled, and reports those left out."""
     recipes: dict[str, Recipe] = {}
     for row in rows:
         try:
@@ -228,7 +228,7 @@ def _scaled(rows: Sequence[str], base: Recipe) -> dict[str, Recipe]:
 
 
 def _published_changes(row: str) -> dict[str, tuple[Any, Any]]:
-    """The fields in which a row differs from the paper's base, as (base, row)."""
+    """Returns the fields in which a row differs from the paper's base, as (base, row)."""
     from vanilla_transformer import VanillaTransformerConfig
 
     base = VanillaTransformerConfig.from_preset("base")
@@ -242,7 +242,7 @@ def _run(row: str, recipe: Recipe, seed: int) -> Run:
 
 
 def _write_table(experiment: Experiment, runs: dict[str, list[Run]], base: Recipe) -> str:
-    """Writes what is known by now, as a table to read and one to compute with, and returns the first."""
+    """Writes the results so far as Markdown and JSON, and returns the Markdown."""
     results = [
         _result(experiment, row, over) for row, all_runs in runs.items() if (over := _over(experiment, all_runs))
     ]
@@ -290,7 +290,7 @@ def _in_words(values: dict[str, Any]) -> str:
 
 
 def markdown(results: Sequence[Result], base: Recipe) -> str:
-    """The table beside the paper's, and below it in which direction each row differs from its base."""
+    """Returns the table beside the paper's, and below it the direction in which each row differs from its base."""
     metrics = [name for name in results[0].figures if name != "perplexity"]
     head = ["row", "here", "parameters", "seeds", "dev perplexity", *metrics]
     head += ["in the paper", "PPL", "BLEU", "10⁶ parameters"]
@@ -329,7 +329,7 @@ def _directions(results: Sequence[Result]) -> list[str]:
 
 
 def _differences(name: str, base: Result, row: Result) -> list[float]:
-    """Row less base of each seed that has a figure for both."""
+    """Returns row minus base for each seed that has both figures."""
     bases = {seed["seed"]: seed[name] for seed in base.seeds if name in seed}
     return [seed[name] - bases[seed["seed"]] for seed in row.seeds if name in seed and seed["seed"] in bases]
 

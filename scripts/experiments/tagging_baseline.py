@@ -1,7 +1,8 @@
-"""What taggers without a neural network make of tagged words: a conditional random field over features, or UDPipe 1.
+"""Trains taggers without a neural network as a baseline: a conditional random field over features, or UDPipe 1.
 
-The field sees of each word and its neighbours: the word itself, its first and last letters, and its shape; it needs
-python-crfsuite. UDPipe's tagger (MorphoDiTa, an averaged perceptron) has features of its own; it needs ufal.udpipe.
+The field's features of each word and its neighbours are the word itself, its first and last letters, and its shape; it
+needs python-crfsuite. UDPipe's tagger (MorphoDiTa, an averaged perceptron) has features of its own; it needs
+ufal.udpipe.
 """
 
 import json
@@ -48,7 +49,7 @@ Sentences = Sequence[tuple[list[str], list[str]]]
 
 
 def features(words: Sequence[str]) -> list[list[str]]:
-    """What the field sees at each word of a sentence."""
+    """Returns the field's features of each word of a sentence."""
     shapes = [_shape(word) for word in words]
     rows = []
     for place, word in enumerate(words):
@@ -141,7 +142,7 @@ def _read(words: tuple[str, ...]) -> Sentences:
 
 
 def _shape(word: str) -> str:
-    """Capitals as X, small letters as x, digits as 9, and each run of one kind but once."""
+    """Maps capitals to X, small letters to x and digits to 9, and shortens each run of one kind to one character."""
     marks = re.sub(r"[^\W\d_]", lambda letter: "X" if letter[0].isupper() else "x", word)
     return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", marks))
 

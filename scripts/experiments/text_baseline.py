@@ -1,4 +1,4 @@
-"""What a classifier without a neural network makes of labelled texts: TF-IDF of words, logistic regression."""
+"""Trains a text classifier without a neural network as a baseline: TF-IDF of words and logistic regression."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.evaluation.label_metrics import LABEL_METRICS
 from vanilla_transformer.evaluation.metrics import score
 
-# Of the penalty on the weights, the one with which five parts of the training data predict each other best.
+# Inverse penalties on the weights; five-fold cross-validation on the training data chooses one.
 INVERSE_PENALTIES = (1.0, 10.0, 100.0)
 
 

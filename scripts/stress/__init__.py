@@ -1,1 +1,1 @@
-"""What is done to the package to see whether anything goes wrong in silence: `python -m scripts.stress.NAME`."""
+"""Stress tests that search the package for silent errors: `python -m scripts.stress.NAME`."""

@@ -1,4 +1,4 @@
-"""What the stress tests share: commands in processes that cost a fork, what they left behind, and who is to blame."""
+"""Shared parts of the stress tests: commands in forked processes, what they leave behind, and rules for their ends."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ from typing import Any
 
 from scripts.stress.reference import TooLong
 
-# What a process sees before it loads the libraries; here they are loaded when it begins.
+# Variables that must be set before the libraries are loaded, which happens when the process begins.
 SETTINGS = {
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_VERBOSITY": "error",
@@ -38,7 +38,7 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
-# Processes begin as copies of one that has everything imported and has computed nothing.
+# Processes are forked from one that has imported everything and computed nothing.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
@@ -57,11 +57,11 @@ PROCESSES.set_forkserver_preload(
     ]
 )
 LONGEST_WAIT = 60.0
-# Bytes and threads more than the process has when it begins: a model of 13,000 weights wants little, and one of some
-# million that an option asks for has a copy of itself, moments, gradients and a checkpoint.
+# Bytes and threads beyond those of a process at its start: a model of 13,000 weights needs little; one of millions,
+# for which an option may ask, needs a copy of itself, moments, gradients and a checkpoint.
 MOST_MEMORY = 3 << 30
 MOST_THREADS = 150
-# A fault that is put into every command, to see whether the rules find it.
+# A fault put into every command, to test that the rules find it.
 SABOTAGE: Callable[[], object] | None = None
 TRACE = re.compile(r"Traceback \(most recent|thread '.*' panicked|not your mistake|Fatal Python error")
 NOISE = re.compile(r"\b[A-Z]\w*Warning:|newly initialized|^\[rank|^\[W\d|^\[E\d", re.M)
@@ -69,12 +69,12 @@ SENTENCE = re.compile(r"vanilla-transformer: error: .+\.")
 
 
 class Fault(AssertionError):
-    """Something that went wrong and was not said, or was not said well."""
+    """A silent error, or a bad error message."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command: exit code (negative: the signal that ended it), both streams, and what it took."""
+    """The end of a command: exit code (negative: the signal that ended it), both streams, and resources used."""
 
     code: int
     out: str
@@ -85,21 +85,21 @@ class Outcome:
 
     @property
     def refusal(self) -> str:
-        """The sentence in which the command said what is wrong, without its beginning."""
+        """Error sentence of the command, without its prefix."""
         lines = [line for line in self.err.splitlines() if line.startswith("vanilla-transformer: error: ")]
         return lines[-1].removeprefix("vanilla-transformer: error: ") if lines else ""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the package and the circumstances that it runs in.
+    """A command of the package and the circumstances in which it runs.
 
     Attributes:
-        stdin: What it reads; None where standard input is closed.
-        file_size: Bytes beyond which the system lets it write no file.
-        patch: Called in the process before the command: a fault put in on purpose.
-        stop_after: Seconds until it gets `stop_signal`.
-        stop_when: Whether it gets the signal now.
+        stdin: Standard input; None if it is closed.
+        file_size: Size in bytes beyond which the system lets the command write no file.
+        patch: Called in the process before the command: a deliberate fault.
+        stop_after: Seconds until the command gets `stop_signal`.
+        stop_when: Returns True when the command is to get the signal.
     """
 
     words: Sequence[str]
@@ -114,18 +114,18 @@ class Command:
 
 
 def start(command: Command, directory: Path, number: int = 0) -> tuple[ForkServerProcess, Path]:
-    """Begins a command in a directory; what it says goes to files beside the directory."""
+    """Starts a command in a directory; its output goes to files beside the directory."""
     files = directory.parent / f".{directory.name}-{number}"
     files.mkdir(exist_ok=True)
     (files / "in").write_bytes(command.stdin or b"")
-    if command.file_size is not None:  # Which holds for the files that it speaks to as well, but for no pipe.
+    if command.file_size is not None:  # The limit holds for the output files too, but not for a pipe.
         os.mkfifo(files / "said")
         _COPYING[files] = threading.Thread(target=_copy, args=(files / "said", files / "err"), daemon=True)
         _COPYING[files].start()
     command = replace(command, stop_when=None, patch=_both(command.patch, SABOTAGE))
     process = PROCESSES.Process(target=_child, args=(command, directory, files))
     before = dict(os.environ)
-    os.environ.update(SETTINGS)  # For the process that all are copies of, if this is the first.
+    os.environ.update(SETTINGS)  # For the process from which all are forked, if this is the first.
     process.start()
     os.environ.clear()
     os.environ.update(before)
@@ -136,7 +136,7 @@ _COPYING: dict[Path, threading.Thread] = {}
 
 
 def _copy(source: Path, target: Path) -> None:
-    """All that comes through a pipe, until its other end is closed."""
+    """Copies everything that comes through a pipe, until its other end is closed."""
     target.write_bytes(b"")
     with source.open("rb") as pipe, target.open("wb", buffering=0) as file:
         while said := pipe.read1(1 << 16):
@@ -144,7 +144,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _both(*patches: Callable[[], object] | None) -> Callable[[], object] | None:
-    """One after the other, of those that are there."""
+    """Combines patches into one that calls those that are not None in order."""
     there = [patch for patch in patches if patch is not None]
     return partial(_call, there) if there else None
 
@@ -155,7 +155,7 @@ def _call(patches: Sequence[Callable[[], object]]) -> None:
 
 
 def run(command: Command, directory: Path) -> Outcome:
-    """Runs a command in a directory to its end; one that runs away or hangs is killed."""
+    """Runs a command in a directory to its end; kills one that runs away or hangs."""
     return run_together([command], directory)[0]
 
 
@@ -201,14 +201,14 @@ def run_together(commands: Sequence[Command], directory: Path) -> list[Outcome]:
 
 
 def _is_time(command: Command, passed: float) -> bool:
-    """Whether the command shall get its signal now."""
+    """Returns True when the command is to get its signal."""
     if command.stop_when is not None:
         return command.stop_when()
     return passed >= (command.stop_after or 0)
 
 
 def _look(process: int | None) -> tuple[int, int] | None:
-    """Resident bytes at most and threads now, of a process that is there."""
+    """Returns a process's peak resident bytes and current threads, or None if it is gone."""
     try:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
         return 1024 * int(status["VmHWM"].split()[0]), int(status["Threads"])
@@ -217,7 +217,7 @@ def _look(process: int | None) -> tuple[int, int] | None:
 
 
 def _child(command: Command, directory: Path, files: Path) -> None:
-    """What a process does: the command as if its words had been typed in the directory."""
+    """Runs the command in its process, as if its words were typed in the directory."""
     import torch
     from transformers.utils import logging
 
@@ -237,7 +237,7 @@ def _child(command: Command, directory: Path, files: Path) -> None:
     faulthandler.enable(2)
     if command.stdin is None:
         os.close(0)
-        sys.stdin = None  # As Python has it where standard input is closed.
+        sys.stdin = None  # As in Python if standard input is closed.
     if command.file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (command.file_size, command.file_size))
@@ -260,13 +260,13 @@ def _child(command: Command, directory: Path, files: Path) -> None:
 
 
 def check_manners(outcome: Outcome, *, names: Sequence[str] = ()) -> None:
-    """Whether the command ended as any may: in time, without a traceback, with no more than a sentence if refused.
+    """Checks that a command ended in order: in time, without a traceback, and with only one sentence if refused.
 
     Args:
-        names: What a refusal has to name, one of them: files, options or fields.
+        names: Files, options or fields, one of which a refusal must name.
 
     Raises:
-        Fault: With what it did instead.
+        Fault: The command did something else; the message says what.
     """
     said = outcome.err + outcome.out
     if outcome.memory > MOST_MEMORY or outcome.threads > MOST_THREADS:
@@ -288,13 +288,13 @@ def check_manners(outcome: Outcome, *, names: Sequence[str] = ()) -> None:
         if len(lines) != 1 or not SENTENCE.fullmatch(lines[0]) or outcome.err.splitlines()[-1] != lines[0]:
             raise Fault(f"refused otherwise than in one sentence at the end: {outcome.err[-600:]!r}")
     refusal = _plain(outcome.refusal or outcome.err)
-    # One of several metrics, trackers or columns is named in the singular, and two columns in the plural.
+    # A refusal may name one metric, tracker or column in the singular, and two columns in the plural.
     if names and not any(word in refusal for name in names for word in (_plain(name), _plain(name).rstrip("s"))):
         raise Fault(f"refused without one of {', '.join(names)}: {outcome.refusal or outcome.err!r}")
 
 
 def is_usage_message(outcome: Outcome) -> bool:
-    """Whether the parser of the options refused one, in its own frame."""
+    """Returns True if the parser of the options refused one, in its own frame."""
     return outcome.code == 2 and outcome.err.startswith("╭─") and outcome.err.rstrip().endswith("─╯")
 
 
@@ -303,7 +303,7 @@ def _plain(text: str) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, str]:
-    """What is in a directory: each file with its contents, each link with its target."""
+    """Returns the contents of a directory: a hash of each file, the target of each link."""
     found = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
@@ -317,10 +317,10 @@ def snapshot(directory: Path) -> dict[str, str]:
 
 
 def check_untouched(before: Mapping[str, str], directory: Path, *, may_be_new: Sequence[str] = ()) -> None:
-    """Whether all that was there still is as it was, and nothing is new but what a refused command may leave.
+    """Checks that everything is unchanged, and nothing is new except what a refused command may leave.
 
     Raises:
-        Fault: Naming what changed.
+        Fault: Something changed; the message names it.
     """
     after = snapshot(directory)
     lost = [name for name, value in before.items() if after.get(name) != value]
@@ -334,10 +334,10 @@ def check_untouched(before: Mapping[str, str], directory: Path, *, may_be_new: S
 
 
 def strict_json(text: str, where: str) -> Any:
-    """The JSON, as any reader takes it: without NaN and Infinity, and every number finite.
+    """Parses JSON as every reader accepts it: without NaN and Infinity, and with finite numbers.
 
     Raises:
-        Fault: It is none.
+        Fault: The text is no such JSON.
     """
 
     def refuse(name: str) -> float:
@@ -350,10 +350,10 @@ def strict_json(text: str, where: str) -> Any:
 
 
 def check_finite(value: Any, where: str) -> None:
-    """Whether all numbers in a JSON document are finite.
+    """Checks that all numbers in a JSON document are finite.
 
     Raises:
-        Fault: One is not.
+        Fault: A number is not.
     """
     if isinstance(value, dict):
         for name, item in value.items():
@@ -367,11 +367,11 @@ def check_finite(value: Any, where: str) -> None:
 
 @dataclass(frozen=True)
 class Group:
-    """One kind of cases.
+    """A kind of cases.
 
     Attributes:
-        share: How many of the cases are of this kind, beside the others'.
-        case: Does what the seed says in an empty directory and returns how it ended, in a few words.
+        share: Number of cases of this kind relative to the others.
+        case: Runs a case, decided by the seed, in an empty directory, and returns in a few words how it ended.
     """
 
     share: int
@@ -382,7 +382,7 @@ def case(groups: Mapping[str, Group], name: str, seed: int) -> str:
     """Runs one case.
 
     Raises:
-        Fault: With all that is needed to repeat it.
+        Fault: The case failed; the message has everything needed to repeat it.
     """
     with tempfile.TemporaryDirectory(prefix="stress-", ignore_cleanup_errors=True) as folder:
         directory = Path(folder).resolve() / "case"
@@ -391,7 +391,7 @@ def case(groups: Mapping[str, Group], name: str, seed: int) -> str:
 
 
 def main(module: str, description: str | None, groups: Mapping[str, Group], count: int, unit: str) -> None:
-    """The command line of a stress test: runs the cases and prints what came of them as a table."""
+    """Runs a stress test from the command line: runs the cases and prints their results as a table."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument(f"--{unit}", type=int, default=count, dest="count", help=f"{unit} in all")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each has the next")
@@ -413,7 +413,7 @@ def main(module: str, description: str | None, groups: Mapping[str, Group], coun
             tally[name]["FAULT"] += 1
             repeat = f"python -m {module} --only {shlex.quote(name)} --seed {seed} --{unit} 1"
             print(f"FAULT {name}: {fault}\n    {repeat}", flush=True)
-        except Exception as error:  # The harness's own: the other cases go on, and it is counted with the faults.
+        except Exception as error:  # The stress test's own error: it counts as a fault, and other cases continue.
             faults += 1
             tally[name]["BROKEN"] += 1
             print(f"BROKEN {name}: {error!r}\n    {shlex.quote(name)} --seed {seed}", flush=True)
@@ -431,7 +431,7 @@ def _path(text: str) -> Path:
 
 
 def _added(file: Path, tally: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    """The counts together with those in the file, which gets them."""
+    """Adds the counts in the file, and writes the sums to it."""
     before = json.loads(file.read_text()) if file.exists() else {}
     for name, counts in before.items():
         tally.setdefault(name, Counter()).update(counts)
@@ -440,7 +440,7 @@ def _added(file: Path, tally: dict[str, Counter[str]]) -> dict[str, Counter[str]
 
 
 def table(tally: Mapping[str, Counter[str]]) -> str:
-    """How often each kind of case ended how, as Markdown."""
+    """Formats how often each kind of case ended in each way, as Markdown."""
     kinds = sorted({kind for counts in tally.values() for kind in counts})
     rows = [f"| | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     rows += [f"| {name} | {' | '.join(f'{counts[kind]:,}' for kind in kinds)} |" for name, counts in tally.items()]
@@ -453,7 +453,7 @@ _KEPT = tempfile.TemporaryDirectory(prefix="stress-ground-", ignore_cleanup_erro
 
 
 def ground(name: str, make: Callable[[Path], object]) -> Path:
-    """A directory that many cases begin with: made once, by the first that asks, and never changed."""
+    """Returns a directory with which many cases begin: made once, on the first call, and never changed."""
     if name not in _GROUND:
         place = Path(_KEPT.name).resolve() / name
         place.mkdir()
@@ -468,17 +468,17 @@ STEPS = "--batch-tokens 300 --batches-per-step 2 --log-steps 10 --warmup-steps 4
 
 
 def sentences(draw: random.Random, number: int) -> list[list[str]]:
-    """Sentences of a few words."""
+    """Draws sentences of a few words."""
     return [[draw.choice(WORDS) for _ in range(draw.randint(1, 6))] for _ in range(number)]
 
 
 def write_lines(path: Path, lines: Sequence[Sequence[str]]) -> None:
-    """Writes sentences, one a line."""
+    """Writes sentences, one per line."""
     path.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def write_corpora(directory: Path, seed: int = 0, train: int = 80, held_out: int = 8) -> None:
-    """Pairs of a few words and the same in the other order: train, dev and test, each as two files."""
+    """Writes train, dev and test as two files each: sentences, and their words in reverse order."""
     draw = random.Random(seed)
     for name, number in (("train", train), ("dev", held_out), ("test", held_out)):
         texts = sentences(draw, number)
@@ -487,15 +487,15 @@ def write_corpora(directory: Path, seed: int = 0, train: int = 80, held_out: int
 
 
 def corpora(*names: str) -> list[str]:
-    """Options that name the corpora in the directory at hand."""
+    """Returns options that name the corpora in the current directory."""
     return [word for name in names or ("train", "dev") for word in (f"--{name}", f"{name}.en", f"{name}.de")]
 
 
 def succeed(command: Command, directory: Path) -> Outcome:
-    """Runs a command that has to go well.
+    """Runs a command that must succeed.
 
     Raises:
-        RuntimeError: It did not: the harness is at fault, or what it stands on.
+        RuntimeError: The command failed: the stress test or its ground is at fault.
     """
     outcome = run(command, directory)
     if outcome.code != 0:
@@ -504,7 +504,7 @@ def succeed(command: Command, directory: Path) -> Outcome:
 
 
 def _make_model(place: Path) -> None:
-    """A run of 80 steps with its checkpoints and corpora, and beside it another one."""
+    """Makes a run of 80 steps with its checkpoints and corpora, and another run beside it."""
     for seed, name in ((0, "model"), (1, "other")):
         write_corpora(place, seed=seed, train=200)
         steps = f"{SIZES} {STEPS} --max-steps 80 --save-steps 20 --eval-steps 40 --seed {seed} --average-checkpoints 3"
@@ -514,13 +514,13 @@ def _make_model(place: Path) -> None:
 
 
 def model_ground() -> Path:
-    """A directory with the run `model`, its corpora, and the run `other` of other text and another seed."""
+    """Returns a directory with the run `model`, its corpora, and the run `other` of other text and another seed."""
     return ground("models", _make_model)
 
 
 @contextlib.contextmanager
 def copied(place: Path, directory: Path, *names: str) -> Iterator[None]:
-    """Puts copies of what is in a ground into a directory."""
+    """Copies files and folders of a ground into a directory."""
     for name in names or [path.name for path in place.iterdir()]:
         source = place / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, directory / name)

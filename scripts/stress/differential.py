@@ -1,9 +1,9 @@
-"""`generate` beside the library's own, on the same model, over random settings: same sequences, scores and refusals.
+"""Compares `generate` with the library's own on the same model, over random settings: sequences, scores and refusals.
 
-`python -m scripts.stress.differential --settings 1000`. What a call of ours means is written down here once more, from
-the documentation, as a call of `GenerationMixin.generate` with every setting said: beam and penalty, limits, criteria.
-The library's class of the model has none of our search. Weights are edited between two calls; a static cache is held
-against the dynamic one.
+`python -m scripts.stress.differential --settings 1000`. This script states again, from the documentation, what a call
+of ours means, as a call of `GenerationMixin.generate` with every setting explicit: beam and penalty, limits, criteria.
+The library's class of the model has none of our search. Weights are edited between two calls; a static cache is
+compared with the dynamic one.
 """
 
 import argparse
@@ -47,16 +47,16 @@ from vanilla_transformer.model.generation import paper_generation_config
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 TOLERANCE = 1e-5
-# A hypothesis of this score is none: the library fills up with them.
+# The score of the padding that the library adds where there is no hypothesis.
 RULED_OUT = -1e8
-# Settings that the library wants in one configuration.
+# Settings that the library accepts only in one configuration.
 TOGETHER = {"num_beams", "num_return_sequences", "do_sample", "length_penalty_type", "max_new_tokens", "pad_token_id"}
 
 
 class LibraryModel(VanillaTransformerForConditionalGeneration):
-    """Our model, with nothing of our `generate`."""
+    """Our model, without anything of our `generate`."""
 
-    # Whether a search may become longer than `max_length`, which it may not with a cache of a fixed size.
+    # A search may become longer than `max_length`, except with a static cache.
     may_grow = True
     generate = GenerationMixin.generate
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
@@ -66,7 +66,7 @@ class LibraryModel(VanillaTransformerForConditionalGeneration):
     def _beam_search(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **kwargs: Any
     ) -> Any:
-        """The library's, with room for the `MaxLengthCriteria` of a caller, beyond which it ends in an IndexError."""
+        """Calls the library's search with room for a caller's `MaxLengthCriteria`; beyond it, it raises IndexError."""
         lengths = [part.max_length for part in stopping_criteria if type(part) is MaxLengthCriteria]
         if self.may_grow and min(lengths, default=0) > generation_config.max_length:
             generation_config = copy.copy(generation_config)
@@ -89,45 +89,45 @@ class AtMost(StoppingCriteria):
         self.limits, self.prompt_length = torch.tensor(limits), prompt_length
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Whether each row is that long; the rows of a sentence stand together."""
+        """Returns True for each row that is this long; the rows of a sentence are adjacent."""
         rows = self.limits.repeat_interleave(len(input_ids) // len(self.limits))
         return input_ids.shape[1] >= self.prompt_length + rows
 
 
 class EvenSum(StoppingCriteria):
-    """A criterion of a caller's own: ends rows of four tokens or more whose sum is a multiple of three."""
+    """A caller's own criterion: ends rows of four tokens or more whose sum is a multiple of three."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Whether each row ends."""
+        """Returns True for each row that ends."""
         return (input_ids.sum(1) % 3 == 0) & (input_ids.shape[1] > 3)
 
 
 class Without(LogitsProcessor):
-    """A processor of a caller's own: forbids a token."""
+    """A caller's own processor: forbids a token."""
 
     def __init__(self, token: int) -> None:
         self.token = token
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores without it."""
+        """Returns the scores without the token."""
         return scores.index_fill(1, torch.tensor([self.token]), -float("inf"))
 
 
 @dataclass
 class Setting:
-    """One call, as a user makes it.
+    """A call, as a user makes it.
 
     Attributes:
-        fields: Of the model's configuration.
-        own: Which settings the model has itself.
+        fields: Fields of the model's configuration.
+        own: The kind of settings that the model has itself.
         source: Tokens of the sources, padded.
-        form: How the source is handed over.
-        masked: Whether its mask is, too.
+        form: The form in which the source is passed.
+        masked: True if its mask is passed too.
         request: Settings of `generate`.
-        by: How they are handed over.
-        criteria: Makes the caller's stopping criteria.
-        edit: What is done to the weights between a first call and the one that counts.
-        frozen: Whether that one is made inside `frozen`.
+        by: The way in which the settings are passed.
+        criteria: The caller's stopping criteria, by kind and value.
+        edit: The edit of the weights between a first call and the one that is compared.
+        frozen: True if the compared call is made inside `frozen`.
     """
 
     seed: int
@@ -150,7 +150,7 @@ class Setting:
 
 
 def draw_setting(seed: int) -> Setting:
-    """A setting that is drawn from a number, and the same for the same."""
+    """Draws a setting from a seed; the same seed gives the same setting."""
     draw = random.Random(seed)
 
     def perhaps(share: float) -> bool:
@@ -189,7 +189,7 @@ def draw_setting(seed: int) -> Setting:
     )
     request = setting.request
     if request.get("num_return_sequences", 1) > 1 and not (request.get("num_beams") or request.get("do_sample")):
-        setting.by = "keyword"  # The library makes no such configuration.
+        setting.by = "keyword"  # The library refuses such a configuration.
     setting.criteria = [
         criterion
         for share, criterion in (
@@ -276,7 +276,7 @@ def _draw_prompts(draw: random.Random, rows: int, request: dict[str, Any]) -> tu
 
 @dataclass(frozen=True)
 class Found:
-    """What a call came to: sequences and what else it returned, or the kind of its refusal."""
+    """The result of a call: sequences and other returned values, or the kind of its refusal."""
 
     sequences: list[list[int]] | None = None
     scores: torch.Tensor | None = None
@@ -287,7 +287,7 @@ class Found:
 
 
 def compared(setting: Setting) -> tuple[str, str | None]:
-    """Which way our call took, and how the two come to different ends, in words; None where they do not."""
+    """Returns the path that our call took, and the difference between both results, None if they agree."""
     with _noted_searches() as searches:
         ours = _ours(setting, searches)
     way = "refused" if ours.refusal else "engine" if searches else "library's search"
@@ -323,7 +323,7 @@ def _difference(setting: Setting, ours: Found, theirs: Found) -> str | None:
 
 @contextmanager
 def _noted_searches() -> Iterator[list[str]]:
-    """The names of the engine's searches that were not declined."""
+    """Records the names of the engine's searches that were not declined."""
     noted: list[str] = []
     searches = {name: getattr(engine, name) for name in ("decode", "answer")}
 
@@ -346,7 +346,7 @@ def _noted_searches() -> Iterator[list[str]]:
 
 
 def build(setting: Setting, cls: type = VanillaTransformerForConditionalGeneration) -> Any:
-    """A random model that is sure of itself, so that sentences end and hypotheses differ."""
+    """Builds a random model with confident predictions, so that sentences end and hypotheses differ."""
     torch.manual_seed(setting.seed)
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
     model = cls(VanillaTransformerConfig(**{"vocab_size": WORDS, **sizes, **setting.fields})).eval()
@@ -361,7 +361,7 @@ def build(setting: Setting, cls: type = VanillaTransformerForConditionalGenerati
 
 
 def own_settings(setting: Setting, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The settings that our model has itself."""
+    """Returns the settings that our model has itself."""
     if setting.own == "greedy":
         return paper_generation_config(config, num_beams=1)
     settings = paper_generation_config(config)
@@ -375,7 +375,7 @@ def own_settings(setting: Setting, config: VanillaTransformerConfig) -> Generati
 
 
 def inputs_of(setting: Setting, model: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The source as it is handed over: in its place, and by name."""
+    """Returns the source as it is passed: positional and keyword arguments."""
     source = torch.tensor(setting.source)
     mask = source.ne(PAD).long()
     named: dict[str, Any] = {"attention_mask": mask} if setting.masked else {}
@@ -411,7 +411,7 @@ def _edited(model: Any, edit: str) -> None:
 
 
 def _caller(setting: Setting) -> dict[str, Any]:
-    """What a caller hands over that is no setting: criteria, processors, prompts."""
+    """Returns the caller's arguments that are no settings: criteria, processors, prompts."""
     made: dict[str, Any] = {}
     criteria: list[Any] = []
     for kind, value in setting.criteria:
@@ -461,21 +461,21 @@ def _ours(setting: Setting, noted: list[str]) -> Found:
     named |= _caller(setting)
     if setting.by == "keyword":
         named |= request
-        if placed and "stopping_criteria" in named:  # In their place, too.
+        if placed and "stopping_criteria" in named:  # They may be positional, too.
             placed += [None, named.pop("logits_processor", None), named.pop("stopping_criteria")]
     else:
         by_name = {name: value for name, value in request.items() if setting.by == "both" and name not in TOGETHER}
         given = {name: value for name, value in request.items() if name not in by_name}
         try:
             named |= {**by_name, "generation_config": GenerationConfig(**given)}
-        except ValueError:  # The library's own refusal, which a call by keyword meets a little later.
+        except ValueError:  # The library's own refusal, which a call by keyword raises a little later.
             return Found(refusal=ValueError.__name__, where=traceback.format_exc(limit=-3))
     with model.frozen() if setting.frozen else nullcontext():
         return _found(setting, model, placed, named)
 
 
 def _theirs(setting: Setting) -> Found:
-    """The same call in the library's words alone."""
+    """Makes the same call with the library's own settings alone."""
     model = build(setting, LibraryModel)
     model.may_grow = not setting.static
     if setting.edit is not None:
@@ -507,10 +507,10 @@ def _theirs(setting: Setting) -> Found:
 
 
 def _limited(setting: Setting, request: dict[str, Any], own: dict[str, Any], named: dict[str, Any]) -> None:
-    """Says in the library's words how long a hypothesis may be."""
+    """States the length limits in the library's settings."""
     beyond = request.pop("max_length_beyond_source", None)
     if "max_new_tokens" in request or "max_length" in request:
-        if own["max_new_tokens"] is not None:  # Of the two the library follows this one, wherever it is from.
+        if own["max_new_tokens"] is not None:  # The library prefers this limit, whatever its source.
             request.setdefault("max_new_tokens", own["max_new_tokens"])
         return
     if beyond is None and own["max_new_tokens"] is not None:
@@ -551,12 +551,12 @@ def _found(setting: Setting, model: Any, placed: list[Any], named: dict[str, Any
 
 @functools.cache
 def _tokenizer() -> VanillaTransformerTokenizer:
-    """One of bytes, for strings that end a sentence."""
+    """Trains a tokenizer of bytes, for strings that end a sentence."""
     return VanillaTransformerTokenizer.train(["a b c"], vocab_size=260, algorithm="character")
 
 
 def main() -> int:
-    """Compares so many settings; 1 where any differs."""
+    """Compares the given number of settings; returns 1 if any differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", type=int, default=1000, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="number of the first (%(default)s)")

@@ -1,8 +1,8 @@
-"""Runs what the pages for newcomers say, in a fresh clone on a little text, and compares what they say it prints.
+"""Runs the commands of the newcomers' pages, in a fresh clone on a little text, and compares the output they show.
 
-`python -m scripts.stress.docs`, or with the names of pages, such as `start/your-text guides/clean`. Each page has a
-clone of the last commit to itself. Every command line has to end well, within `--seconds`; a training takes four
-steps. Lines that a page shows as output have to come, whatever their numbers. The exit code says whether all did.
+`python -m scripts.stress.docs`, or with the names of pages, such as `start/your-text guides/clean`. Each page has its
+own clone of the last commit. Every command line must succeed within `--seconds`; a training takes four steps. Lines
+that a page shows as output must appear, with any numbers. The exit code is 0 if all did.
 """
 
 import argparse
@@ -25,7 +25,7 @@ FOLDERS = "start", "guides"
 BLOCK = re.compile(
     r"^```(\{code-cell\}|\w+)[^\n]*\n((?::[^\n]*\n)*)(.*?)^```$|((?:^    \S[^\n]*\n)+)", re.DOTALL | re.MULTILINE
 )
-# What a command or a block holds that cannot be run here, and why.
+# Words in commands or blocks that cannot run here, and the reasons.
 NOT_HERE = {
     "make quickstart": "takes more than two minutes",
     "pip install": "needs a package index",
@@ -67,7 +67,7 @@ if Path("my-model/config.json").exists():
 
 @dataclass
 class Block:
-    """Commands or Python of a page, and the lines that it shows as their output."""
+    """Commands or Python code of a page, and the lines that it shows as their output."""
 
     page: str
     language: str
@@ -76,7 +76,7 @@ class Block:
 
 
 def blocks(page: str, text: str) -> Iterator[Block]:
-    """The blocks of a page in their order."""
+    """Yields the blocks of a page in order."""
     last: Block | None = None
     for language, options, code, indented in BLOCK.findall(text):
         if language in ("text", "") and last is not None:
@@ -90,7 +90,7 @@ def blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def made_small(line: str) -> str:
-    """A command line on little text: a training takes four steps, and a vocabulary is that of the text."""
+    """Shrinks a command line for little text: a training takes four steps, and the vocabulary suits the text."""
     for option, value in SMALL.items():
         line = re.sub(rf"{option} \d+", f"{option} {value}", line)
     trains = re.search(r"(vanilla-transformer|vanilla_transformer|\.sh) (train )?", line)
@@ -100,12 +100,12 @@ def made_small(line: str) -> str:
 
 
 def without_numbers(line: str) -> str:
-    """A line to compare."""
+    """Replaces the numbers of a line, for comparison."""
     return " ".join(re.sub(r"\d[\d,.]*", "#", line).split())
 
 
 def write_text(directory: Path) -> None:
-    """The files that the pages speak of, each of a few lines."""
+    """Writes the files that the pages mention, each of a few lines."""
     numbers = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
     words = [f"{a} {b} {c}" for a in numbers for b in numbers for c in ("dogs run", "cats see")]
     pairs = [(line, " ".join(numbers.get(word, word.title()) for word in line.split())) for line in words]
@@ -137,7 +137,7 @@ def write_text(directory: Path) -> None:
 
 
 def write_models(directory: Path, text: str) -> None:
-    """The models that a page speaks of before it trains them, of random weights."""
+    """Writes the models that a page uses before it trains them, with random weights."""
     import vanilla_transformer as package
 
     sentences = [line for name in ("train.en", "train.de") for line in (directory / name).read_text().splitlines()]
@@ -165,7 +165,7 @@ def write_models(directory: Path, text: str) -> None:
 
 
 def run(block: Block, directory: Path, before: Sequence[str], most_seconds: int) -> tuple[str, float, str]:
-    """Runs a block in a directory: what came of it, its seconds, and its output."""
+    """Runs a block in a directory; returns the verdict, the seconds, and the output."""
     if block.language == "python":
         program = "\n".join([PRELUDE, *before, block.code])
         program = "".join(line for line in program.splitlines(keepends=True) if not line.startswith("%"))
@@ -180,7 +180,7 @@ def run(block: Block, directory: Path, before: Sequence[str], most_seconds: int)
     if block.language == "python" and skipped:
         commands, verdict = [], ""
     for command in commands:
-        # A page starts over with the same name.
+        # Pages reuse names of models that earlier commands trained.
         trained = re.search(r"(?:train |train.sh |machine.sh ).*--output (\S+)", command)
         if trained and block.language == "bash":
             shutil.rmtree(directory / trained[1], ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Swaps inputs under the commands: refused or said, or the result is that of a start from what is there now."""
+"""Swaps inputs under the commands: a swap must be refused or reported, or lead to the result of a fresh start."""
 
 import csv
 import io
@@ -52,13 +52,13 @@ from scripts.stress.options import check_translations
 from scripts.stress.reference import Reference, Unusable
 
 CORPORA = [f"{name}.{side}" for name in ("train", "dev") for side in ("en", "de")]
-# Lines that a process translates before it writes them, so that a small file takes several turns.
+# Lines that a process translates before it writes them, so that a small file takes several rounds.
 WINDOW = 4
 SAME = ("same", "equal", "identical", "twice", "once")
 
 
 def small_windows() -> None:
-    """A fault put in on purpose: windows of a few lines."""
+    """Patches a process to translate in windows of a few lines."""
     from vanilla_transformer.translation import translator
 
     translator.CHUNK_LINES = dict.fromkeys(translator.CHUNK_LINES, WINDOW)
@@ -68,7 +68,7 @@ def small_windows() -> None:
 
 
 def _other_words(path: Path, draw: random.Random) -> None:
-    """As many tokens in each line, and other ones: words of one sub-word each change places."""
+    """Keeps the number of tokens in each line, and permutes words of one sub-word each."""
     lines = [line.split() for line in path.read_text().splitlines()]
     while True:
         order = draw.sample(
@@ -82,7 +82,7 @@ def _other_words(path: Path, draw: random.Random) -> None:
 
 
 def _other_order(path: Path, draw: random.Random) -> None:
-    """The words of some lines the other way round: the same tokens, and as many."""
+    """Reverses the words of some lines, which keeps their tokens."""
     lines = [line.split() for line in path.read_text().splitlines()]
     long = [number for number, line in enumerate(lines) if line != line[::-1]]
     for number in draw.sample(long, draw.choice((1, 2, len(long)))):
@@ -101,7 +101,7 @@ def _two_lines_exchanged(path: Path, draw: random.Random) -> None:
 
 
 def _another_line(path: Path, draw: random.Random) -> None:
-    """One line says something else."""
+    """Changes one line."""
     lines = path.read_text().splitlines()
     lines[draw.randrange(len(lines))] += " one"
     path.write_text("\n".join(lines) + "\n")
@@ -124,7 +124,7 @@ TEXT_CHANGES: dict[str, Callable[[Path, random.Random], None]] = {
 
 
 def train_case(directory: Path, draw: random.Random) -> str:
-    """A run that was killed goes on after its text, its tokenizer, its recipe or an option has changed."""
+    """Resumes a killed run after its text, its tokenizer, its recipe or an option has changed."""
     place = stopped_ground()
     with copied(place, directory, *CORPORA, "model"):
         pass
@@ -173,7 +173,7 @@ def _judge_run(directory: Path, outcome: Outcome, words: list[str], before: dict
 
 
 def begin_case(directory: Path, draw: random.Random) -> str:
-    """A run that never reached a checkpoint, of text that is then replaced."""
+    """Replaces the text of a run that never reached a checkpoint, and starts the run again."""
     write_corpora(directory)
     words = train_words()
     way = draw.choice(("dry run", "killed", "ended by an error"))
@@ -189,7 +189,7 @@ def begin_case(directory: Path, draw: random.Random) -> str:
         shutil.rmtree(files)
         shutil.rmtree(directory / "model" / "checkpoints", ignore_errors=True)
     else:
-        run(Command(words, file_size=20_000), directory)  # Text and tokens have room, a checkpoint has none.
+        run(Command(words, file_size=20_000), directory)  # Room for text and tokens, but not for a checkpoint.
     if draw.random() < 0.5:
         write_corpora(directory, seed=draw.randrange(1, 1000))
         for path in sorted(directory.glob("*.??")):
@@ -206,7 +206,7 @@ def begin_case(directory: Path, draw: random.Random) -> str:
 
 
 def finished_case(directory: Path, draw: random.Random) -> str:
-    """The command of a finished run given again, and a run that a signal stopped: nothing changes."""
+    """Repeats the command of a finished run, or of one that a signal stopped: nothing may change."""
     place = stopped_ground()
     with copied(place, directory, *CORPORA, "model", "whole"):
         pass
@@ -240,7 +240,7 @@ def finished_case(directory: Path, draw: random.Random) -> str:
 
 
 def _make_unfinished(place: Path) -> None:
-    """An output killed when some of its lines were there, and the same finished."""
+    """Makes an output killed when some of its lines were written, and the same output finished."""
     with copied(model_ground(), place, "model"):
         pass
     write_lines(place / "in", sentences(random.Random(5), 60))
@@ -258,7 +258,7 @@ def _make_unfinished(place: Path) -> None:
 
 
 def translation_case(directory: Path, draw: random.Random) -> str:
-    """An unfinished or a finished translation goes on after input, model, options or output have changed."""
+    """Resumes an unfinished or finished translation after input, model, options or output have changed."""
     with copied(ground("unfinished", _make_unfinished), directory):
         pass
     output = draw.choice(("out", "out", "done"))
@@ -319,7 +319,7 @@ def translation_case(directory: Path, draw: random.Random) -> str:
 
 
 def same_case(directory: Path, draw: random.Random) -> str:
-    """What is meant to differ is the same: dev and train, test and dev, both sides."""
+    """Gives the same files where they should differ: dev and train, test and dev, both sides."""
     write_corpora(directory)
     for name in ("train", "dev"):
         for side in ("en", "de"):
@@ -357,7 +357,7 @@ def same_case(directory: Path, draw: random.Random) -> str:
 
 
 def output_case(directory: Path, draw: random.Random) -> str:
-    """An output that is an input, a part of the model, a link, or has no room: nothing that was there is lost."""
+    """Writes an output over an input, a part of the model or a link, or without room: nothing old may be lost."""
     with copied(model_ground(), directory, "model", "test.en", "test.de"):
         pass
     (directory / "README").write_text("mine\n")
@@ -386,7 +386,7 @@ def output_case(directory: Path, draw: random.Random) -> str:
     try:
         check_manners(outcome)
         after = snapshot(directory)
-        # A small limit cuts what is written; what was there before stays.
+        # A small limit cuts what is written, but must not change earlier files.
         lost = [name for name, value in before.items() if after.get(name) != value and name not in may_change]
         if lost and not (victim in lost and victim in ("out", "out.gz", "model/out")):
             raise Fault(f"exit code {outcome.code}, and {', '.join(lost)} is not what it was")
@@ -403,7 +403,7 @@ def output_case(directory: Path, draw: random.Random) -> str:
 
 
 def _read_stdin_from(name: str) -> None:
-    """Standard input as the shell gives it: the file itself."""
+    """Opens a file as standard input, as the shell does."""
     os.dup2(os.open(name, os.O_RDONLY), 0)
 
 
@@ -411,7 +411,7 @@ def _read_stdin_from(name: str) -> None:
 
 
 def table_case(directory: Path, draw: random.Random) -> str:
-    """A table whose columns stand in any order, under any names: its source is translated, its target compared."""
+    """Reads a table with any names and order of columns: the source is translated, the target compared."""
     place = model_ground()
     sources = [" ".join(words) for words in sentences(draw, 5)]
     targets = [" ".join(reversed(source.split())) for source in sources]
@@ -436,7 +436,7 @@ def table_case(directory: Path, draw: random.Random) -> str:
     outcome = run(Command([*words, *options]), directory)
     try:
         check_manners(outcome, names=[f"t.{kind}", "column"])
-        # In a TSV other names than these two may as well be the first pair.
+        # In a TSV whose first row has other names than these two, that row may as well be a pair.
         plain = header[:2] == ["source", "target"] or (header[:2] == ["en", "de"] and kind != "tsv")
         plain = plain and (with_header or len(header) == 2)
         if outcome.code != 0:
@@ -474,7 +474,7 @@ def _write_table(path: Path, kind: str, header: list[str] | None, rows: list[lis
 
 
 def processes_case(directory: Path, draw: random.Random) -> str:
-    """Two processes of one job, the second of which sees another input or another model, or the same."""
+    """Runs two processes of one job, the second of which sees another input, another model, or the same."""
     for name in ("a", "b"):
         (directory / name).mkdir()
         with copied(model_ground(), directory / name, "model", "test.en", "test.de", *CORPORA):
@@ -541,7 +541,7 @@ def _judge_processes(directory: Path, outcomes: Sequence[Outcome], command: str,
 
 
 def at_once_case(directory: Path, draw: random.Random) -> str:
-    """The same command twice at the same time, to one output: one of them does it, or both do the same."""
+    """Runs the same command twice at once, to one output: one of them must do it, or both must write the same."""
     place = stopped_ground()
     with copied(place, directory, *CORPORA, "model"):
         pass
@@ -574,7 +574,7 @@ def at_once_case(directory: Path, draw: random.Random) -> str:
 
 
 def closed_case(directory: Path, draw: random.Random) -> str:
-    """Standard input that is closed, and text that can be read once alone."""
+    """Closes standard input, or gives text that can be read only once."""
     with copied(model_ground(), directory, "test.en", "test.de"):
         pass
     model = str(model_ground() / "model")
@@ -606,7 +606,7 @@ def closed_case(directory: Path, draw: random.Random) -> str:
 
 
 def _make_pipe(name: str) -> None:
-    """What the shell makes of `<(cat NAME)`: a pipe under a number."""
+    """Makes a pipe under a number, like `<(cat NAME)` in the shell."""
     read, write = os.pipe()
     os.write(write, Path(name).read_bytes())
     os.close(write)

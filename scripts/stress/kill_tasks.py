@@ -1,10 +1,10 @@
-"""Kills workers of `translate --tasks`, and all of it, at random moments: the result is that of one process.
+"""Kills workers of `translate --tasks`, or all of it, at random moments: the result must be that of one process.
 
     python -m scripts.stress.kill_tasks DIRECTORY --rounds 20
 
-Makes a small model and text in the directory. In each round the text is translated in 8 tasks by two workers, while
-now a worker and now everything is killed, until all is done. Then: the parts joined are the bytes of one process, no
-part that was done has been written again, and another model and another input are refused.
+Makes a small model and text in the directory. In each round two workers translate the text in 8 tasks, while sometimes
+a worker and sometimes everything is killed, until all is done. Then the joined parts must be the bytes of one process,
+no finished part may have been written again, and another model and another input must be refused.
 """
 
 import os
@@ -29,7 +29,7 @@ from vanilla_transformer import (
 
 TASKS, WORKERS, LINES = 8, 2, 4000
 SETTINGS = ["--num-beams", "2", "--max-length-beyond-source", "4", "--precision", "float32", "--device", "cpu"]
-# Lines in a chunk: small ones let a task be broken off in its middle. Workers are told by this file.
+# Lines in a chunk: small chunks let a task be interrupted in the middle. Workers read the number from this file.
 SMALL_CHUNKS = "from vanilla_transformer.translation import translator\ntranslator.CHUNK_LINES['cpu'] = 20\n"
 
 
@@ -46,7 +46,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Prints a row for each round, and fails with the first that is wrong."""
+    """Prints a row for each round, and fails at the first wrong one."""
     place = options.directory.resolve()
     make_ground(place)
     draw = random.Random(options.seed)
@@ -65,7 +65,7 @@ def main(options: Options) -> None:
 
 
 def make_ground(place: Path) -> None:
-    """A tiny model, another one, and text."""
+    """Makes a tiny model, another one, and text."""
     (place / "patch").mkdir(parents=True, exist_ok=True)
     (place / "patch" / "sitecustomize.py").write_text(SMALL_CHUNKS)
     sizes: dict[str, Any] = {
@@ -104,13 +104,13 @@ def run(
 
 
 def disturb(place: Path, parts: Path, draw: random.Random) -> tuple[int, int, int]:
-    """Translates with accidents until all is done: workers killed, all killed, and how often it was started."""
+    """Translates with kills until all is done; returns the kills of a worker, those of everything, and the starts."""
     workers, everything, starts = 0, 0, 0
     while True:
         before = {path: path.stat().st_mtime_ns for path in parts.glob("part-*.txt") if is_done(path)}
         command = run(place, "in", "--output", str(parts), "--tasks", str(TASKS), "--workers", str(WORKERS))
         starts += 1
-        # A few accidents each time, ever later, so that it comes to its end.
+        # A few kills each time, ever later, so that the work comes to its end.
         for _ in range(draw.randint(0, 2)):
             time.sleep(draw.uniform(1, 4 + 3 * starts))
             if command.poll() is not None:
@@ -122,7 +122,7 @@ def disturb(place: Path, parts: Path, draw: random.Random) -> tuple[int, int, in
             else:
                 command.kill()
                 everything += 1
-                # The file that makes chunks small has workers import torch before they see that their parent is gone.
+                # SMALL_CHUNKS has workers import torch before they notice that their parent is gone.
                 assert not psutil.wait_procs(children, timeout=60)[1], "workers outlive their parent"
                 break
         command.communicate()
@@ -133,12 +133,12 @@ def disturb(place: Path, parts: Path, draw: random.Random) -> tuple[int, int, in
 
 
 def is_done(part: Path) -> bool:
-    """Whether a part has its record, which is written last."""
+    """Returns True if a part has its record, which is written last."""
     return part.with_suffix(".json").exists()
 
 
 def refuse_others(place: Path, parts: Path) -> None:
-    """Sees that neither another model nor another input gets into the folder."""
+    """Checks that the folder refuses another model and another input."""
     one = ["--output", str(parts), "--tasks", str(TASKS), "--task", "3"]
     for command, name in ((run(place, "in", *one, model="other"), "model"), (run(place, "changed", *one), "input")):
         said = command.communicate()[1]

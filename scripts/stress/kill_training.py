@@ -1,4 +1,4 @@
-"""Kills a training run again and again, harms its checkpoints, fills its disk, and sees whether it ends the same."""
+"""Kills a training run repeatedly, damages its checkpoints, fills its disk, and checks that it ends the same."""
 
 import argparse
 import contextlib
@@ -25,7 +25,7 @@ from scripts.stress.soak import SIZES, write_pairs
 STEPS = "--batch-tokens 400 --batches-per-step 2 --save-steps 5 --eval-steps 20 --log-steps 5 --warmup-steps 100"
 LONGEST_WAIT = 300.0
 DISK = 16 << 20
-# A file beside those of a checkpoint that says what was done to them; a checkpoint written anew has none.
+# A file in a checkpoint that names the damage; a checkpoint that is written again has none.
 HARMED = "harmed.txt"
 
 
@@ -34,7 +34,7 @@ class SurvivalError(AssertionError):
 
 
 def main() -> None:
-    """Kills as often as asked for and prints what was done and what came of it."""
+    """Kills as often as asked for, and prints the damage and the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="for the corpus and the runs; must be empty or not exist")
     parser.add_argument("--kills", type=int, default=50)
@@ -53,11 +53,11 @@ def main() -> None:
 
 @dataclass
 class Attempt:
-    """One process that trained in an output directory, until its end.
+    """A process that trains in an output directory, until its end.
 
     Attributes:
-        newest_whole: Step of the checkpoint that it must go on from, None for the beginning.
-        harmed: Names of checkpoints that it must pass over, each with what was done to it.
+        newest_whole: Step of the checkpoint from which it must resume, None for the beginning.
+        harmed: Names of checkpoints that it must skip, each with the damage.
     """
 
     process: ForkServerProcess
@@ -67,7 +67,7 @@ class Attempt:
     log_begins: int
 
     def code(self) -> int:
-        """How the process ended; one that hangs is killed."""
+        """Returns the process's exit code; kills a process that hangs."""
         self.process.join(LONGEST_WAIT)
         if self.process.is_alive():
             self.process.kill()
@@ -76,20 +76,20 @@ class Attempt:
         return self.process.exitcode
 
     def said(self) -> str:
-        """What it added to the log of the run."""
+        """Returns the lines that it added to the log of the run."""
         log = self.output / "train.log"
         return log.read_bytes()[self.log_begins :].decode() if log.exists() else ""
 
 
 @dataclass
 class Harness:
-    """Runs one after the other, each disturbed until it is over, and compared with one that was not disturbed.
+    """Disturbs one run after the other until it is over, and compares it with an undisturbed run.
 
     Attributes:
-        mounts: Whether each run gets a small disk of its own, which can be filled; that takes the rights of root.
-        done: How many processes came to which bad end.
-        reasons: How many checkpoints were passed over, by what had been done to them.
-        resumed: Processes that went on from a checkpoint.
+        mounts: True if each run gets a small disk of its own, which can be filled; this needs root.
+        done: Number of processes by the way they were ended.
+        reasons: Number of skipped checkpoints by their damage.
+        resumed: Number of processes that resumed from a checkpoint.
     """
 
     directory: Path
@@ -103,20 +103,20 @@ class Harness:
     seconds: float = 0.0
 
     def survive(self, kills: int, kinds: Sequence[str]) -> None:
-        """Disturbs runs until so many processes have come to a bad end, each kind of mischief equally often.
+        """Disturbs runs until this many processes were ended, by each kind of mischief equally often.
 
         Raises:
-            SurvivalError: A run did not go on from its newest whole checkpoint, did not say so, ended with another
+            SurvivalError: A run did not resume from its newest whole checkpoint, did not say so, ended with another
                 model, or hung.
         """
         self._options = [*write_pairs(self.directory, 400), *SIZES.split(), *STEPS.split()]
-        PROCESSES.Process(target=int).start()  # Which makes the one that all others are copies of.
+        PROCESSES.Process(target=int).start()  # Starts the server from which all others are forked.
         multiprocessing.active_children()[0].join()
         start = time.monotonic()
         self._undisturbed = self._directory("undisturbed")
         if self._start(self._undisturbed).code() != 0:
             raise SurvivalError(f"The undisturbed run failed: {_read(self.directory / 'said.txt')}")
-        # Beginning and end of a run are as likely as any other time.
+        # The beginning and the end of a run are as likely as any other time.
         self.seconds = time.monotonic() - start
         todo: list[str] = []
         while self.done.total() < kills:
@@ -134,7 +134,7 @@ class Harness:
             shutil.rmtree(output)
 
     def table(self) -> str:
-        """What was done and what came of it, as Markdown."""
+        """Formats the damage and the results as Markdown."""
         rows = [
             *((name, f"{count}") for name, count in sorted(self.done.items())),
             ("together", f"{self.done.total()}"),
@@ -145,7 +145,7 @@ class Harness:
         return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
     def _directory(self, name: str) -> Path:
-        """A place for a run, on a small disk of its own where the system allows it."""
+        """Returns a directory for a run, on a small disk of its own where the system allows it."""
         place = self.directory / name
         place.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)]
@@ -153,7 +153,7 @@ class Harness:
         return place / "model" if mounted else place
 
     def unmount(self) -> None:
-        """Gives back the disks of runs that are over or could not go on, with all that is on them."""
+        """Unmounts the disks of runs that are over or failed, with everything on them."""
         for place in self.directory.iterdir():
             if os.path.ismount(place):
                 subprocess.run(["umount", str(place)], check=True)
@@ -170,9 +170,9 @@ class Harness:
         return attempt
 
     def _check_end(self, attempt: Attempt, harm: str | None) -> int:
-        """Counts what happened and looks at what the process said; 0 when the run is finished."""
+        """Counts the end of a process and checks its messages; returns 0 when the run is finished."""
         code, errors = attempt.code(), _read(self.directory / "said.txt")
-        # Before and after the loop a run has nothing to save, and SIGTERM does what it does to any process.
+        # Before and after the loop a run has nothing to save, and SIGTERM ends it like any process.
         expected = {0, 1, -signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM}
         if code not in expected or "Traceback" in errors:
             raise SurvivalError(f"The run in {attempt.output} ended with the code {code}: {errors}")
@@ -186,7 +186,7 @@ class Harness:
         return code
 
     def _check_beginning(self, attempt: Attempt) -> None:
-        """Whether it went on from the newest whole checkpoint and said so, if it came as far as that."""
+        """Checks that the process resumed from the newest whole checkpoint and said so, if it came that far."""
         said = attempt.said()
         going_on = re.search(r"Going on from the checkpoint of step ([\d,]+)", said)
         step = int(going_on[1].replace(",", "")) if going_on else None
@@ -233,7 +233,7 @@ def _stop(harness: Harness, attempt: Attempt) -> str:
 
 
 def _fill_the_disk(harness: Harness, attempt: Attempt) -> str:
-    """Takes all the room at a random time, or the right to write files beyond a random size."""
+    """Fills the disk at a random time, or forbids files beyond a random size."""
     attempt.process.join(harness.draw.uniform(0, harness.seconds))
     place = attempt.output.parent
     if not os.path.ismount(place):
@@ -257,7 +257,7 @@ def _limit_files(harness: Harness, attempt: Attempt) -> str:
 
 
 def _harming(what: str, harm: Callable[[Path, random.Random], None]) -> Callable[[Harness, Attempt], str]:
-    """Mischief that kills the process and then does something to the newest checkpoint, if another is left whole."""
+    """Returns mischief that kills the process and then damages the newest checkpoint, if another one stays whole."""
 
     def kill_and_harm(harness: Harness, attempt: Attempt) -> str:
         how = _kill_at_any_time(harness, attempt)
@@ -315,7 +315,7 @@ MISCHIEF: dict[str, Callable[[Harness, Attempt], str]] = {
 
 
 def _train(words: list[str], said: Path) -> None:
-    """What a process does: the command `train`, with what it says in a file."""
+    """Runs the command `train` in its process, with its output in a file."""
     import torch
 
     from vanilla_transformer.cli import main as command
@@ -328,7 +328,7 @@ def _train(words: list[str], said: Path) -> None:
 
 
 def _resumable(checkpoints: Path) -> Iterator[tuple[str, int]]:
-    """Names and steps of the checkpoints with moments, oldest first."""
+    """Yields names and steps of the checkpoints with optimizer state, oldest first."""
     for path in sorted(checkpoints.glob("step-*")):
         if (path / "optimizer.bin").exists():
             yield path.name, int(path.name.removeprefix("step-"))
@@ -344,7 +344,7 @@ def _wait_for(condition: Callable[[], bool], process: ForkServerProcess) -> None
 
 
 def _figures(metrics: Path) -> list[dict[str, float]]:
-    """All that metrics.jsonl says, but for the time that it took."""
+    """Reads metrics.jsonl without its times and speeds."""
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [
         {name: record[name] for name in record if name not in ("seconds", "tokens_per_second")} for record in records

@@ -31,7 +31,7 @@ PAIR_LAYERS = {"encoder_layers": LAYERS, "decoder_layers": LAYERS}
 
 
 class Sizes:
-    """What the shared tests ask of a model: a small configuration, inputs, and the sizes of both."""
+    """A small model for the shared tests: its configuration, its inputs, and their sizes."""
 
     def __init__(self, parent: Any) -> None:
         self.parent, self.batch_size, self.seq_length = parent, BATCH, LENGTH
@@ -40,11 +40,11 @@ class Sizes:
         self.is_training, self.num_labels = True, 3
 
     def get_config(self) -> Any:
-        """A new configuration."""
+        """Returns a new configuration."""
         return self.parent.config_kind(**self.parent.fields)
 
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
-        """Inputs as a model's `forward` takes them."""
+        """Returns a configuration and inputs for a model's `forward`."""
         ids = ids_tensor([BATCH, LENGTH], VOCABULARY).clamp(3)
         inputs = {"input_ids": ids, "attention_mask": random_attention_mask([BATCH, LENGTH])}
         if self.parent.is_encoder_decoder:
@@ -55,33 +55,33 @@ class Sizes:
 
 
 class Shared(ModelTesterMixin):
-    """The shared tests of a family."""
+    """Shared tests of a family."""
 
     config_kind: Any
     fields: dict[str, Any]
     all_model_classes: tuple[Any, ...]
 
     def setUp(self) -> None:
-        """Makes what the mixin asks for."""
+        """Makes the tester that the mixin needs."""
         self.model_tester = Sizes(self)
 
     @unittest.skip("the tests of generation are not in the source package")
     def test_generation_tester_mixin_inheritance(self) -> None:
-        """Left out."""
+        """Skipped."""
 
 
 class SharedOfOurs(Shared):
-    """The shared tests of a family of this package."""
+    """Shared tests of a family of this package."""
 
     @contextmanager
     def _with_loss(self) -> Iterator[None]:
-        """Leaves out the model without a head, which has no loss; the library knows its own by their names."""
+        """Leaves out the model without a head, which has no loss; the library excludes its own such models by name."""
         kept, self.all_model_classes = self.all_model_classes, self.all_model_classes[1:]
         yield
         self.all_model_classes = kept
 
     def _prepare_for_class(self, inputs_dict: Any, model_class: Any, return_labels: bool = False) -> Any:
-        """As the library's, which gives labels by the names of its own classes."""
+        """Adds labels to the library's inputs, which the library does only for its own classes."""
         inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels=return_labels)
         if return_labels:
             shape = (BATCH,) if "ForSequence" in model_class.__name__ else (BATCH, LENGTH)
@@ -89,26 +89,26 @@ class SharedOfOurs(Shared):
         return inputs
 
     def test_training(self) -> None:
-        """As the library's."""
+        """Runs the library's test on models with a loss."""
         with self._with_loss():
             super().test_training()
 
     def check_training_gradient_checkpointing(self, gradient_checkpointing_kwargs: Any = None) -> None:
-        """As the library's."""
+        """Runs the library's test on models with a loss."""
         with self._with_loss():
             super().check_training_gradient_checkpointing(gradient_checkpointing_kwargs)
 
     @unittest.skip("the plan divides no embedding, so a head tied to one is whole on every device")
     def test_tied_head_has_a_tp_plan_entry(self) -> None:
-        """Left out."""
+        """Skipped."""
 
     @unittest.skip("the names of earlier versions are read, and not written again")
     def test_reverse_loading_mapping(self) -> None:
-        """Left out."""
+        """Skipped."""
 
 
 class OursEncoderDecoder(SharedOfOurs, unittest.TestCase):
-    """`vanilla_transformer`."""
+    """Tests of `vanilla_transformer`."""
 
     is_encoder_decoder = True
     config_kind, fields = ours.VanillaTransformerConfig, {**OUR_SIZES, **PAIR_LAYERS}
@@ -116,7 +116,7 @@ class OursEncoderDecoder(SharedOfOurs, unittest.TestCase):
 
 
 class OursEncoder(SharedOfOurs, unittest.TestCase):
-    """`vanilla_transformer_encoder`."""
+    """Tests of `vanilla_transformer_encoder`."""
 
     config_kind, fields = ours.VanillaTransformerEncoderConfig, {**OUR_SIZES, "encoder_layers": LAYERS}
     all_model_classes = (
@@ -128,14 +128,14 @@ class OursEncoder(SharedOfOurs, unittest.TestCase):
 
 
 class OursDecoder(SharedOfOurs, unittest.TestCase):
-    """`vanilla_transformer_decoder`."""
+    """Tests of `vanilla_transformer_decoder`."""
 
     config_kind, fields = ours.VanillaTransformerDecoderConfig, {**OUR_SIZES, "decoder_layers": LAYERS}
     all_model_classes = (ours.VanillaTransformerDecoderModel, ours.VanillaTransformerDecoderForCausalLM)
 
 
 class OursRecurrent(SharedOfOurs, unittest.TestCase):
-    """`recurrent_encoder_decoder`, which attends by equations of its own."""
+    """Tests of `recurrent_encoder_decoder`, which computes attention by equations of its own."""
 
     is_encoder_decoder, has_attentions = True, False
     config_kind = ours.RecurrentEncoderDecoderConfig
@@ -144,7 +144,7 @@ class OursRecurrent(SharedOfOurs, unittest.TestCase):
 
 
 class TheirsEncoderDecoder(Shared, unittest.TestCase):
-    """BART."""
+    """Tests of BART."""
 
     is_encoder_decoder, config_kind = True, BartConfig
     ffn = {"encoder_ffn_dim": 37, "decoder_ffn_dim": 37}
@@ -154,7 +154,7 @@ class TheirsEncoderDecoder(Shared, unittest.TestCase):
 
 
 class TheirsEncoder(Shared, unittest.TestCase):
-    """BERT."""
+    """Tests of BERT."""
 
     config_kind = BertConfig
     fields = {
@@ -168,7 +168,7 @@ class TheirsEncoder(Shared, unittest.TestCase):
 
 
 class TheirsDecoder(Shared, unittest.TestCase):
-    """GPT-2."""
+    """Tests of GPT-2."""
 
     config_kind = GPT2Config
     fields = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_inner": 37, "n_layer": LAYERS, "n_head": HEADS}
@@ -176,14 +176,14 @@ class TheirsDecoder(Shared, unittest.TestCase):
 
 
 class OursTokenizer(TokenizerTesterMixin, unittest.TestCase):
-    """A tokenizer that was trained on a few sentences."""
+    """Tests of a tokenizer trained on a few sentences."""
 
     tokenizer_class = rust_tokenizer_class = ours.VanillaTransformerTokenizer
     test_sentencepiece = test_slow_tokenizer = test_tokenizer_from_extractor = False
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Saves one where the mixin looks for what it would fetch."""
+        """Saves a tokenizer where the mixin looks for a downloaded one."""
         with tempfile.TemporaryDirectory() as directory:
             texts = ["This is a test of a tokenizer", "A second sentence, with others", "Hello there"] * 9
             ours.VanillaTransformerTokenizer.train(texts, vocab_size=300).save_pretrained(directory)

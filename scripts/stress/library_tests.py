@@ -1,8 +1,8 @@
-"""Runs transformers' own shared tests on the models of this package, and on models of the library beside them.
+"""Runs transformers' own shared tests on the models of this package, and on comparable models of the library.
 
 `make test-library`, or `python -m scripts.stress.library_tests [pytest's options]`. The tests come from the source
-package of the installed version, under build/; what they import that it lacks (the tests of `generate` and of exports)
-stands in as an empty class.
+package of the installed version, under build/; modules that they import but the package lacks (the tests of `generate`
+and of exports) are replaced by empty classes.
 """
 
 import importlib.metadata
@@ -16,12 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SUITE = Path(__file__).with_name("library_suite.py")
-# What the shared tests import, and the source package has not.
+# Modules that the shared tests import and the source package lacks, with their classes.
 ABSENT = {"exporters/test_export.py": "ExportTesterMixin", "generation/test_utils.py": "GenerationTesterMixin"}
 
 
 def fetch(version: str) -> Path:
-    """A folder with the library's `tests`, fetched from the package index where it is not there yet."""
+    """Returns a folder with the library's `tests`, downloaded from the package index if missing."""
     place = ROOT / "build" / f"transformers-{version}-source"
     if (place / "complete").is_file():
         return place
@@ -49,7 +49,7 @@ def fetch(version: str) -> Path:
 
 
 def table(report: Path) -> str:
-    """The counts of each class, and the reasons of what failed or was skipped, from pytest's JUnit file."""
+    """Formats the counts of each class, and the reasons of failures and skips, from pytest's JUnit file."""
     counts: dict[str, Counter[str]] = {}
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -74,11 +74,11 @@ def table(report: Path) -> str:
 
 
 def main() -> int:
-    """Runs the suite and prints the table; 1 where a test of one of our models fails."""
+    """Runs the suite and prints the table; returns 1 if a test of one of our models fails."""
     place = fetch(importlib.metadata.version("transformers"))
     report = ROOT / "build" / "library-tests.xml"
     paths = os.pathsep.join(map(str, (place, ROOT)))
-    # The project's own settings of pytest know none of the library's marks.
+    # The project's own pytest settings do not know the library's marks.
     command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-W", "ignore", f"--junitxml={report}"]
     subprocess.run(
         [*command, str(SUITE), *sys.argv[1:]],

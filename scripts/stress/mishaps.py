@@ -1,9 +1,9 @@
-"""What people do to models and data by accident: refused by name, or nothing is lost and nothing is wrong in silence.
+"""Makes mistakes that people make with models and data: refused by name, or nothing lost and nothing silently wrong.
 
     python -m scripts.stress.mishaps --mishaps 200
 
-Models that differ in one field are averaged and translate together; each command meets the limit of a full disk; a bit
-of a prepared corpus flips; functions get the values that commands refuse.
+Averages models that differ in one field, and lets them translate together; lets each command meet a full disk; flips a
+bit of a prepared corpus; gives functions values that commands refuse.
 """
 
 import json
@@ -34,19 +34,19 @@ from scripts.stress.cases import (
 )
 from scripts.stress.models import CONFIG, TOKENIZER, _change
 
-# Fields that change what the same weights say, with another value than a model of the ground has.
+# Fields that change what the same weights compute, with values that differ from the ground's models.
 FIELDS: dict[str, Any] = {
     "num_heads": 1,
     "activation_function": "gelu",
     "layer_norm_eps": 0.1,
     "target_direction": "right-to-left",
 }
-# And those of training alone, by which models may differ.
+# Fields of training alone, in which models may differ.
 HARMLESS: dict[str, Any] = {"dropout": 0.4, "attention_dropout": 0.2, "label_smoothing": 0.3}
 
 
 def one_field_case(directory: Path, draw: random.Random) -> str:
-    """`average` or `translate`, of two models that differ in one field or in the order of their vocabulary."""
+    """Runs `average` or `translate` with two models that differ in one field or in the order of their vocabulary."""
     for name in ("one", "other"):
         shutil.copytree(model_ground() / "model", directory / name)
     field = draw.choice([*FIELDS, *HARMLESS, "vocabulary"])
@@ -62,7 +62,7 @@ def one_field_case(directory: Path, draw: random.Random) -> str:
     }[together]
     outcome = run(Command(words, stdin=b"one two three\n"), directory)
     check_manners(outcome, names=[field, "other"])
-    # An ensemble is of distributions over one vocabulary: how a model comes to its own is its own matter.
+    # An ensemble combines distributions over one vocabulary, whatever each model computes them by.
     may = field in HARMLESS or (together == "translate" and field not in ("target_direction", "vocabulary"))
     if outcome.code != 0:
         if may:
@@ -114,7 +114,7 @@ RESUMED = ("train", "prepare", "translate", "tasks", "distil", "back-translate",
 
 
 def full_disk_case(directory: Path, draw: random.Random) -> str:
-    """A command may make no file larger than some bytes, and then the same again without that limit."""
+    """Runs a command that may write only files up to some size, and then again without the limit."""
     write_corpora(directory)
     shutil.copytree(model_ground() / "model", directory / "model")
     before = snapshot(directory)
@@ -140,7 +140,7 @@ def _make_prepared(place: Path) -> None:
 
 
 def flipped_bit_case(directory: Path, draw: random.Random) -> str:
-    """`train` on a prepared corpus one bit of which is another."""
+    """Runs `train` on a prepared corpus with one flipped bit."""
     with copied(ground("prepared", _make_prepared), directory, "shards"):
         pass
     victim = draw.choice(
@@ -168,7 +168,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 def python_case(directory: Path, draw: random.Random) -> str:
-    """`translate_lines` with what the command refuses."""
+    """Calls `translate_lines` with values that the command refuses."""
     from vanilla_transformer import translate_lines
     from vanilla_transformer.translation import load_model
 

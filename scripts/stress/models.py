@@ -1,4 +1,4 @@
-"""Damages models and checkpoints: refused by name, or the result is what the files say, to the last token."""
+"""Damages models and checkpoints: refused by name, or the result must follow from the files, to the last token."""
 
 import json
 import os
@@ -40,13 +40,13 @@ from scripts.stress.reference import Reference, Unusable, read_safetensors
 WEIGHTS, CONFIG, SETTINGS = "model.safetensors", "config.json", "generation_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TEXT = "one two three\nten\n\nfour four five one nine\n"
-# Says what was done, and whether the result has to be as if nothing had been.
+# Damages a model, and says what was done.
 Damage = Callable[[Path, random.Random], str]
 VALUES: list[Any] = [None, True, -1, 0, 1, 3, 9, 1.5, 10**12, "2", "", [], [2, 3], {}, "no-such", 1e-3]
 
 
 def _read(file: Path) -> tuple[dict[str, Any], bytes]:
-    """Header and body of a file of tensors."""
+    """Returns header and body of a file of tensors."""
     data = file.read_bytes()
     size = int.from_bytes(data[:8], "little")
     return json.loads(data[8 : 8 + size]), data[8 + size :]
@@ -59,7 +59,7 @@ def _write(file: Path, header: dict[str, Any], body: bytes) -> None:
 
 
 def flip_a_bit(model: Path, draw: random.Random) -> str:
-    """In the numbers, wherever."""
+    """Flips a random bit of the weights."""
     header, body = _read(model / WEIGHTS)
     changed = bytearray(body)
     place = draw.randrange(len(changed))
@@ -69,7 +69,7 @@ def flip_a_bit(model: Path, draw: random.Random) -> str:
 
 
 def change_the_header(model: Path, draw: random.Random) -> str:
-    """Some of its bytes."""
+    """Changes some bytes of the header."""
     data = bytearray((model / WEIGHTS).read_bytes())
     size = int.from_bytes(data[:8], "little")
     for _ in range(draw.choice((1, 3))):
@@ -79,7 +79,7 @@ def change_the_header(model: Path, draw: random.Random) -> str:
 
 
 def cut(name: str) -> Damage:
-    """A file cut short."""
+    """Returns damage that cuts a file short."""
 
     def damage(model: Path, draw: random.Random) -> str:
         size = (model / name).stat().st_size
@@ -90,7 +90,7 @@ def cut(name: str) -> Damage:
 
 
 def lengthen(name: str) -> Damage:
-    """A file with something after its end."""
+    """Returns damage that appends to a file."""
 
     def damage(model: Path, draw: random.Random) -> str:
         with (model / name).open("ab") as file:
@@ -101,7 +101,7 @@ def lengthen(name: str) -> Damage:
 
 
 def remove(name: str) -> Damage:
-    """A file that is not there."""
+    """Returns damage that removes a file."""
 
     def damage(model: Path, draw: random.Random) -> str:
         (model / name).unlink()
@@ -111,7 +111,7 @@ def remove(name: str) -> Damage:
 
 
 def other_keys(model: Path, draw: random.Random) -> str:
-    """A tensor under another name, taken away, or one more."""
+    """Renames, removes or adds a tensor."""
     header, body = _read(model / WEIGHTS)
     names = [name for name in header if name != "__metadata__"]
     name, way = draw.choice(names), draw.choice(("renamed", "missing", "extra", "a layer more"))
@@ -134,7 +134,7 @@ def other_keys(model: Path, draw: random.Random) -> str:
 
 
 def not_finite(model: Path, draw: random.Random) -> str:
-    """One number, or all of a tensor, that is none."""
+    """Replaces one number of a tensor, or all, by NaN or infinity."""
     header, body = _read(model / WEIGHTS)
     name = draw.choice([name for name in header if name != "__metadata__"])
     start, end = header[name]["data_offsets"]
@@ -146,7 +146,7 @@ def not_finite(model: Path, draw: random.Random) -> str:
 
 
 def other_shape(model: Path, draw: random.Random) -> str:
-    """A tensor whose numbers stand in another shape."""
+    """Gives a tensor another shape with the same numbers."""
     header, body = _read(model / WEIGHTS)
     name = draw.choice([name for name, entry in header.items() if len(entry.get("shape", ())) == 2])
     rows, columns = header[name]["shape"]
@@ -156,7 +156,7 @@ def other_shape(model: Path, draw: random.Random) -> str:
 
 
 def other_type(model: Path, draw: random.Random) -> str:
-    """All numbers in another type, written as it should be: that is no damage."""
+    """Stores all weights as another type, correctly: this is no damage."""
     header, body = _read(model / WEIGHTS)
     type_, name = draw.choice(((np.float16, "F16"), (np.float64, "F64")))
     parts: list[bytes] = []
@@ -171,13 +171,13 @@ def other_type(model: Path, draw: random.Random) -> str:
 
 
 def other_weights(model: Path, draw: random.Random) -> str:
-    """Those of another model of the same shape: that is a model as well."""
+    """Takes the weights of another model of the same shape: this is a valid model too."""
     shutil.copy(model_ground() / "other" / WEIGHTS, model / WEIGHTS)
     return "weights of another model"
 
 
 def no_tensors(model: Path, draw: random.Random) -> str:
-    """Something else instead of weights."""
+    """Writes something else instead of weights."""
     (model / WEIGHTS).write_bytes(draw.choice((b"", b"PK\x03\x04", draw.randbytes(100), b"version https://git-lfs\n")))
     return "something else as weights"
 
@@ -200,7 +200,7 @@ def _change(model: Path, name: str, field: str, value: Any) -> None:
 
 
 def other_size(model: Path, draw: random.Random) -> str:
-    """A size in the configuration that is not the weights'."""
+    """Changes a size in the configuration so that it contradicts the weights."""
     field = draw.choice(SIZE_FIELDS)
     size = json.loads((model / CONFIG).read_text())[field]
     value = draw.choice([size + 1, max(1, size - 1), size * 2, size // 2, 9, *VALUES])
@@ -209,7 +209,7 @@ def other_size(model: Path, draw: random.Random) -> str:
 
 
 def other_field(model: Path, draw: random.Random) -> str:
-    """Another field of the configuration, changed or taken away."""
+    """Changes or removes another field of the configuration."""
     field = draw.choice(OTHER_FIELDS)
     likely = {"dtype": ["float16", "bfloat16", "float8"], "activation_function": ["gelu", "tanh"]}
     value = draw.choice([*likely.get(field, ["learned", False, 7]), *VALUES, ...])
@@ -218,7 +218,7 @@ def other_field(model: Path, draw: random.Random) -> str:
 
 
 def other_setting(model: Path, draw: random.Random) -> str:
-    """A setting of the search, changed or taken away."""
+    """Changes or removes a setting of the search."""
     fields = ["num_beams", "length_penalty", "max_length_beyond_source", "early_stopping", "length_penalty_type"]
     field = draw.choice([*fields, "eos_token_id", "decoder_start_token_id", "pad_token_id", "quantization"])
     value = draw.choice([1, 2, 5, 0.0, 1.0, "never", *VALUES, ...])
@@ -227,7 +227,7 @@ def other_setting(model: Path, draw: random.Random) -> str:
 
 
 def garbled(name: str) -> Damage:
-    """Some bytes of a text file changed."""
+    """Returns damage that changes some bytes of a text file."""
 
     def damage(model: Path, draw: random.Random) -> str:
         data = (model / name).read_bytes()
@@ -242,7 +242,7 @@ def garbled(name: str) -> Damage:
 
 
 def _make_tokenizers(place: Path) -> None:
-    """Vocabularies of other sizes, and one of the same size of other text."""
+    """Makes vocabularies of other sizes, and one of the same size of other text."""
     write_corpora(place)
     (place / "letters.txt").write_text("abc xyz uvw rst\nqrs jkl mno\n" * 30)
     for size in (262, 290):
@@ -253,7 +253,7 @@ def _make_tokenizers(place: Path) -> None:
 
 
 def other_tokenizer(model: Path, draw: random.Random) -> str:
-    """The files of another tokenizer."""
+    """Takes the files of another tokenizer."""
     kind = draw.choice(("size-262", "size-290", "same-size"))
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         shutil.copy(ground("tokenizers", _make_tokenizers) / kind / name, model / name)
@@ -288,7 +288,7 @@ DAMAGES: dict[Damage, str] = {
     garbled(TOKENIZER_CONFIG): TOKENIZER_CONFIG,
     remove(TOKENIZER_CONFIG): TOKENIZER_CONFIG,
 }
-# What the files that are damaged are called in a refusal, beside their names.
+# Names of the damaged files in refusals, besides their file names.
 ALSO_CALLED = {
     WEIGHTS: ["weights"],
     CONFIG: ["configuration", "weights", *SIZE_FIELDS, *OTHER_FIELDS],
@@ -296,14 +296,14 @@ ALSO_CALLED = {
     TOKENIZER: ["tokenizer", "vocabulary"],
     TOKENIZER_CONFIG: ["tokenizer"],
 }
-# What the library of tokenizers prints, whatever is asked of it.
+# A line that the tokenizers library prints in any case.
 LIBRARYS_REMARK = "Ignored unknown kwarg option"
 PAPERS_SEARCH = {"length_penalty_type": "google", "early_stopping": "never"}
 _PARTS = (WEIGHTS, CONFIG, SETTINGS, TOKENIZER, TOKENIZER_CONFIG)
 
 
 def _damaged(directory: Path, draw: random.Random, allowed: tuple[str, ...] = _PARTS) -> tuple[str, str]:
-    """Puts a damaged model into the directory; returns what was done, and to which file."""
+    """Puts a damaged model into the directory; returns the damage and the file."""
     model = directory / "model"
     model.mkdir()
     with copied(model_ground() / "model", model, *_PARTS):
@@ -314,7 +314,7 @@ def _damaged(directory: Path, draw: random.Random, allowed: tuple[str, ...] = _P
 
 
 def _expected(directory: Path) -> Reference | None:
-    """What the files say, None where they say nothing that can be done."""
+    """Returns the model that the files define, or None if they define none."""
     try:
         return Reference.load(directory / "model")
     except Unusable:
@@ -322,7 +322,7 @@ def _expected(directory: Path) -> Reference | None:
 
 
 def translate_case(directory: Path, draw: random.Random) -> str:
-    """`translate` by a damaged model."""
+    """Runs `translate` with a damaged model."""
     done, file = _damaged(directory, draw)
     outcome = run(Command(["translate", "model"], stdin=TEXT.encode()), directory)
     try:
@@ -332,7 +332,7 @@ def translate_case(directory: Path, draw: random.Random) -> str:
 
 
 def evaluate_case(directory: Path, draw: random.Random) -> str:
-    """`evaluate` of a damaged model."""
+    """Runs `evaluate` on a damaged model."""
     done, file = _damaged(directory, draw)
     with copied(model_ground(), directory, "test.en", "test.de"):
         pass
@@ -348,21 +348,21 @@ def evaluate_case(directory: Path, draw: random.Random) -> str:
 
 
 def judge(directory: Path, outcome: Outcome, output: str, lines: list[str], file: str) -> str:
-    """How a damaged model was used: refused, or as the reference uses the same files.
+    """Judges the use of a damaged model: refused, or used as the reference uses the same files.
 
     Raises:
-        Fault: It was neither.
+        Fault: The use was neither.
     """
     check_manners(outcome, names=[file, *ALSO_CALLED[file]])
     if outcome.code != 0:
-        if "model" not in outcome.refusal and file != SETTINGS:  # Whose fields are options as well.
+        if "model" not in outcome.refusal and file != SETTINGS:  # Fields of SETTINGS are options as well.
             raise Fault(f"refused without the directory: {outcome.refusal}")
         if [line for line in output.splitlines() if not line.startswith(LIBRARYS_REMARK)]:
             raise Fault(f"refused after {output!r}")
         return "refused"
     expected, same = _expected(directory), Reference.load(model_ground() / "model")
     if expected is None:
-        # Weights that are too many change nothing and tell of a mistake; a field that is not looked at does not.
+        # Superfluous weights change nothing but reveal a mistake; an unused field does not.
         if file in (CONFIG, TOKENIZER_CONFIG) and _is_translated(same, lines, output):
             return "as without damage"
         raise Fault(f"used in silence: {output!r}")
@@ -390,7 +390,7 @@ def _is_translated(reference: Reference, lines: list[str], output: str) -> bool:
 
 
 def info_case(directory: Path, draw: random.Random) -> str:
-    """`info` of a model whose configuration is damaged."""
+    """Runs `info` on a model with a damaged configuration."""
     done, file = _damaged(directory, draw, (CONFIG,))
     outcome = run(Command(["info", "model", "--json"]), directory)
     try:
@@ -404,7 +404,7 @@ def info_case(directory: Path, draw: random.Random) -> str:
 
 
 def average_case(directory: Path, draw: random.Random) -> str:
-    """`average` of a run one of whose checkpoints is damaged."""
+    """Runs `average` on a run with one damaged checkpoint."""
     place = model_ground()
     with copied(place, directory, "model"):
         pass
@@ -438,7 +438,7 @@ def average_case(directory: Path, draw: random.Random) -> str:
 
 
 def read_or_none(file: Path) -> dict[str, Any] | None:
-    """The tensors, or None where the file holds none."""
+    """Reads the tensors of a file, or returns None if it holds none."""
     try:
         return read_safetensors(file)
     except Unusable:
@@ -446,7 +446,7 @@ def read_or_none(file: Path) -> dict[str, Any] | None:
 
 
 def _is_mean(found: dict[str, Any], paths: list[Path]) -> bool:
-    """Whether weights are the mean of those of checkpoints."""
+    """Returns True if weights are the mean of those of checkpoints."""
     if not paths:
         return False
     parts = [read_safetensors(path / WEIGHTS) for path in paths]
@@ -457,7 +457,7 @@ def _is_mean(found: dict[str, Any], paths: list[Path]) -> bool:
 
 
 def damage_checkpoint(checkpoint: Path, draw: random.Random) -> str:
-    """Does something to a checkpoint that its manifest knows better."""
+    """Damages a checkpoint in a way that its manifest reveals."""
     files = sorted(path for path in checkpoint.iterdir() if path.name != "manifest.json")
     file = draw.choice(files)
     way = draw.choice(("bit", "cut", "lengthened", "removed", "exchanged", "manifest", "hash", "no manifest"))
@@ -491,12 +491,12 @@ RUN = f"{SIZES} {STEPS} --max-steps 60 --save-steps 10 --eval-steps 30 --seed 1 
 
 
 def train_words(output: str = "model") -> list[str]:
-    """The command of the run that is stopped and goes on."""
+    """Returns the command of the run that is stopped and resumed."""
     return ["train", *corpora("train", "dev"), *RUN, "--output", output]
 
 
 def _make_stopped(place: Path) -> None:
-    """A run killed after its third checkpoint, and the same one undisturbed."""
+    """Makes a run killed after its third checkpoint, and the same one undisturbed."""
     write_corpora(place)
     succeed(Command(train_words("whole")), place)
     process, files = start(Command(train_words()), place)
@@ -510,12 +510,12 @@ def _make_stopped(place: Path) -> None:
 
 
 def stopped_ground() -> Path:
-    """A directory with corpora, `model`, a run that was killed, and `whole`, the same run undisturbed."""
+    """Returns a directory with corpora, `model`, a run that was killed, and `whole`, the same run undisturbed."""
     return ground("stopped", _make_stopped)
 
 
 def figures(model: Path) -> list[dict[str, Any]]:
-    """All that metrics.jsonl says, but for the time that it took."""
+    """Reads metrics.jsonl without its times and speeds."""
     records = [strict_json(line, "metrics.jsonl") for line in (model / "metrics.jsonl").read_text().splitlines()]
     return [
         {name: record[name] for name in record if name not in ("seconds", "tokens_per_second")} for record in records
@@ -523,10 +523,10 @@ def figures(model: Path) -> list[dict[str, Any]]:
 
 
 def check_same_run(model: Path, whole: Path) -> None:
-    """Whether a run ended as another did: weights bit for bit, and all figures.
+    """Checks that a run ended like another: weights bit for bit, and all figures.
 
     Raises:
-        Fault: It did not.
+        Fault: The runs differ.
     """
     for name in (WEIGHTS, CONFIG, SETTINGS, TOKENIZER):
         if (model / name).read_bytes() != (whole / name).read_bytes():
@@ -536,7 +536,7 @@ def check_same_run(model: Path, whole: Path) -> None:
 
 
 def resume_case(directory: Path, draw: random.Random) -> str:
-    """`train` goes on in a run one of whose checkpoints is damaged."""
+    """Runs `train` to resume a run with one damaged checkpoint."""
     place = stopped_ground()
     with copied(place, directory, "train.en", "train.de", "dev.en", "dev.de", "model"):
         pass

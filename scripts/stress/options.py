@@ -1,4 +1,4 @@
-"""Gives random values to the options of every command: refused by name, or what they say is seen in the result."""
+"""Gives random values to the options of every command: refused by name, or visible in the result."""
 
 import math
 import random
@@ -65,7 +65,7 @@ TEXTS = [
     "a/b",
     "\t",
 ]
-# What stands on standard error of a run that goes well.
+# Tolerance of scores beside the reference's.
 CLOSE = 1e-4
 
 
@@ -74,11 +74,11 @@ class Option:
     """An option, and which of its values make sense.
 
     Attributes:
-        values: Those that it is given.
-        parse: What a value means; a ValueError where it means nothing.
+        values: Values to try.
+        parse: Returns the meaning of a value; raises ValueError if it has none.
         low, high: Values outside must be refused.
-        sure: Values up to here must not be refused.
-        effect: Looks for the value in what the command left, and complains by a Fault.
+        sure: Values up to this must be accepted.
+        effect: Looks for the value in the command's output files; raises a Fault if it is missing.
     """
 
     name: str
@@ -90,8 +90,8 @@ class Option:
     open: bool = False
 
     def verdict(self, value: str) -> bool | None:
-        """Whether the value must be taken; None where either is right."""
-        if value == "None":  # To be chosen, as without the option.
+        """Returns True if the value must be accepted, False if refused, None if either is right."""
+        if value == "None":  # Chosen by the command, as without the option.
             return None
         try:
             parsed = self.parse(value)
@@ -184,7 +184,7 @@ BASE = {
     "metrics": "chrf",
 }
 SIZES_OF_PRESETS = {"num_heads", "d_ff", "d_model"}
-# With these alone changed the last checkpoint is the same, and with these it is another.
+# Options that must leave the last checkpoint unchanged, and below those that must change it.
 NO_EFFECT_ON_WEIGHTS = {
     *("metrics", "examples", "log_steps", "num_beams", "length_penalty", "length_penalty_type", "average_checkpoints"),
     *("save_steps", "eval_steps", "trackers", "keep_checkpoints"),
@@ -196,12 +196,12 @@ EFFECT_ON_WEIGHTS = {
 
 
 def train_case(directory: Path, draw: random.Random) -> str:
-    """One to three options of `train`, as words or in a recipe, on corpora of a few pairs."""
+    """Runs `train` with one to three options, as words or in a recipe, on corpora of a few pairs."""
     write_corpora(directory)
     chosen = draw.sample(TRAIN, draw.choice((1, 1, 1, 2, 3)))
     given = {option.name: draw.choice(option.values) for option in chosen}
     values = {**BASE, **given}
-    if "preset" in given:  # Its sizes, rather than small ones.
+    if "preset" in given:  # Takes the preset's sizes instead of small ones.
         values = {name: value for name, value in values.items() if name in given or name not in SIZES_OF_PRESETS}
     as_recipe = draw.random() < 0.4
     if as_recipe:
@@ -222,7 +222,7 @@ def train_case(directory: Path, draw: random.Random) -> str:
 
 
 def _as_yaml(value: str) -> Any:
-    """What a recipe may hold: the value as YAML reads it, or as text where it reads nothing."""
+    """Reads a value as YAML for a recipe, or as text if it is no YAML."""
     try:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError):
@@ -238,10 +238,10 @@ def judge_train(
     *,
     as_recipe: bool = False,
 ) -> str:
-    """How a run ended: refused as it may be, or with all that its options say.
+    """Judges a run: refused as it may be, or finished as its options say.
 
     Raises:
-        Fault: It did neither.
+        Fault: The run did neither.
     """
     verdicts = {name: TRAIN_BY_NAME[name].verdict(value) for name, value in given.items()}
     if _is_too_much(outcome, given):
@@ -271,10 +271,10 @@ def judge_train(
 
 
 def check_run(model: Path, given: dict[str, str]) -> None:
-    """Whether a finished run is what its options say, by its files alone; what they left open is not looked at.
+    """Checks a finished run against its options, by its files alone; open choices are not checked.
 
     Raises:
-        Fault: Naming what is not.
+        Fault: The run contradicts an option; the message names it.
     """
     values = {name: TRAIN_BY_NAME[name].parse(value) for name, value in given.items() if value != "None"}
     summary = strict_json((model / "summary.json").read_text(), "summary.json")
@@ -307,7 +307,7 @@ def check_run(model: Path, given: dict[str, str]) -> None:
 def _check_steps(
     model: Path, summary: dict[str, Any], records: list[dict[str, Any]], config: dict[str, Any], values: dict[str, Any]
 ) -> None:
-    """Whether the run took the steps, wrote the lines and kept the checkpoints that it should, at Eq. 3's rate."""
+    """Checks that the run has the right steps, log lines and checkpoints, at Eq. 3's rate."""
     steps = summary["steps"]
     if steps != values.get("max_steps", steps) and "patience" not in values:
         raise Fault(f"{steps} steps of {values['max_steps']}")
@@ -329,7 +329,7 @@ def _check_steps(
 
 
 def _check_mean(model: Path, weights: dict[str, Any], summary: dict[str, Any], values: dict[str, Any]) -> None:
-    """Section 6.1: whether the model is the mean of as many last checkpoints as were asked for."""
+    """Section 6.1: checks that the model is the mean of the right number of last checkpoints."""
     paths = sorted((model / "checkpoints").glob("step-*"))[-values["average_checkpoints"] :]
     if summary["averaged_steps"] != [int(path.name.removeprefix("step-")) for path in paths]:
         raise Fault(f"the mean is of {summary['averaged_steps']}, and kept are {[path.name for path in paths]}")
@@ -347,10 +347,10 @@ def _make_base_run(place: Path) -> None:
 
 
 def check_weights(model: Path, given: dict[str, str]) -> None:
-    """Whether one option changed the weights of the last step, as it must or must not.
+    """Checks that one option changed the weights of the last step, or left them, as it must.
 
     Raises:
-        Fault: It is the other way.
+        Fault: The opposite happened.
     """
     [(name, value)] = given.items()
     if TRAIN_BY_NAME[name].verdict(value) is not True or name not in NO_EFFECT_ON_WEIGHTS | EFFECT_ON_WEIGHTS:
@@ -399,7 +399,7 @@ def _reference(path: Path) -> Reference:
 
 
 def translate_case(directory: Path, draw: random.Random) -> str:
-    """One to three options of `translate`, from a file or from standard input."""
+    """Runs `translate` with one to three options, from a file or from standard input."""
     model = model_ground() / "model"
     chosen = draw.sample(TRANSLATE, draw.choice((1, 1, 2, 3)))
     given = {option.name: draw.choice(option.values) for option in chosen}
@@ -423,7 +423,7 @@ TOO_MUCH = "more than a case has time or memory for, as it was asked to"
 
 
 def _is_too_much(outcome: Outcome, given: dict[str, str]) -> bool:
-    """Whether thousands of hypotheses, tokens, layers or numbers took the time or memory that they do take."""
+    """Returns True if thousands of hypotheses, tokens, layers or dimensions explain the time or memory used."""
     sizes = {
         "max_steps",
         "d_model",
@@ -441,7 +441,7 @@ def _is_too_much(outcome: Outcome, given: dict[str, str]) -> bool:
 
 
 def _search(given: dict[str, str]) -> dict[str, Any]:
-    """What the options say of the search; None leaves it to the model."""
+    """Returns the search settings in the options; None leaves a setting to the model."""
     names = ("num_beams", "length_penalty", "max_length_beyond_source")
     known = {
         name: given[name] for name in names if name in given and TRANSLATE_BY_NAME[name].verdict(given[name]) != 0
@@ -459,10 +459,10 @@ def judge_translation(
     *,
     written: bool,
 ) -> str:
-    """How a translation ended: refused, or as the reference translates.
+    """Judges a translation: refused, or equal to the reference's.
 
     Raises:
-        Fault: It did neither.
+        Fault: The translation was neither.
     """
     verdicts = {name: TRANSLATE_BY_NAME[name].verdict(value) for name, value in given.items()}
     if _is_too_much(outcome, given):
@@ -495,10 +495,10 @@ def check_translations(
     tolerance: float = CLOSE,
     **settings: Any,
 ) -> None:
-    """Whether lines were translated as the reference does, up to hypotheses that are as good.
+    """Checks that lines were translated as by the reference, up to hypotheses of equal score.
 
     Raises:
-        Fault: A line is missing, or another one is better.
+        Fault: A line is missing, or another translation is better.
         Unusable: The reference finds no translation.
     """
     written = output.split("\n")
@@ -546,7 +546,7 @@ EVALUATE = [
 
 
 def evaluate_case(directory: Path, draw: random.Random) -> str:
-    """One or two options of `evaluate`; the scores are those of the translations that it writes."""
+    """Runs `evaluate` with one or two options; the scores must be those of the translations that it writes."""
     place = model_ground()
     with copied(place, directory, "test.en", "test.de"):
         pass
@@ -602,7 +602,7 @@ INFO = [
 
 
 def info_case(directory: Path, draw: random.Random) -> str:
-    """One to three options of `info`, with a preset."""
+    """Runs `info` on a preset with one to three options."""
     preset = draw.choice(("tiny", "small", "base", "big", "table3-E"))
     chosen = draw.sample(INFO, draw.choice((1, 1, 2, 3)))
     given = {option.name: draw.choice(option.values) for option in chosen}
@@ -630,7 +630,7 @@ def info_case(directory: Path, draw: random.Random) -> str:
 
 
 def _parameters(sizes: dict[str, Any]) -> int:
-    """How many weights the paper's model of these sizes has."""
+    """Returns the number of parameters of the paper's model of these sizes."""
     d, ff, keys, values = sizes["d_model"], sizes["d_ff"], sizes["d_k"], sizes["d_v"]
     attention = 2 * d * sizes["num_heads"] * (keys + values) + 2 * d
     feed_forward = 2 * d * ff + d + ff + 2 * d
@@ -647,7 +647,7 @@ TOKENIZER = [
 
 
 def tokenizer_case(directory: Path, draw: random.Random) -> str:
-    """A vocabulary of any size by any algorithm: text comes back, and it has that size."""
+    """Trains a vocabulary of any size by any algorithm: it must have that size, and text must survive it."""
     write_corpora(directory)
     given = {"vocab_size": "280"} | {option.name: draw.choice(option.values) for option in draw.sample(TOKENIZER, 1)}
     if draw.random() < 0.4:
@@ -679,7 +679,7 @@ def tokenizer_case(directory: Path, draw: random.Random) -> str:
 
 
 def average_case(directory: Path, draw: random.Random) -> str:
-    """A mean of so many last checkpoints."""
+    """Averages a number of last checkpoints."""
     place = model_ground()
     option = _int("last", sure=3, values=["1", "2", "3", "4"])
     value = draw.choice(option.values)

@@ -1,4 +1,4 @@
-"""Gives malformed files to everything that reads one: each is read in full or refused in a sentence that names it."""
+"""Gives malformed files to every reader: each must be read in full or refused in a sentence that names it."""
 
 import argparse
 import copy
@@ -56,7 +56,7 @@ PAIRS = [
     ("", "leer"),
     ("ü🙂", "\u2028"),
 ]
-# What other readers have stumbled over, as bytes and as values of JSON or YAML.
+# Bytes, and JSON or YAML values, on which other readers have failed.
 BYTES = [
     *(
         b"",
@@ -130,18 +130,18 @@ class Hang(BaseException):
 
 
 class BadReader(AssertionError):
-    """A reader that ended otherwise than it may."""
+    """A reader that ended in a way that is not allowed."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Something that reads files.
+    """A function that reads files.
 
     Attributes:
-        make: Writes whole files into an empty directory.
-        files: Names of those that are then made malformed, one at a time.
-        read: Reads them, and returns "read" when nothing is missing. What it does not return it raises: an error of
-            this package that names the directory.
+        make: Writes valid files into an empty directory.
+        files: Names of the files that are then malformed, one at a time.
+        read: Reads the files, and returns "read" if nothing is missing; otherwise raises an error of this package that
+            names the directory.
     """
 
     make: Callable[[Path], None]
@@ -150,7 +150,7 @@ class Reader:
 
 
 def main() -> None:
-    """Fuzzes each reader as often as asked for and prints what came of it."""
+    """Fuzzes each reader as often as asked for, and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=10_000, help="malformed files in all")
     parser.add_argument("--seed", type=int, default=0)
@@ -173,7 +173,7 @@ def main() -> None:
 
 
 def table(outcomes: dict[str, Counter[str]]) -> str:
-    """How often each reader ended how, as Markdown."""
+    """Formats how often each reader ended in each way, as Markdown."""
     kinds = sorted({kind for counts in outcomes.values() for kind in counts})
     rows = [f"| reader | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     rows += [f"| {name} | {' | '.join(f'{counts[kind]:,}' for kind in kinds)} |" for name, counts in outcomes.items()]
@@ -181,10 +181,10 @@ def table(outcomes: dict[str, Counter[str]]) -> str:
 
 
 def fuzz(name: str, seed: int) -> str:
-    """Makes one file of a reader malformed, as the seed says, and returns how the reader ended.
+    """Malforms one file of a reader, as the seed says, and returns how the reader ended.
 
     Raises:
-        BadReader: By an error that is none of this package or does not say where, by losing something, or not at all.
+        BadReader: The reader raised an error that is not this package's or names no file, lost something, or hung.
     """
     draw, reader = random.Random(f"{name} {seed}"), READERS[name]
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
@@ -212,7 +212,7 @@ def fuzz(name: str, seed: int) -> str:
 
 
 def malformed(data: bytes, draw: random.Random, suffix: str) -> bytes:
-    """Changes some bytes of a file, or in JSON some values, or makes something else altogether."""
+    """Changes some bytes of a file, or some values of a JSON file, or replaces the contents."""
     way = draw.random()
     if way < 0.05:
         return draw.randbytes(draw.randrange(200))
@@ -226,7 +226,7 @@ def malformed(data: bytes, draw: random.Random, suffix: str) -> bytes:
 
 
 def _other_bytes(data: bytes, draw: random.Random) -> bytes:
-    """The bytes with some replaced, put in, taken away or cut off at the end; most often few of them."""
+    """Replaces, inserts or removes some bytes, most often few, or cuts off the end."""
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         start = draw.randrange(len(data) + 1)
         end = min(len(data), start + draw.choice((0, 1, 1, 4, 30)))
@@ -238,7 +238,7 @@ def _other_bytes(data: bytes, draw: random.Random) -> bytes:
 
 
 def _other_values(data: bytes, draw: random.Random) -> bytes:
-    """The JSON with values changed, added or taken away somewhere in it."""
+    """Changes, adds or removes values anywhere in a JSON document."""
     document = {"document": json.loads(data)}
     for _ in range(draw.choice((1, 1, 2, 4))):
         holder: Any = document
@@ -262,7 +262,7 @@ def _no_longer_than(seconds: int) -> Iterator[None]:
 
     previous = signal.signal(signal.SIGALRM, ring)
     signal.alarm(seconds)
-    faulthandler.dump_traceback_later(10 * seconds, exit=True)  # For what does not listen to signals.
+    faulthandler.dump_traceback_later(10 * seconds, exit=True)  # For readers that ignore signals.
     try:
         yield
     finally:
@@ -276,7 +276,7 @@ _KEPT = tempfile.TemporaryDirectory(prefix="fuzz-whole-", ignore_cleanup_errors=
 
 
 def _fill(name: str, reader: Reader, directory: Path) -> None:
-    """Copies the whole files of a reader, which are made once."""
+    """Copies the valid files of a reader, which are made once."""
     if name not in _MADE:
         place = Path(_KEPT.name) / name
         place.mkdir()
@@ -286,7 +286,7 @@ def _fill(name: str, reader: Reader, directory: Path) -> None:
 
 
 def _table(name: str, content: bytes, count: Callable[[bytes], int | None]) -> Reader:
-    """A table of pairs; `count` tells how many there are in it, in another way than the reader's."""
+    """Makes a reader for a table of pairs; `count` finds their number independently of the reader."""
 
     def make(directory: Path) -> None:
         (directory / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)

@@ -1,4 +1,4 @@
-"""The same model and search in NumPy, from the files of a model directory: nothing of the package's is used."""
+"""Reference implementation of model and search in NumPy, from the files of a model directory, without the package."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 Array = NDArray[Any]
 TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 PATIENCE, MOST_BEAMS = 5.0, 1000
-# What section 6.1 says, where the files say nothing.
+# Defaults of section 6.1, if there is no generation_config.json.
 PAPER = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -24,7 +24,7 @@ PAPER = {
     "early_stopping": "never",
     "length_penalty_type": "google",
 }
-# And what the library says where they are there and leave it out.
+# The library's defaults for settings that a generation_config.json leaves out.
 LIBRARY = {
     "num_beams": 1,
     "length_penalty": 1.0,
@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Unusable(Exception):
-    """Files from which no model follows: whoever loads them has to refuse."""
+    """Files that define no model: every loader must refuse them."""
 
 
 class TooLong(Exception):
@@ -49,17 +49,17 @@ class TooLong(Exception):
 
 
 class Found(NamedTuple):
-    """A hypothesis that has ended: its score, divided by the length penalty, and its tokens."""
+    """A finished hypothesis: its score, divided by the length penalty, and its tokens."""
 
     score: float
     tokens: tuple[int, ...]
 
 
 def read_safetensors(file: Path) -> dict[str, Array]:
-    """All tensors of a file, read by its layout.
+    """Reads all tensors of a file by its layout.
 
     Raises:
-        Unusable: It is not one.
+        Unusable: The file is no safetensors file.
     """
     try:
         data = file.read_bytes()
@@ -115,7 +115,7 @@ class Reference:
 
     @classmethod
     def load(cls, directory: Path) -> "Reference":
-        """From a model directory.
+        """Loads a model directory.
 
         Raises:
             Unusable: The files contradict each other, or one is missing or damaged.
@@ -132,12 +132,12 @@ class Reference:
         model = cls(config, read_safetensors(directory / "model.safetensors"), settings, tokenizer)
         try:
             model._check()
-        except (TypeError, ValueError, KeyError) as error:  # Of values that are of no such type.
+        except (TypeError, ValueError, KeyError) as error:  # Values of the wrong type.
             raise Unusable(f"config.json: {error}") from error
         return model
 
     def _check(self) -> None:
-        """Whether weights, sizes and vocabulary go together."""
+        """Checks that weights, sizes and vocabulary fit together."""
         for name, kind in (("attention_bias", False), ("output_bias", False), ("tie_word_embeddings", True)):
             if self.config.get(name, kind) is not kind:
                 raise Unusable(f"config.json: {name} wants weights that are not there")
@@ -163,7 +163,7 @@ class Reference:
             raise Unusable("the vocabulary is larger than the embedding")
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """What weights the configuration wants."""
+        """Returns the shapes of the weights that the configuration requires."""
         c = self.config
         try:
             d, ff, heads, v = (int(c[name]) for name in ("d_model", "d_ff", "num_heads", "vocab_size"))
@@ -194,11 +194,11 @@ class Reference:
 
     @cached_property
     def parameters(self) -> int:
-        """How many numbers the model has, tied ones once."""
+        """Counts the model's parameters, tied ones once."""
         return sum(weight.size for weight in self.weights.values())
 
     def _embed(self, tokens: Sequence[Sequence[int]]) -> Array:
-        """Sections 3.4 and 3.5: embeddings times √d_model, and sines and cosines."""
+        """Sections 3.4 and 3.5: adds sines and cosines to embeddings times √d_model."""
         d = self.config["d_model"]
         ids = np.asarray(tokens)
         if ids.max() >= self.config["vocab_size"]:
@@ -208,7 +208,7 @@ class Reference:
         return self.weights[self._embedding][ids] * math.sqrt(d) + positions
 
     def _attend(self, at: str, queries: Array, states: Array, *, causal: bool = False) -> Array:
-        """Section 3.2."""
+        """Section 3.2: multi-head attention with its residual connection and norm."""
         w, heads = self.weights, self.config["num_heads"]
 
         def split(x: Array) -> Array:
@@ -235,12 +235,12 @@ class Reference:
         return self._norm(f"{at}_norm", x + hidden @ w[f"{at}.w_2.weight"].T + w[f"{at}.w_2.bias"])
 
     def _id(self, name: str) -> Any:
-        """A token by its part: as the search's settings have it, or else the configuration."""
+        """Returns a special token's id: from the search settings, or else from the configuration."""
         usual = {"decoder_start_token_id": 1, "eos_token_id": 2}
         return self.settings.get(name, self.config.get(name, usual[name]))
 
     def encode(self, source: Sequence[int]) -> Array:
-        """The encoder's output for one sentence, (1, source, d_model)."""
+        """Returns the encoder's output for one sentence, (1, source, d_model)."""
         x = self._embed([source])
         for layer in range(self.config["encoder_layers"]):
             at = f"model.encoder.layers.{layer}"
@@ -249,7 +249,7 @@ class Reference:
         return x
 
     def log_probabilities(self, memory: Array, targets: Sequence[Sequence[int]]) -> Array:
-        """Of the token after each row of targets, (rows, vocabulary)."""
+        """Returns log-probabilities of the token after each row of targets, (rows, vocabulary)."""
         x = self._embed(targets)
         for layer in range(self.config["decoder_layers"]):
             at = f"model.decoder.layers.{layer}"
@@ -261,11 +261,11 @@ class Reference:
         return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
     def search(self, source: Sequence[int], **settings: Any) -> list[Found]:
-        """Section 6.1: beam search to its very end, best first; greedy where there is one beam.
+        """Section 6.1: runs beam search to its very end, best first; greedy with a beam of one.
 
         Raises:
-            Unusable: Some number on the way is none.
-            TooLong: With so many hypotheses or tokens.
+            Unusable: A score is not finite.
+            TooLong: There are too many hypotheses or tokens.
         """
         deadline = time.monotonic() + PATIENCE
         chosen = {**self.settings, **settings}
@@ -304,15 +304,15 @@ class Reference:
         return ended
 
     def encode_text(self, line: str) -> list[int]:
-        """The tokens of a line, with the end after them."""
+        """Returns the tokens of a line, with `</s>` at the end."""
         return list(self.tokenizer.encode(line).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, on one line."""
+        """Returns the text of tokens, on one line."""
         return " ".join(self.tokenizer.decode(list(tokens), skip_special_tokens=True).splitlines())
 
     def score(self, line: str, text: str, **settings: Any) -> float:
-        """What the search's score of a translation would be, with the end after it where there is room for one."""
+        """Returns the search's score for a given translation, with `</s>` at the end where there is room for it."""
         chosen, source = {**self.settings, **settings}, self.encode_text(line)
         tokens = self.encode_text(text)[: len(source) + chosen["max_length_beyond_source"]]
         memory, start = self.encode(source), self._id("decoder_start_token_id")
@@ -321,7 +321,7 @@ class Reference:
         return total / ((5 + len(tokens)) / 6) ** chosen["length_penalty"] if chosen["num_beams"] > 1 else total
 
     def translations(self, line: str, **settings: Any) -> list[tuple[str, float]]:
-        """The hypotheses of a line as text, best first, each with its score."""
+        """Returns the hypotheses of a line as text, best first, each with its score."""
         if not line.strip():
             return [("", 0.0)]
         return [(self.decode(found.tokens), found.score) for found in self.search(self.encode_text(line), **settings)]

@@ -1,4 +1,4 @@
-"""Trains and translates for a long time beside each other, and sees whether their memory stays the same."""
+"""Trains and translates for a long time at once, and measures whether the memory of both stays constant."""
 
 import argparse
 import json
@@ -23,13 +23,13 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 SIZES = "--preset tiny --d-model 32 --d-ff 64 --num-heads 2 --encoder-layers 1 --decoder-layers 1 --vocab-size 280"
 STEPS = "--batch-tokens 400 --batches-per-step 2 --save-steps 10 --eval-steps 10 --log-steps 5 --warmup-steps 100"
 ENDLESS = 1_000_000_000
-# Libraries fill their caches first; what grows after this share of the time goes on growing.
+# Libraries fill their caches first; memory that grows after this share of the time is a leak.
 WARM_UP = 0.25
 COLUMNS = 6
 
 
 def main() -> None:
-    """Soaks for the minutes asked for and prints the tables."""
+    """Soaks for the given minutes and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="for the corpus, the models and samples.json; must be empty")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -41,7 +41,7 @@ def main() -> None:
 
 @dataclass
 class Memory:
-    """What a process has held, look after look: seconds since the start, resident bytes, threads and open files."""
+    """Samples of a process: seconds since the start, resident bytes, threads and open files."""
 
     seconds: list[float] = field(default_factory=list)
     resident: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Memory:
     files: list[int] = field(default_factory=list)
 
     def look(self, process: int, seconds: float) -> None:
-        """Adds what the system says of the process now."""
+        """Adds a sample of the process."""
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
         self.seconds.append(seconds)
         self.resident.append(1024 * int(status["VmRSS"].split()[0]))
@@ -57,9 +57,9 @@ class Memory:
         self.files.append(len(os.listdir(f"/proc/{process}/fd")))
 
     def growth(self) -> tuple[float, float]:
-        """Bytes an hour after the warm-up: by least squares, and as the median between any two looks.
+        """Returns bytes per hour after the warm-up: by least squares, and as the median slope between any two samples.
 
-        Memory that is taken and given back again moves the first, and hardly the second; a leak moves both.
+        Memory that is taken and released again affects the first, but hardly the second; a leak affects both.
         """
         warm = np.array(self.seconds) >= WARM_UP * self.seconds[-1]
         hours, resident = np.array(self.seconds)[warm] / 3600, np.array(self.resident, dtype=float)[warm]
@@ -96,7 +96,7 @@ def soak(directory: Path, seconds: float, every: float) -> str:
 
 
 def table(memories: dict[str, Memory]) -> str:
-    """Memory over time and its growth, as Markdown."""
+    """Formats memory over time and its growth as Markdown."""
     last = max(memory.seconds[-1] for memory in memories.values())
     ends = [last * (number + 1) / COLUMNS for number in range(COLUMNS)]
     heads = " | ".join(f"to {end / 60:.3g} min" for end in ends)
@@ -115,7 +115,7 @@ def table(memories: dict[str, Memory]) -> str:
 
 
 def write_pairs(directory: Path, number: int) -> list[str]:
-    """Writes pairs of a few words and the same in the other order; returns the options that name them."""
+    """Writes sentences and their words in reverse order as pairs; returns the options that name them."""
     draw, options = random.Random(0), []
     for name, size in (("train", number), ("dev", max(number // 20, 1))):
         sentences = list(_sentences(draw, size))
@@ -132,7 +132,7 @@ def _sentences(draw: random.Random, number: int) -> Iterator[list[str]]:
 
 
 class _Lines:
-    """Sends lines to a process without end, and counts those that it gives back."""
+    """Sends lines to a process without end, and counts those that it returns."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.sent = self.received = 0
@@ -145,7 +145,7 @@ class _Lines:
             thread.start()
 
     def end(self) -> None:
-        """Sends no more, and returns when the answers to all that was sent are there."""
+        """Stops sending, and returns when all sent lines are answered."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -167,7 +167,7 @@ class _Lines:
 def _command(
     said: Path, *words: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """A command of the package as a process of its own; what it says on standard error is added to a file."""
+    """Starts a command of the package in its own process; appends its standard error to a file."""
     with said.open("ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "vanilla_transformer", *words], stdin=stdin, stdout=stdout, stderr=errors

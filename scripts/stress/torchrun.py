@@ -1,10 +1,10 @@
-"""Accidents under torchrun: what is killed or stopped, how long until all is gone, and what comes of a restart.
+"""Causes accidents under torchrun: kills or stops processes, times how long until all are gone, and restarts.
 
     python -m scripts.stress.torchrun DIRECTORY
 
-Trains a tiny model by gloo. Without restarts all processes have to be gone within the time that is named, with an exit
-code other than 0 and a sentence; with restarts the weights have to be those of an undisturbed run, bit for bit. Two
-torchruns on this machine stand for two machines.
+Trains a tiny model by gloo. Without restarts all processes must be gone within the stated time, with a sentence and an
+exit code other than 0; with restarts the weights must be those of an undisturbed run, bit for bit. Two torchruns on
+this machine stand for two machines.
 """
 
 import os
@@ -28,7 +28,7 @@ SENTENCE = r"Another process of this run has died or hangs|failed \(exitcode: -9
 
 @dataclass
 class Options:
-    """Which accidents, and where."""
+    """Accidents to cause, and the directory for the runs."""
 
     directory: tyro.conf.Positional[Path]
     """Where the runs lie; made if it is not there."""
@@ -38,13 +38,13 @@ class Options:
 
 @dataclass
 class Launch:
-    """torchruns of one run, and what they said."""
+    """The torchruns of one run, and their output."""
 
     place: Path
     launchers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def start(self, accident: list[str], *options: str, **settings: object) -> "subprocess.Popen[bytes]":
-        """Starts one more torchrun with such an accident in its workers."""
+        """Starts one more torchrun with this accident in its workers."""
         words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         command = [sys.executable, "-m", "torch.distributed.run", *options, str(WORKER), *accident, "train"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"}
@@ -59,18 +59,18 @@ class Launch:
         return launcher
 
     def said(self, number: int = 0) -> str:
-        """What a torchrun and its workers have said."""
+        """Returns the output of a torchrun and its workers."""
         return (self.place / f"said-{number}").read_text()
 
     def wait_for(self, words: str, number: int = 0, seconds: float = 300) -> None:
-        """Waits until they have said something."""
+        """Waits until they have written these words."""
         end = time.monotonic() + seconds
         while not re.search(words, self.said(number)):
             assert time.monotonic() < end, f"never said {words!r}: {self.said(number)[-2000:]}"
             time.sleep(0.05)
 
     def weights(self) -> bytes:
-        """The model that has come out."""
+        """Returns the weights of the trained model."""
         return (self.place / "model" / "model.safetensors").read_bytes()
 
 
@@ -80,7 +80,7 @@ SETTINGS = {"dropout": 0.3, "save_steps": 2}
 
 
 def killed(place: Path, rank: str) -> str:
-    """SIGKILL of a rank: all gone within 30 s after its checkpoint."""
+    """Kills a rank by SIGKILL: all processes must be gone within 30 s after its checkpoint."""
     launch = Launch(place)
     launcher = launch.start([rank, "5", "SIGKILL"], *ONE, **SETTINGS)
     launch.wait_for("step 5 ")
@@ -92,7 +92,7 @@ def killed(place: Path, rank: str) -> str:
 
 
 def stopped(place: Path) -> str:
-    """SIGSTOP of a rank with a limit of 10 s."""
+    """Stops a rank by SIGSTOP, with a limit of 10 s."""
     launch = Launch(place)
     options = [*ONE, "--shutdown-timeout", "5"]
     launcher = launch.start(["1", "5", "SIGSTOP"], *options, **SETTINGS, process_timeout=10)
@@ -104,7 +104,7 @@ def stopped(place: Path) -> str:
 
 
 def orphaned(place: Path) -> str:
-    """SIGKILL of torchrun: no worker after 5 s."""
+    """Kills torchrun by SIGKILL: no worker may be left after 5 s."""
     launch = Launch(place)
     launcher = launch.start(["1", "5", "SIGSTOP"], *ONE, **SETTINGS)
     launch.wait_for("step 5 ")
@@ -117,7 +117,7 @@ def orphaned(place: Path) -> str:
 
 
 def restarted(place: Path, rank: str) -> str:
-    """`--max-restarts 2`: the weights of an undisturbed run, bit for bit."""
+    """Restarts with `--max-restarts 2`: the weights must be those of an undisturbed run, bit for bit."""
     weights = []
     for name, accident in (("alone", NOTHING), ("killed", [rank, "5", "SIGKILL"])):
         launch = Launch(place / name)
@@ -131,7 +131,7 @@ def restarted(place: Path, rank: str) -> str:
 
 
 def fewer_machines(place: Path) -> str:
-    """Two torchruns with `--nnodes 1:2`: the second and its worker are killed, the first goes on alone."""
+    """Runs two torchruns with `--nnodes 1:2`, and kills the second and its worker: the first must continue alone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -163,7 +163,7 @@ ACCIDENTS: dict[str, Callable[[Path], str]] = {
 
 
 def main(options: Options) -> None:
-    """Prints a row for each accident, and fails with the first that goes wrong."""
+    """Prints a row for each accident, and fails at the first wrong result."""
     sys.path.insert(0, str(ROOT / "tests"))
     from launching import write_recipe
 

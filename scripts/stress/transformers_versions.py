@@ -1,7 +1,7 @@
 """Runs the model's tests with the oldest and the newest version of transformers that pyproject.toml allows.
 
 `make test-versions`, or `python -m scripts.stress.transformers_versions`. Each version is installed beside the
-environment, under build/, with what it needs but torch.
+environment, under build/, with its requirements except torch.
 """
 
 import importlib.metadata
@@ -16,12 +16,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-# How pip begins its line of versions.
+# The beginning of the line in which pip lists versions.
 AVAILABLE = "Available versions: "
 
 
 def allowed() -> SpecifierSet:
-    """What pyproject.toml says of transformers."""
+    """Returns the versions of transformers that pyproject.toml allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return next(
         requirement.specifier
@@ -31,17 +31,17 @@ def allowed() -> SpecifierSet:
 
 
 def published() -> list[str]:
-    """The versions that the package index has."""
+    """Lists the versions in the package index."""
     command = [sys.executable, "-m", "pip", "index", "versions", "transformers"]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return next(line for line in answer.splitlines() if line.startswith(AVAILABLE))[len(AVAILABLE) :].split(", ")
 
 
 def oldest_and_newest(versions: list[str], specifier: SpecifierSet) -> list[str]:
-    """Those two of the versions that are allowed, or the one that is both.
+    """Returns the oldest and newest allowed version, or the only one.
 
     Raises:
-        ValueError: None is.
+        ValueError: No version is allowed.
     """
     fitting = sorted(specifier.filter(versions), key=Version)
     if not fitting:
@@ -50,7 +50,7 @@ def oldest_and_newest(versions: list[str], specifier: SpecifierSet) -> list[str]
 
 
 def environment(version: str) -> dict[str, str]:
-    """The variables with which Python finds that version first; installs it where it is not there yet."""
+    """Returns the variables with which Python finds that version first; installs it if missing."""
     if version == importlib.metadata.version("transformers"):
         return dict(os.environ)
     place = ROOT / "build" / f"transformers-{version}"
@@ -61,7 +61,7 @@ def environment(version: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Tests each version; 1 where any test fails."""
+    """Tests each version; returns 1 if any test fails."""
     failed = []
     for version in oldest_and_newest(published(), allowed()):
         print(f"transformers {version}", flush=True)

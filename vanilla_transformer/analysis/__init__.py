@@ -1,1 +1,1 @@
-"""The needs of a model and its training: parameters, FLOPs, memory, hardware peaks, the tables of the paper."""
+"""The cost of a model and its training: parameters, FLOPs, memory, hardware peaks, the tables of the paper."""

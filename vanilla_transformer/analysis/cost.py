@@ -15,13 +15,13 @@ from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
 )
 from vanilla_transformer.registration import model_class
 
-# The parts of a layer, by the beginning of their names in it.
+# The parts of a layer, by the prefix of their names in it.
 _PARTS = {
     "self_attention.": "self_attention",
     "cross_attention.": "cross_attention",
     "feed_forward.": "feed_forward",
 }
-# Those of a recurrent model, by the beginning of their names in a stack.
+# The parts of a recurrent model, by the prefix of their names in a stack.
 _RECURRENT_PARTS = {
     "encoder.rnn": "encoder_recurrence",
     "decoder.rnn": "decoder_recurrence",
@@ -29,17 +29,17 @@ _RECURRENT_PARTS = {
     "decoder.start": "start_of_the_decoder",
     "decoder.readout": "readout",
 }
-# Of a text, for masked language models.
+# Share of a text's tokens that masked language models mask.
 MASKED_SHARE = 0.15
 OwnConfig = VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig
 
 
 def count_parameters(config: OwnConfig) -> dict[str, int]:
-    """Parameters of each part, and their sum as `total`; recurrent models have parts of their own.
+    """Counts the parameters of each part, and their sum as `total`; recurrent models have parts of their own.
 
-    `embedding` is the matrix that input and output share, or those where they share none; `positions` are learned
-    ones; `classifier` is a classifier's own. All others belong to the layers of a stack: `encoder_feed_forward`,
-    `decoder_norms` and so on.
+    `embedding` is the matrix shared by input and output, or all embeddings if they share none; `positions` are learned
+    positions; `classifier` is the head of a classifier. All others belong to the layers of a stack:
+    `encoder_feed_forward`, `decoder_norms` and so on.
     """
     with torch.device("meta"):
         model = model_class(config)(config)
@@ -63,7 +63,7 @@ def count_parameters(config: OwnConfig) -> dict[str, int]:
 
 
 def _part(name: str, only_stack: str) -> str:
-    """The part that a parameter belongs to; a model of one stack does not name it."""
+    """Returns the part that a parameter belongs to; a model of one stack does not name the stack."""
     if "positional_encoding" in name:
         return "positions"
     if name.startswith("classifier."):
@@ -79,19 +79,19 @@ def _part(name: str, only_stack: str) -> str:
 
 
 def tokens_masked(lengths: np.ndarray) -> np.ndarray:
-    """The number of tokens masked per row: round(0.15 n) of the n between `<s>` and `</s>`, and one of fewer."""
+    """Returns the tokens masked per row: round(0.15 n) of the n between `<s>` and `</s>`, but at least one."""
     inner = np.maximum(np.asarray(lengths, dtype=np.int64) - 2, 0)
     return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
 
 
 def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
-    """Table 2: operations in the matrix products of one training pass over rows of these lengths.
+    """Table 2: counts the operations in the matrix products of a training pass over rows of these lengths.
 
-    A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count. A
-    masked language model projects the tokens alone that are masked, as in training.
+    A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count. A masked
+    language model projects only the masked tokens, as in training.
 
     Args:
-        lengths: Of the sources and of the targets; or, of a model of one stack, of the texts.
+        lengths: Lengths of the sources and of the targets; for a model of one stack, lengths of the texts.
     """
     if isinstance(config, RecurrentEncoderDecoderConfig):
         return _recurrent_training_flops(config, *lengths)
@@ -125,7 +125,7 @@ def _recurrent_training_flops(config: RecurrentEncoderDecoderConfig, *lengths: n
     square, gates = config.d_model**2, {"lstm": 4, "gru": 3}[config.cell]
     attends = config.attention != "none"
     feeds = config.attention == "bahdanau" or (attends and config.input_feeding)
-    # Two directions of half the width multiply three quarters of what one of the whole width does.
+    # Two directions of half the width take three quarters of the multiplications of one of full width.
     encoder = config.num_layers * gates * square * (1.5 if config.bidirectional else 2)
     decoder = (2 * config.num_layers + feeds) * gates * square
     products = s.sum() * encoder + t.sum() * (decoder + config.d_model * config.vocab_size)

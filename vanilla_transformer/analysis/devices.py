@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-# Dense FLOP/s from NVIDIA's data sheets of each device, by the name that torch gives it; where a sheet states only the
-# figure with sparsity, half of it. Variants that are not here, and parts of a device, are measured.
+# Dense FLOP/s from NVIDIA's data sheets, by torch's name of the device; half of the figure where a sheet gives only
+# the one with sparsity. Variants missing here, and parts of a device, are measured.
 _HOPPER = {"bfloat16": 989.4e12, "tf32": 494.7e12, "float32": 66.9e12}
 _AMPERE = {"bfloat16": 312e12, "tf32": 156e12, "float32": 19.5e12}
 _PUBLISHED = {
@@ -26,7 +26,7 @@ _PUBLISHED = {
     "Tesla V100-SXM2-16GB": {"float32": 15.7e12},
     "Tesla V100-SXM2-32GB": {"float32": 15.7e12},
 }
-# Which size suits a device best differs, so the best of all counts.
+# The best size differs between devices, so the best of all counts.
 _MEASURED_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
 _MEASURING_SECONDS = 0.3
 
@@ -40,7 +40,7 @@ class Peak:
 
 
 def device_peak(device: torch.device, precision: str) -> Peak:
-    """The figure in the device's data sheet for this precision, otherwise what a matrix product reaches now."""
+    """Returns the data sheet's figure for this precision, otherwise the speed that a matrix product reaches now."""
     if device.type == "cuda":
         published = _PUBLISHED.get(torch.cuda.get_device_name(device), {})
         kind = "tf32" if precision == "float32" and torch.get_float32_matmul_precision() != "highest" else precision
@@ -50,7 +50,7 @@ def device_peak(device: torch.device, precision: str) -> Peak:
 
 
 def _measured_flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """The best of several products of square matrices, on as many threads as the run has."""
+    """Returns the best speed of several products of square matrices, on as many threads as the run has."""
     best, end = 0.0, 0.0
     sizes = _MEASURED_SIZES["cpu" if device.type == "cpu" else "accelerator"]
     matrices = [torch.randn(size, size, device=device, dtype=dtype) for size in sizes]
@@ -61,7 +61,7 @@ def _measured_flops_per_second(device: torch.device, dtype: torch.dtype) -> floa
             matrix @ matrix
             _synchronize(device)
             seconds = time.perf_counter() - start
-            if round_number > 0:  # The first product of a kind waits for the library to get ready.
+            if round_number > 0:  # The first product of a kind waits for the library's initialisation.
                 best = max(best, 2 * len(matrix) ** 3 / seconds)
         end = end or time.perf_counter() + _MEASURING_SECONDS
         if best and time.perf_counter() > end:
@@ -75,12 +75,12 @@ def _synchronize(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Peak memory of this process in bytes: of the device, or main memory on a CPU."""
+    """Returns the peak memory of this process in bytes: of the device, or main memory on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     if status.is_file():
-        # Linux counts into ru_maxrss what the process was before it became this program.
+        # On Linux ru_maxrss includes the process's memory before it became this program.
         return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     try:
         import resource
@@ -93,7 +93,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def describe_device(device: torch.device, processes: int) -> str:
-    """The kind and number of devices of a run."""
+    """Describes the kind and number of devices of a run."""
     if device.type == "cuda":
         return f"{processes} × {torch.cuda.get_device_name(device)}"
     if device.type == "cpu":

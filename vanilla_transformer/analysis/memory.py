@@ -1,4 +1,4 @@
-"""An estimate of the memory that training takes, without allocating it."""
+"""An estimate of training memory, without allocating it."""
 
 import weakref
 from collections.abc import Callable
@@ -33,19 +33,19 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """The total on the device; gradients persist from batch to batch, so everything is there at the same time."""
+        """The total on the device; gradients persist from batch to batch, so everything exists at the same time."""
         return self.weights + self.gradients + self.adam + self.activations
 
 
 def training_memory(
     config: VanillaTransformerBaseConfig, *, sentences: int, source_length: int, target_length: int, precision: str
 ) -> TrainingMemory:
-    """Memory of a batch on a CPU with eager attention, from a step on tensors that have shapes and no data.
+    """Measures a batch's memory on a CPU with eager attention, in a step on tensors with shapes but no data.
 
-    A model of one stack has texts of `source_length`, and `target_length` is the same.
+    For a model of one stack, `source_length` is the length of the texts, and `target_length` is the same.
 
-    The process takes some more: libraries, and the gaps that an allocator leaves. On an accelerator fused attention
-    keeps no attention weights, which saves most where sentences are long.
+    The process takes some more: for libraries, and for gaps left by the allocator. On an accelerator fused attention
+    keeps no attention weights, which saves most for long sentences.
     """
     with FakeTensorMode():
         kind = model_class(config)
@@ -78,7 +78,7 @@ def training_memory(
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Tracks the bytes of the tensors created within it while they are alive."""
+    """Tracks the bytes of live tensors created in its body."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vanilla_transformer.analysis.cost import count_parameters
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-# Table 3, the column "params ×10⁶"; rows that leave it open are the same as base and not listed.
+# Table 3, the column "params ×10⁶"; rows that leave it open equal base and are not listed.
 MILLIONS_OF_PARAMETERS = {
     "base": 65,
     "table3-B-dk16": 58,
@@ -48,7 +48,7 @@ def is_in_paper(preset: str) -> bool:
 
 
 def table_2_model(config: VanillaTransformerConfig) -> str | None:
-    """`base` or `big` if a model has that architecture; vocabulary and dropout may differ, as for en-fr."""
+    """Returns `base` or `big` if a model has that architecture; vocabulary and dropout may differ, as for en-fr."""
     shape = "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "positional_encoding"
     for preset in TABLE_2:
         published = VanillaTransformerConfig.from_preset(preset)
@@ -58,7 +58,7 @@ def table_2_model(config: VanillaTransformerConfig) -> str | None:
 
 
 def training_steps(preset: str | None) -> int:
-    """Table 3, the column "train steps"; those of base for models that are not in it."""
+    """Returns the column "train steps" of Table 3; base's for models that are not in it."""
     return 300_000 if preset == "big" else 100_000
 
 
@@ -74,7 +74,7 @@ class Row:
 
 
 def table_3(vocab_size: int) -> list[Row]:
-    """The rows of Table 3 with a number of parameters, and ours at this vocabulary size."""
+    """Returns the rows of Table 3 with a number of parameters, and ours at this vocabulary size."""
     rows = []
     for preset, millions in MILLIONS_OF_PARAMETERS.items():
         config = VanillaTransformerConfig.from_preset(preset, vocab_size=vocab_size)
@@ -90,7 +90,7 @@ def _vocabularies(millions: int, without_embedding: int, d_model: int) -> tuple[
 
 
 def most_common_vocabularies(rows: Sequence[Row]) -> tuple[tuple[int, int], list[str]]:
-    """The range of vocabulary sizes that explains the most rows, and the presets of the rows it does not explain."""
+    """Returns the range of vocabulary sizes that explains the most rows, and the presets of the unexplained rows."""
     spans: Mapping[str, tuple[int, int]] = {row.preset: row.vocabularies for row in rows}
     agreeing = max(
         ([preset for preset, (low, high) in spans.items() if low <= start <= high] for start, _ in spans.values()),

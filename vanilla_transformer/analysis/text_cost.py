@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 
 class TextCost(NamedTuple):
-    """The cost of a text: the sum over its tokens of minus the logarithm of their probabilities.
+    """The cost of a text: the sum over its tokens of their negative log-probabilities.
 
-    `context` is the most tokens that the model saw at once; a longer text is asked about in blocks of as many, each
-    `stride` tokens after the one before. `ends` is whether the end of the text is one of its tokens.
+    `context` is the maximum number of tokens that the model saw at once; a longer text is scored in blocks of that
+    size, each `stride` tokens after the one before. `ends` tells whether the end of the text is one of its tokens.
     """
 
     nats: float
@@ -21,12 +21,12 @@ class TextCost(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line that `predict` and `evaluate --output` write: log-probability in nats, and number of tokens."""
+        """Returns the line of `predict` and `evaluate --output`: log-probability in nats, and number of tokens."""
         return f"{-self.nats:.4f}\t{self.tokens}"
 
     @classmethod
     def parse(cls, text: str) -> "TextCost":
-        """The cost that `str` wrote; that of an empty text is nothing."""
+        """Reads the cost that `str` wrote; an empty text costs nothing."""
         nats, *others = text.split() or ["0", "0", "0", "0", "1"]
         tokens, context, stride, ends = map(int, others)
         return cls(float(nats), tokens, context, stride, bool(ends))

@@ -25,7 +25,7 @@ WEIGHTS = "model.safetensors"
 
 
 class AveragingError(ValueError):
-    """Checkpoints that cannot be averaged, said in one sentence."""
+    """Checkpoints that cannot be averaged; the message is one sentence."""
 
 
 Weights = dict[str, torch.Tensor]
@@ -34,14 +34,14 @@ Weights = dict[str, torch.Tensor]
 def average_checkpoints(
     paths: Sequence[str | Path], prepare: Callable[[Weights], Weights] = lambda weights: weights
 ) -> Weights:
-    """Section 6.1: the mean of the weights of `paths`, summed in float64, each in its dtype in the first.
+    """Section 6.1: returns the mean of the weights of `paths`, summed in float64, in the dtypes of the first.
 
     Args:
         paths: Model directories, checkpoints, or safetensors files.
-        prepare: What to do to the weights of each before the mean is taken.
+        prepare: Changes the weights of each before the mean is taken.
 
     Raises:
-        AveragingError: They are not of the same model; the message says in what they differ.
+        AveragingError: They are not of the same model; the message names the difference.
     """
     if not paths:
         raise AveragingError("There are no checkpoints to average.")
@@ -68,7 +68,7 @@ def load_average(
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:
-    """Loads weights that were read from `path` into a model; tied weights need to be present only once.
+    """Loads weights read from `path` into a model; tied weights need to be present only once.
 
     Raises:
         AveragingError: They belong to another architecture.
@@ -80,19 +80,19 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path:
 
 
 def home_of(path: str | Path) -> Path:
-    """The directory with the configuration and the tokenizer of a run, a checkpoint, a model, or a file of weights."""
+    """Returns the directory with configuration and tokenizer of a run, checkpoint, model or weights file."""
     directory = Path(path).parent if Path(path).is_file() else Path(path)
     in_run = directory.resolve().parent.parent
     return in_run if not (directory / "recipe.yaml").is_file() and (in_run / "recipe.yaml").is_file() else directory
 
 
 def config_of(home: Path) -> Any:
-    """The configuration in a home of weights, or of a run that has not ended the one of its recipe; None without."""
+    """Returns the configuration in a directory of weights, or of an unfinished run's recipe; None without either."""
     if (home / "config.json").is_file():
         try:
             return load_family_config(home, its_weights=False)
         except UnusableModelError:
-            return None  # A model of somebody else's task: names and shapes have to do.
+            return None  # A model of a third-party task: comparing names and shapes must do.
     if not (home / "recipe.yaml").is_file():
         return None
     recipe = load_recipe(home / "recipe.yaml")
@@ -100,7 +100,7 @@ def config_of(home: Path) -> Any:
 
 
 def _refuse_other_models(paths: Sequence[str | Path]) -> None:
-    """Raises AveragingError where weights of the same names and shapes mean something else than in the first."""
+    """Raises AveragingError if weights of the same names and shapes have another meaning than in the first."""
     first, *others = dict.fromkeys(map(home_of, paths))
     config = config_of(first)
     for home in others:
@@ -117,7 +117,7 @@ def _refuse(difference: str | None, first: Path, other: Path) -> None:
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint under their current names; tied weights are stored once, under one name."""
+    """Reads all tensors of a checkpoint under their current names; tied weights are stored once, under one name."""
     file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     try:
         with safe_open(file, framework="pt") as reader:
@@ -129,7 +129,7 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 def _like_the_first(first: dict[str, torch.dtype], weights: Weights, path: str | Path) -> Weights:
-    """The weights of a checkpoint, checked to have the same names as the first."""
+    """Returns the weights of a checkpoint, checked to have the same names as the first."""
     if first and weights.keys() != first.keys():
         name = sorted(weights.keys() ^ first.keys())[0]
         raise AveragingError(f"{path} is from another model than the first checkpoint: only one of them has {name}.")
@@ -145,9 +145,9 @@ def _as_shape(tensor: torch.Tensor, shape: torch.Size, name: str, path: str | Pa
 
 
 def keep_plain_names(accelerator: "Accelerator") -> None:
-    """Reads checkpoints by the model's own names of its weights, whatever the processes wrap it in.
+    """Reads checkpoints by the model's own names of its weights, however the processes wrap it.
 
-    Those of earlier versions have other names, of which accelerate knows nothing: it is left no model to load.
+    Earlier versions used other names, unknown to accelerate: it is given no model to load.
     """
 
     def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:

@@ -56,11 +56,11 @@ _FROM_MAIN = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
 def gather_full_state(model: torch.nn.Module, optimizer: AcceleratedOptimizer) -> dict[str, Any]:
-    """Weights and optimizer state as without sharding, in memory of the main process; all processes call it."""
+    """Gathers weights and optimizer state as without sharding, on the main process; all processes call it."""
     weights, state = get_state_dict(model, optimizer.optimizer, options=_GATHERED)
     if not weights:
         return {}
-    # torch names tied weights twice and numbers nothing; checkpoints of any run name them once and number them.
+    # torch lists tied weights twice and does not number them; checkpoints of any run list them once, with numbers.
     numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     return {
         "weights": OrderedDict((name, weights[name]) for name in numbers),
@@ -77,8 +77,8 @@ def load_full_state(
 ) -> None:
     """Loads a checkpoint: the main process reads it and sends each process its shard; random states are its own.
 
-    Weights and optimizer state are set one after the other: `set_state_dict` expects no weights of a process that
-    gives none, and the main one would wait for it.
+    Weights and optimizer state are set one after the other: `set_state_dict` expects no weights from a process that
+    gives none, and the main process would wait for them.
     """
     weights: dict[str, Any] = {}
     state: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def load_full_state(
 
 
 def _with_parameters(state: Mapping[str, Any], names: Mapping[Any, Any]) -> dict[str, Any]:
-    """The state of an optimizer with other names, or numbers, of its parameters."""
+    """Returns an optimizer's state with other names, or numbers, of its parameters."""
     return {
         "state": {names[parameter]: values for parameter, values in state["state"].items()},
         "param_groups": [

@@ -18,7 +18,7 @@ RESUMABLE_KEPT = 2
 
 
 class CheckpointError(OSError):
-    """A checkpoint that cannot be written or read, said in one sentence."""
+    """A checkpoint that cannot be written or read; the message is one sentence."""
 
 
 @dataclass
@@ -70,9 +70,9 @@ class Checkpoint:
         return None
 
     def progress(self) -> Progress:
-        """The state of the loop when the checkpoint was written."""
+        """Returns the state of the loop when the checkpoint was written."""
         values = json.loads((self.path / PROGRESS).read_text())
-        if "best_dev_nll" in values:  # As earlier versions called it.
+        if "best_dev_nll" in values:  # The name in earlier versions.
             values["best_dev_loss"] = values.pop("best_dev_nll")
         if "step_in_epoch" in values:  # They planned each epoch as one part.
             values["step_in_part"] = values.pop("step_in_epoch")
@@ -80,7 +80,7 @@ class Checkpoint:
 
 
 def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Checkpoint]:
-    """The checkpoints in `directory`, oldest first; invalid ones are reported."""
+    """Returns the checkpoints in `directory`, oldest first; invalid ones are reported."""
     checkpoints = []
     for path in sorted(directory.glob("step-*")):
         checkpoint = _read_manifest(path)
@@ -92,7 +92,7 @@ def list_checkpoints(directory: Path, report: Callable[[str], None]) -> list[Che
 
 
 def _read_manifest(path: Path) -> Checkpoint | None:
-    """The checkpoint described by a manifest, None if the manifest is invalid: nothing else guards the manifest."""
+    """Returns the checkpoint described by a manifest, None if it is invalid: nothing else guards the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         step, resumable, files = manifest["step"], manifest["resumable"], manifest["files"]
@@ -119,7 +119,7 @@ def weights_damage(path: Path) -> str | None:
 
 
 def _step_of(path: Path) -> int | None:
-    """The step in the name of a checkpoint, None for other names."""
+    """Returns the step in the name of a checkpoint, None for other names."""
     number = path.name.removeprefix("step-")
     return int(number) if number.isdecimal() and number.isascii() else None
 
@@ -130,7 +130,7 @@ def _is_inside(name: str) -> bool:
 
 
 def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The latest resumable checkpoint whose files are all intact; skipped ones are reported.
+    """Returns the latest resumable checkpoint whose files are all intact; skipped ones are reported.
 
     Raises:
         CheckpointError: There are checkpoints, but none to resume from. Nothing is deleted.
@@ -152,7 +152,7 @@ def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Tells whether anything in `directory` is named like a checkpoint, complete or not."""
+    """Tells whether anything in `directory` has the name of a checkpoint, complete or not."""
     return any(_step_of(path) is not None for path in directory.glob("step-*"))
 
 
@@ -165,13 +165,13 @@ def delete_checkpoints_after(directory: Path, step: int) -> None:
 
 
 def remove_partial_files(directory: Path) -> None:
-    """Deletes what a killed run was writing."""
+    """Deletes the partial files of a killed run."""
     for path in directory.glob(f"{PARTIAL}*"):
         _delete(path)
 
 
 def partial_path(directory: Path, step: int) -> Path:
-    """The directory in which the checkpoint of `step` grows until it is complete."""
+    """Returns the directory in which the checkpoint of `step` is written until it is complete."""
     return directory / f"{PARTIAL}step-{step:08d}"
 
 
@@ -193,9 +193,9 @@ def commit_checkpoint(partial: Path, progress: Progress) -> Path:
 def checkpoints_to_average(
     directory: Path, save_steps: int, last_step: int | None, number: int, report: Callable[[str], None]
 ) -> list[Checkpoint]:
-    """The last `number` checkpoints for the average of section 6.1; invalid ones are reported.
+    """Returns the last `number` checkpoints for the average of section 6.1; invalid ones are reported.
 
-    Only regular checkpoints and that of the last step count: one written on a signal must not change the result.
+    Only regular checkpoints and the one of the last step count: one written on a signal must not change the result.
     """
     checkpoints = list_checkpoints(directory, report)
     return [one for one in checkpoints if one.step % save_steps == 0 or one.step == last_step][-number:]
@@ -206,12 +206,12 @@ def prune_checkpoints(
 ) -> None:
     """Keeps the last `averaged` checkpoints for the average, and the latest two to resume from.
 
-    With `doubling` those after 1, 2, 4, 8, ... times `save_steps` stay too, to look back at. Of those not kept to
-    resume from, everything but the weights is deleted.
+    With `doubling`, those after 1, 2, 4, 8, ... times `save_steps` stay too, for later study. Checkpoints not kept to
+    resume from lose everything but their weights.
     """
 
     def ignore(message: str) -> None:
-        """Damaged checkpoints were reported when the run started."""
+        """Ignores damaged checkpoints, which were reported when the run started."""
 
     checkpoints = list_checkpoints(directory, ignore)
     resumable = [checkpoint for checkpoint in checkpoints if checkpoint.resumable][-RESUMABLE_KEPT:]

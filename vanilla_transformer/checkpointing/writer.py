@@ -38,11 +38,11 @@ class CheckpointWriter:
     the copy with `accelerate`'s own functions, so that its `load_state` reads everything back. `save_state` cannot do
     this, as it reads the random states when it writes. Sharded weights are gathered first.
 
-    As a context manager it waits for the last checkpoint on exit. A failure of the thread is raised by the next
-    method that is called.
+    As a context manager it waits for the last checkpoint on exit. A failure of the thread is raised by the next method
+    call.
 
     Args:
-        model: Not wrapped: each of its parameters is written once, under its own name.
+        model: The unwrapped model: each of its parameters is written once, under its own name.
         report: Called with messages for the user that are not failures.
     """
 
@@ -159,7 +159,7 @@ class CheckpointWriter:
             self._failure = failure or error
 
     def _explained(self, error: BaseException, unfinished: Path, step: int) -> CheckpointError | None:
-        """The error of a disk that does not take the checkpoint; None if the file system said nothing."""
+        """Returns the error of a disk that does not take the checkpoint; None if the file system reported none."""
         said = disk_error(error, unfinished)
         if said is None:
             return None
@@ -183,7 +183,7 @@ class StateCopy:
         self._buffers: list[torch.Tensor] = []
 
     def update(self, state: dict[str, Any]) -> dict[str, Any]:
-        """`state` with each tensor replaced by its copy, valid until the next call.
+        """Returns `state` with each tensor replaced by its copy, valid until the next call.
 
         Raises:
             RuntimeError, MemoryError: There is not enough memory.
@@ -201,14 +201,14 @@ class StateCopy:
 
 
 def _allocate_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A buffer for a copy, pinned for tensors on an accelerator, which makes the copy several times faster."""
+    """Returns a buffer for a copy, pinned for tensors on an accelerator, which makes the copy several times faster."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
 
 
 def _write_large(state: dict[str, Any], directory: Path) -> None:
     save(state["weights"], directory / WEIGHTS, safe_serialization=True)
-    # Given a path, torch hides the system's message about a full disk.
+    # When given a path, torch hides the system's message about a full disk.
     with (directory / f"{OPTIMIZER_NAME}.bin").open("wb") as file:
         save(state["optimizer"], file)
-    # safetensors makes a file that nobody else may read, whatever the umask.
+    # safetensors creates files that only their owner may read, whatever the umask.
     shutil.copymode(file.name, directory / WEIGHTS)

@@ -27,7 +27,7 @@ class UsageError(ValueError):
 
 @contextmanager
 def as_options() -> Iterator[None]:
-    """Within it a setting that makes no sense is called as its option."""
+    """Turns an error about an invalid setting in its body into one about its option."""
     try:
         yield
     except SettingError as error:
@@ -42,7 +42,7 @@ def at_least_one(**options: int | None) -> None:
 
 
 def refuse_full_directory(output: Path) -> None:
-    """Raises UsageError if the directory is not empty, but for what a killed process left, or cannot be written."""
+    """Raises UsageError if the directory cannot be written, or holds more than a killed process left there."""
     if output.exists() and (
         not output.is_dir() or not all(file.name.startswith(PARTIAL) for file in output.iterdir())
     ):

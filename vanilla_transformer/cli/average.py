@@ -85,12 +85,12 @@ class Average:
 
 
 def _directory(path: Path) -> Path:
-    """The directory of a file of weights; a directory is returned unchanged."""
+    """Returns the directory of a weights file; a directory is returned unchanged."""
     return path.parent if path.is_file() else path
 
 
 def _model(home: Path) -> "PreTrainedModel":
-    """A model with that configuration and generation config, before its weights are loaded."""
+    """Builds a model with that configuration and generation config, before its weights are loaded."""
     from transformers import GenerationConfig
 
     from vanilla_transformer.registration import model_class

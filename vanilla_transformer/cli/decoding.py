@@ -1,4 +1,4 @@
-"""Options of how a model is asked, which several commands share: search, precision, device, samples."""
+"""Decoding options shared by several commands: search, precision, device, samples."""
 
 import os
 import sys
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.translation import Sampling
 
-# Kinds of products, by shape, that oneDNN keeps its code for, of up to half a megabyte each. Decoding has a new one
-# for each number of rows: with oneDNN's own 1,024 a process grows for tens of thousands of lines.
+# Kinds of products, by shape, whose code oneDNN caches, up to half a megabyte each. Decoding has a new one for each
+# number of rows: with oneDNN's own limit of 1,024 a process grows for tens of thousands of lines.
 PRIMITIVES = 32
-# What one processor does and not another is another precision for a translation that is resumed.
+# What differs between processors counts as another precision when a translation is resumed.
 _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
@@ -56,11 +56,11 @@ class Decoding:
     def load(
         self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
     ) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
-        """The model and its tokenizer, or the ensemble with others, in the precision and on the device asked for.
+        """Loads the model and its tokenizer, or the ensemble with others, in the requested precision and device.
 
         Args:
-            mean: What an ensemble takes the mean of.
-            translates: Whether models of the package that do not translate are refused.
+            mean: The quantity that an ensemble averages.
+            translates: Whether to refuse models of the package that do not translate.
         """
         import torch
         from transformers.utils.logging import disable_progress_bar
@@ -69,10 +69,10 @@ class Decoding:
         from vanilla_transformer.translation import load_model
 
         keep_freed_memory()
-        # To be said before the first product is asked for.
+        # Must be set before the first matrix product.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
         if Path(model).is_dir():
-            # Reading is a matter of a moment; only a download is worth a bar.
+            # Reading takes only a moment; only a download deserves a bar.
             disable_progress_bar()
         device = own_device(self.device)
         if self.threads is not None:
@@ -95,13 +95,13 @@ class Decoding:
         return loaded, cast(Any, found[0][1])
 
     def announce(self, model: "PreTrainedModel") -> None:
-        """Says on standard error which precision was taken, where it is neither what was asked for nor float32."""
+        """Reports the chosen precision on standard error if it is neither the requested one nor float32."""
         taken = self.taken(model)
         if taken not in (self.precision, "float32"):
             print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `translate_lines`; for all others the model's own settings hold."""
+        """Returns the arguments of `translate_lines`; the model's own settings apply otherwise."""
         self._check()
         names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -118,7 +118,7 @@ class Decoding:
             raise UsageError(f"--threads must be at most {limit}, not {self.threads}.")
 
     def taken(self, model: "PreTrainedModel") -> str:
-        """The precision in which a model that was loaded computes on this processor."""
+        """Returns the precision in which a loaded model computes on this processor."""
         import torch
 
         from vanilla_transformer.engine.cpu import computing_dtype, saturates
@@ -130,7 +130,7 @@ class Decoding:
         return str(model.dtype).removeprefix("torch.")
 
     def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
-        """Settings that translations depend on and the model does not hold: search, and precision if not float32."""
+        """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
         names = "num_beams", "length_penalty", "max_length_beyond_source"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         taken = self.taken(model)
@@ -156,7 +156,7 @@ class SamplingOptions:
     """Another seed draws other translations (default: 1)."""
 
     def check(self, decoding: Decoding) -> "Sampling | None":
-        """The sampling that translations are drawn by, None for a search."""
+        """Returns the sampling for the translations, None for a search."""
         given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
         if not self.sample:
             for name in given:
@@ -172,7 +172,7 @@ class SamplingOptions:
 
 
 def _reason(taken: str) -> str:
-    """Why another precision was taken than the one that was asked for, or this one by auto."""
+    """Explains why another precision was chosen than the requested one, or why auto chose this one."""
     return "8 would be wrong on this processor" if taken == _INT8_OF_7_BITS else "which is faster here"
 
 
@@ -186,9 +186,9 @@ def check_ensemble(models: Sequence[str]) -> None:
 
 
 def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
-    """Fingerprint of one or several models in their order; `model` is given if they are loaded already.
+    """Returns the fingerprint of one or several models in their order; `model` is given if they are already loaded.
 
-    Its configuration knows which commit of the Hub it is.
+    Its configuration records its commit on the Hub.
     """
     from vanilla_transformer.translation import model_fingerprint
 
@@ -198,12 +198,12 @@ def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = N
 
 
 def _processes_here() -> int:
-    """Processes that a launcher started together on this machine."""
+    """Returns the number of processes that a launcher started together on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def own_device(device: str | None) -> str | None:
-    """The device asked for; where several processes share the machine, the one of its kind that is this one's."""
+    """Returns the requested device; if several processes share the machine, this process's own of that kind."""
     if _processes_here() == 1:
         return device
     import torch

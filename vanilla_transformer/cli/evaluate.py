@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.distributed.peers import Peers
     from vanilla_transformer.tasks import Evaluated, Task
 
-# Seconds without a sign of life until one of several processes is taken for dead.
+# Seconds without a sign of life after which one of several processes is taken for dead.
 LONGEST_SILENCE = 120.0
 RescoringOptions: Any = load("options", "rescoring")
 
@@ -114,7 +114,7 @@ class Evaluate:
                 task.evaluate_worker(model, tokenizer, corpus, processes, **self._settings(), **self._rescored())
 
     def _check(self) -> "tuple[Task, tuple[str, ...]]":
-        """Finds what is wrong before a model is loaded, on the main process for all.
+        """Finds mistakes before a model is loaded, on the main process for all.
 
         Returns the task, and the metrics to score by.
         """
@@ -151,7 +151,7 @@ class Evaluate:
         metrics: tuple[str, ...],
         processes: "Peers",
     ) -> None:
-        """Does what the main process does: it alone scores, writes and shows anything."""
+        """Does the main process's work: it alone scores, writes and prints."""
         if task.form.parallel and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
             warn("source and target of the corpus are identical, so the scores only measure copying.")
         unit = "sources" if task.form.parallel else task.form.unit
@@ -182,18 +182,18 @@ class Evaluate:
             add_scores(Path(self.model), self._source(), evaluation.scores, self.decoding.settings(model))
 
     def _settings(self) -> dict[str, Any]:
-        """Settings of the prediction, for the task."""
+        """Returns the settings of the prediction for the task."""
         settings = self.decoding.arguments() | self.rescoring.arguments(self.decoding.num_beams)
         return settings | ({} if self.stride is None else {"stride": self.stride})
 
     def _rescored(self) -> dict[str, Any]:
-        """The argument that chooses among several translations, if that was asked for."""
+        """Returns the argument that chooses among several translations, if requested."""
         if not self.rescoring.rescore:
             return {}
         return {"rescored": lambda translator: self.rescoring.translator(translator, self.decoding)}
 
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
-        """Settings that must be the same in all processes."""
+        """Returns the settings that must be the same in all processes."""
         from vanilla_transformer.fingerprints import fingerprint_lines
 
         return {
@@ -226,7 +226,7 @@ class Evaluate:
         return read_corpus(self._source(task.form), form=task.form)
 
     def _source(self, form: TextForm | None = None) -> CorpusSpec:
-        """The corpus given by --data, with the columns given by the options, or of a form of text as in training."""
+        """Returns the corpus of --data, with the columns of the options, or for a form of text those of training."""
         try:
             source = parse_corpus(self.data)
         except CorpusError as error:

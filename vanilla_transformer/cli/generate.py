@@ -1,4 +1,4 @@
-"""`vanilla-transformer generate`: text that goes on from each prompt, shown as it is written."""
+"""`vanilla-transformer generate`: continuations of prompts, shown as they are written."""
 
 import json
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Generate:
     """Threads on the CPU (default: one for each core)."""
 
     def run(self) -> None:
-        """Writes on from each prompt."""
+        """Continues each prompt."""
         at_least_one(max_new_tokens=self.max_new_tokens)
         decoding = Decoding(
             num_beams=self.num_beams, precision=self.precision, device=self.device, threads=self.threads
@@ -84,7 +84,7 @@ class Generate:
                     print(file=output)
 
     def _search(self, decoding: Decoding) -> tuple[dict[str, Any], int | None]:
-        """Arguments of `generate` for the search, and the seed for samples."""
+        """Returns arguments of `generate` for the search, and the seed for samples."""
         options = SamplingOptions(True, self.top_k, self.top_p, self.temperature, self.seed)
         if not self.sample and options == SamplingOptions(True):
             return {"do_sample": False, "num_beams": self.num_beams or 1}, None

@@ -69,7 +69,7 @@ class Info:
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
     def _config_and_report(self) -> "tuple[OwnConfig, dict[str, Any]]":
-        """The configuration, and all figures by name."""
+        """Returns the configuration, and all figures by name."""
         at_least_one(
             vocab_size=self.vocab_size,
             sentence_length=self.sentence_length,
@@ -99,7 +99,7 @@ class Info:
         }
 
     def _processor(self, config: "OwnConfig") -> dict[str, Any]:
-        """The processor's abilities, and the precision that `translate` chooses for this model."""
+        """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
         import torch
 
         from vanilla_transformer.engine.cpu import describe, fastest_dtype
@@ -137,7 +137,7 @@ class Info:
         return load_family_config(self.model)
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
-        """The paper's parameter counts, and the vocabulary sizes that explain them, for the paper's models."""
+        """Returns the paper's parameter counts and the vocabulary sizes that explain them, for the paper's models."""
         from vanilla_transformer.analysis import paper_tables as paper
 
         if not paper.is_in_paper(self.model):
@@ -152,7 +152,7 @@ class Info:
         }
 
     def _training(self, config: "OwnConfig", is_preset: bool) -> dict[str, Any]:
-        """FLOPs per target token and for the paper's schedule, and those of Table 2."""
+        """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
         from vanilla_transformer.analysis import paper_tables as paper
@@ -185,13 +185,13 @@ class Info:
 
     @property
     def _sentences(self) -> int:
-        """Sentences per batch."""
+        """Returns the sentences per batch."""
         return max(1, round(self.batch_tokens / self.batches_per_step / self.sentence_length))
 
     def _memory(self, config: "OwnConfig") -> dict[str, Any] | None:
-        """Training memory of one process in bytes, in float32 and in bfloat16; None for recurrent models.
+        """Returns the training memory of one process in bytes, in float32 and bfloat16; None for recurrent models.
 
-        It is found by a step on tensors that have shapes and no data, which torch's recurrences do not take.
+        It is measured in a step on tensors with shapes but no data, which torch's recurrences do not accept.
         """
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 

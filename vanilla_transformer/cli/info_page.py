@@ -28,7 +28,7 @@ _RUN_LINES: list[tuple[str, str, Callable[[Any], str]]] = [
 
 
 def info_page(report: dict[str, Any]) -> Iterator[str]:
-    """The lines of the page."""
+    """Yields the lines of the page."""
     yield from _sizes(report["model"], report["sizes"])
     yield from _parameters(report["parameters"], report["table_3"])
     if report["table_3"] is not None:
@@ -181,7 +181,7 @@ def _processor(processor: dict[str, Any]) -> Iterator[str]:
 
 
 def _run(run: dict[str, Any]) -> Iterator[str]:
-    """The figures in its summary.json, of which earlier versions wrote fewer."""
+    """Yields the figures in its summary.json; earlier versions wrote fewer."""
     yield from ("", "TRAINING RUN")
     for label, field, words in _RUN_LINES:
         if run.get(field) is not None:

@@ -1,4 +1,4 @@
-"""Shared parts of commands that answer each line: as lines come, or from file to file with `--resume`."""
+"""Shared parts of commands that answer line by line: as lines come, or from file to file with `--resume`."""
 
 import signal
 import sys
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answering:
-    """A function that answers lines, and how its answers are written.
+    """A function that answers lines, and the form of its answers.
 
     Attributes:
-        work: Answers lines, in order, and tells how many are done.
-        chunk_lines: Lines that are best answered together.
-        render: What to write for a line by its number, counted from 0.
-        progress: Whether to show the progress where standard error is not a terminal.
-        unit: What lines are called in it.
+        work: Answers lines, in order, and reports how many are done.
+        chunk_lines: Number of lines best answered together.
+        render: Returns the output for a line, given its number from 0.
+        progress: Whether to show progress if standard error is not a terminal.
+        unit: Name of the lines in it.
     """
 
     work: "Callable[[list[str], Callable[[int], object]], Sequence[Answer]]"
@@ -45,7 +45,7 @@ class Answering:
 
 
 def check_paths(model: str, input: Path | None, output: Path | None) -> None:
-    """Refuses what cannot be read or written, and to write over what is needed, before a model is loaded."""
+    """Refuses unreadable input, unwritable output and overwriting needed files, before a model is loaded."""
     refuse_directories(input, output)
     if input is None and sys.stdin is None:
         raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
@@ -67,11 +67,11 @@ def answer_stream(
     total: Callable[[], int | None] | None,
     typed: bool,
 ) -> None:
-    """Answers lines as they come, or to where none can be taken back.
+    """Answers lines as they come, or into an output from which none can be taken back.
 
     Args:
-        total: Counts the lines, where they can be counted.
-        typed: Somebody types them.
+        total: Counts the lines, if they can be counted.
+        typed: Whether somebody types them.
     """
     from vanilla_transformer.translation.lines import chunks
 
@@ -101,9 +101,9 @@ def answer_file(
     """Answers the lines of a file into a file.
 
     Args:
-        job: What has to be the same for the file to be resumed.
-        resume: Go on with what is there.
-        begin: Called before the first line that is answered.
+        job: Settings that must be the same for the file to be resumed.
+        resume: Whether to continue an existing output.
+        begin: Called before the first line is answered.
         total: Counts the lines.
     """
     from vanilla_transformer.translation.files import ChunkReader, process_file
@@ -126,7 +126,7 @@ def answer_file(
 
 @contextmanager
 def _advice_where_it_ends(output: "ResumableFile") -> Iterator[None]:
-    """Says what is there and how to go on when the work ends before its time, SIGTERM included."""
+    """Reports how far the work got and how to continue if it ends early, SIGTERM included."""
 
     def stop(signum: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + signum)

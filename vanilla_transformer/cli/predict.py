@@ -1,4 +1,4 @@
-"""`vanilla-transformer predict`: what a classifier, a tagger or a language model says of each text."""
+"""`vanilla-transformer predict`: predictions of a classifier, a tagger or a language model for each text."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +114,7 @@ class Predict:
         )
 
     def _table(self, form: Any) -> "TextStream | None":
-        """The rows of the input where it is a table or CoNLL columns; None where it is lines of text."""
+        """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import open_corpus
         from vanilla_transformer.data.locations import is_conll, table_suffix
         from vanilla_transformer.data.sources import CorpusSpec
@@ -129,7 +129,7 @@ class Predict:
         return json.dumps(prediction.values, ensure_ascii=False) if self.json else prediction.line
 
     def _fingerprint(self, precision: str) -> dict[str, Any]:
-        """Settings that must be the same to resume predictions; the names are for messages."""
+        """Returns the settings that must be the same to resume predictions; the names are for messages."""
         from vanilla_transformer import __version__
         from vanilla_transformer.translation import model_fingerprint
 
@@ -152,7 +152,7 @@ def _predict(
 
 
 def _rows_as_lines(table: "TextStream") -> Iterator[str]:
-    """Each row of a table in a line of JSON."""
+    """Yields each row of a table as a line of JSON."""
     for part in table.tables():
         for row in zip(*(part.column(name).to_pylist() for name in table.form.names), strict=True):
             yield json.dumps(row, ensure_ascii=False)

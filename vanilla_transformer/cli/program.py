@@ -60,7 +60,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Share and export": ("push",),
     "Many machines": (),
 }
-# The help of these commands shows the options that are set most; --help-all shows all of them.
+# The help of these commands shows only their most used options; --help-all shows all of them.
 BRIEF: dict[type, type] = {Train: TrainBriefly}
 
 
@@ -96,7 +96,7 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Flushes what can still be written; what cannot must not fail a second time at exit."""
+    """Flushes the remaining output; what cannot be written must not fail a second time at exit."""
     try:
         _flush()
     except OSError:
@@ -113,7 +113,7 @@ def _run(words: list[str]) -> None:
 
 
 def command_names() -> dict[str, tuple[str, ...]]:
-    """The names of all commands, those of the extras among them, by group."""
+    """Returns the names of all commands, including those of the extras, by group."""
     extras = command_groups()
     return {group: (*names, *(name for name in extras if extras[name] == group)) for group, names in GROUPS.items()}
 
@@ -123,7 +123,7 @@ def _load_command(name: str) -> type:
 
 
 def _parse(words: list[str]) -> Any:
-    """The command with its options."""
+    """Returns the command with its options."""
     names = [name for group in command_names().values() for name in group]
     if words and words[0] in ("-h", "--help", "--help-all"):
         _exit_with_help(names)
@@ -203,7 +203,7 @@ def _refuse_misspelt(words: Sequence[str], known: Iterable[str], name: str) -> N
 
 
 def _in_a_sentence(box: str, name: str) -> str:
-    """What tyro says in a box, in one line, without the help that it repeats."""
+    """Returns tyro's boxed message in one line, without the help that it repeats."""
     lines = [line.strip("│").rstrip(" ─-") for line in box.splitlines()[1:]]
     said = list(itertools.takewhile(bool, itertools.dropwhile(operator.not_, lines)))
     text = " ".join(" ".join(said).split())
@@ -219,7 +219,7 @@ def _in_a_sentence(box: str, name: str) -> str:
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
-    """Names what was probably meant; empty if nothing is close."""
+    """Names the word that was probably meant; empty if nothing is close."""
     names = {name.removeprefix("--"): name for name in known}
     close = difflib.get_close_matches(word.removeprefix("--"), names, n=1)
     return f"did you mean {names[close[0]]}?" if close else ""
@@ -227,7 +227,7 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def _help_in_full() -> Iterator[None]:
-    """Help that could not be printed is an error; where standard output is closed, tyro gets another to look at."""
+    """Raises an error if help could not be printed; if standard output is closed, gives tyro another to inspect."""
     with named_in_errors("Standard output"):
         try:
             with contextlib.redirect_stdout(sys.stdout or io.StringIO()):
@@ -244,19 +244,19 @@ def quieten_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("DATASETS_VERBOSITY", "critical")
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # It warns where it cannot write its cache.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # It warns when it cannot write its cache.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Tells whether a library written in Rust, as the tokenizers', has given up: what it raises is no Exception."""
+    """Tells whether a library written in Rust, such as tokenizers, has panicked: its error is no Exception."""
     return type(error).__name__ == "PanicException"
 
 
 def error_message(error: BaseException) -> str:
-    """Says what failed and what to do about it, in one line."""
+    """Returns one line on what failed and what to do about it."""
     message = " ".join(str(error).split())
     if _is_panic(error):
         return f"The tokenizer gives up on a text ({message}): its tokenizer.json has a pattern that asks too much."

@@ -43,14 +43,14 @@ class Push:
     """Also make a static Space, NAME-explore, on which the model computes before the reader's eyes, or renew it."""
 
     def run(self) -> None:
-        """Pushes the model and prints its URL, and then that of the Space."""
+        """Pushes the model and prints its URL, and then the Space's."""
         if self.space and self.web:
             raise UsageError("--space and --web make a Space of one name: choose one of them.")
         shown = [name for name in ("space", "web", "explore") if getattr(self, name)]
         if shown and self.revision is not None:
             raise UsageError(f"--{shown[0]} shows what is on the branch main: it cannot be combined with --revision.")
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
-            # First, for what cannot be exported is not half pushed.
+            # Exported first, so that a failing export does not leave a partial push.
             pages = [load("push", name)(self, Path(directory) / name) for name in shown]
             name = self._push()
             for publish in pages:

@@ -15,7 +15,7 @@ from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.compression import DAMAGE, open_bytes, suffix_of
 
 _CHUNK = 1 << 20
-# Seconds without a new line after which the lines so far are translated, as somebody may be waiting.
+# Seconds without a new line after which the lines so far are translated, because somebody may be waiting.
 PATIENCE = 0.05
 # Files of a model directory; translations may be written into it under other names.
 _MODEL_SUFFIXES = {".bin", ".jinja", ".json", ".md", ".model", ".png", ".py", ".safetensors", ".spm", ".yaml"}
@@ -24,7 +24,7 @@ _MODEL_NAMES = {"merges.txt", "metrics.jsonl", "train.log", "vocab.txt"}
 
 
 def read_input(path: Path | None) -> Iterator[str]:
-    """The lines of a file, or of standard input if `path` is None."""
+    """Yields the lines of a file, or of standard input if `path` is None."""
     from vanilla_transformer.data.text_lines import read_lines
 
     if path is None and sys.stdin is None:
@@ -40,7 +40,7 @@ def is_typed(path: Path | None) -> bool:
 
 
 def answer_promptly(lines: Iterator[str], path: Path | None) -> Iterable[str | None]:
-    """The lines, with pauses marked if they come from a terminal or a pipe rather than from a file."""
+    """Returns the lines, with pauses marked if they come from a terminal or a pipe rather than from a file."""
     from vanilla_transformer.translation import with_pauses
 
     if can_be_read_again(path):
@@ -80,7 +80,7 @@ def refuse_same_file(input: Path | None, output: Path | None) -> None:
 
 
 def _regular_file(path: Path | None, stream: Any) -> tuple[int, int] | None:
-    """Device and inode of a file; None for terminals, pipes and missing files."""
+    """Returns device and inode of a file; None for terminals, pipes and missing files."""
     try:
         status = os.fstat(stream.fileno()) if path is None else path.stat()
     except (OSError, ValueError, AttributeError):  # Closed, or without a file descriptor.
@@ -121,7 +121,7 @@ def check_output(path: Path | None) -> None:
 
 
 def check_new_file(path: Path | None, option: str) -> None:
-    """Raises UsageError if the file is there already, and OSError if it cannot be written."""
+    """Raises UsageError if the file already exists, and OSError if it cannot be written."""
     if path is not None and path.is_dir():
         raise UsageError(f"{path} is a directory: name a file to write.")
     if path is not None and path.is_file():
@@ -130,7 +130,7 @@ def check_new_file(path: Path | None, option: str) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Raises UsageError if the file has no name of a picture."""
+    """Raises UsageError if the file's suffix is not that of a picture."""
     if path.suffix.lower() not in _PICTURES:
         raise UsageError(f"{path} must end with {', '.join(_PICTURES)}.")
 
@@ -148,7 +148,7 @@ def named_in_errors(name: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
-    """A file, plain or compressed, or standard output, in UTF-8 whatever the locale.
+    """Opens a file, plain or compressed, or standard output, in UTF-8 whatever the locale.
 
     Output is line-buffered, except for compressed files.
     """
@@ -168,7 +168,7 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
 
 
 def print_result(text: str) -> None:
-    """Prints to standard output, which is named where that fails."""
+    """Prints to standard output, and names it in an error."""
     with open_output(None) as output:
         print(text, file=output)
 
@@ -176,7 +176,7 @@ def print_result(text: str) -> None:
 def write_whole(path: Path | None, lines: Iterable[str]) -> None:
     """Writes lines to a file, plain or compressed, that appears whole or not at all, or to standard output.
 
-    What cannot be replaced is written to: a pipe, a device, a file in a directory where nothing can be made.
+    A target that cannot be replaced is written directly: a pipe, a device, a file in a read-only directory.
     """
     replaceable = path is not None and is_file(path) and os.access(path.resolve().parent, os.W_OK)
     place: contextlib.AbstractContextManager[Path | None] = contextlib.nullcontext(path)
@@ -195,7 +195,7 @@ def check_standard_output() -> None:
 def occupy_closed_streams() -> None:
     """Opens the null device in place of standard streams that a shell has closed (`<&-`).
 
-    Otherwise the next files opened would get their numbers, and what libraries print would go into them.
+    Otherwise the next files opened would get their numbers, and output of libraries would go into them.
     """
     for number in range(3):
         try:
@@ -226,7 +226,7 @@ def warn(message: str) -> None:
 
 
 def count_lines(path: Path | None) -> int | None:
-    """The number of lines in a file, or redirected to standard input; None if it cannot be counted."""
+    """Counts the lines in a file, or redirected to standard input; None if they cannot be counted."""
     lines, last = 0, b"\n"
     with contextlib.suppress(OSError, *DAMAGE):
         for chunk in _chunks(path):
@@ -239,7 +239,7 @@ def count_lines(path: Path | None) -> int | None:
 def _chunks(path: Path | None) -> Iterator[bytes]:
     if path is None:
         place = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
-        # pread leaves the position of whoever reads the lines unchanged.
+        # pread leaves the position of other readers unchanged.
         while chunk := os.pread(sys.stdin.fileno(), _CHUNK, place):
             place += len(chunk)
             yield chunk

@@ -35,7 +35,7 @@ _BRIEF = (
 
 
 def recipe_options() -> dict[str, tuple[str, Any, Any]]:
-    """The settings of a recipe as options of the command line, each with its type, help and default."""
+    """Returns the settings of a recipe as command-line options, each with its type, help and default."""
     hint = "Task to train for."
     options = {"task": _option("task", str, hint, "NAME", Recipe.task)}
     for block in Recipe().blocks.values():
@@ -49,7 +49,7 @@ def recipe_options() -> dict[str, tuple[str, Any, Any]]:
 
 def _option(name: str, hint: Any, help_text: str, metavar: str | None, default: Any) -> tuple[str, Any, Any]:
     settings = arg(
-        # The word itself is Python's own.
+        # The word itself is a Python keyword.
         name="from" if name == "from_model" else None,
         help=help_text,
         metavar=metavar,
@@ -60,7 +60,7 @@ def _option(name: str, hint: Any, help_text: str, metavar: str | None, default: 
 
 
 def help_of(block: type) -> dict[str, str]:
-    """The text below each field of a block."""
+    """Returns the text below each field of a block."""
     [body] = ast.parse(inspect.getsource(block)).body
     assert isinstance(body, ast.ClassDef)
     return {
@@ -74,7 +74,7 @@ def help_of(block: type) -> dict[str, str]:
 
 
 def _option_groups(names: Container[str] | None = None) -> dict[str, type]:
-    """A dataclass for each block of the recipe, of all options or of those named; the task stands with the data."""
+    """Returns a dataclass for each block of the recipe, with all or the named options; `data` has the task too."""
     block_of = {"task": "data"} | {option: block for option, (block, _) in places().items()}
     fields: dict[str, list[Any]] = {block: [] for block in block_of.values()}
     for name, option in recipe_options().items():
@@ -94,7 +94,7 @@ def _metavar(hint: Any) -> str | None:
 
 
 def _default_in_words(default: str) -> str:
-    """Nothing where the help itself says what holds without the option."""
+    """Returns the default for the help, empty if the help itself explains it."""
     return "" if default in ("None", "") else f"(default: {default})"
 
 
@@ -108,7 +108,7 @@ _BriefOptions: Any = _all_groups(_option_groups(_BRIEF))
 
 
 def options_of(recipe: Recipe, kind: Any = RecipeOptions) -> Any:
-    """The settings of a recipe as options in groups, to parse a command line over them."""
+    """Returns the settings of a recipe as grouped options, over which a command line is parsed."""
     values = recipe.options
     groups = {
         name: type(group)(**{option: values[option] for option in vars(group)}) for name, group in vars(kind()).items()
@@ -117,7 +117,7 @@ def options_of(recipe: Recipe, kind: Any = RecipeOptions) -> Any:
 
 
 def recipe_of(options: Any) -> Recipe:
-    """The recipe that options in groups describe."""
+    """Returns the recipe that grouped options describe."""
     return Recipe.of(**{name: value for group in vars(options).values() for name, value in vars(group).items()})
 
 
@@ -137,12 +137,12 @@ class Train:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe with the values of the options."""
+        """Returns the recipe with the values of the options."""
         return recipe_of(self.options)
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Train":
-        """The command with its defaults taken from the recipe, if the first word names one."""
+        """Returns the command with its defaults taken from the recipe, if the first word names one."""
         if words and not words[0].startswith("-"):
             return cls(words[0], options=options_of(load_recipe(words[0]), type(cls().options)))
         return cls()
@@ -174,7 +174,7 @@ class Train:
             print(run)
 
     def _chosen(self) -> Recipe:
-        """The recipe of the options, or the named one with these in place of its own."""
+        """Returns the recipe of the options, or the named one overridden by these options."""
         return self.recipe if self.name is None else named_recipe(self.name, self.recipe.options)
 
 

@@ -1,4 +1,4 @@
-"""The columns of a table that a command reads, as those that its model has learned from."""
+"""Default columns of a table for a command: those that its model was trained on."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from vanilla_transformer.recipe.reading import load_recipe
 
 
 def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
-    """A corpus that names no columns, read by those that the recipe of a model names, where it has these."""
+    """Returns a corpus that names no columns with those of a model's recipe, if it has them."""
     recipe = Path(model) / "recipe.yaml"
     if any(corpus.columns) or not recipe.is_file():
         return corpus

@@ -98,7 +98,7 @@ class Translate:
     numbered: TaskOptions = TaskOptions()
 
     def check(self) -> None:
-        """Refuses options that make no sense, or not together, before anything is read or written."""
+        """Refuses options that are invalid, alone or together, before anything is read or written."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
         rescored = bool(self.rescoring.rescore)
@@ -119,7 +119,7 @@ class Translate:
         if self.terms is not None:
             if self._aligns or rescored or self.sampling.sample:
                 raise UsageError("--terms cannot be combined with --alignment, --keep-markup, --rescore or --sample.")
-            self._glossary()  # Refuses what is none before a model is loaded.
+            self._glossary()  # Refuses an invalid glossary before a model is loaded.
         self._refuse_options_of_single_models()
         if self._is_exported:
             self._refuse_options_of_models()
@@ -149,12 +149,12 @@ class Translate:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The file to read, None for standard input."""
+        """The files to read; empty for standard input."""
         return self.inputs[len(self.models) - 1 :]
 
     @property
     def _input(self) -> Path | None:
-        """The one file to read, None for standard input."""
+        """The file to read, None for standard input."""
         return Path(self.files[0]) if self.files else None
 
     @property
@@ -172,7 +172,7 @@ class Translate:
         return is_exported(self.model)
 
     def _refuse_options_of_single_models(self) -> None:
-        """Refuses options that an ensemble does not have."""
+        """Refuses options that an ensemble does not support."""
         check_ensemble(self.models)
         if len(self.models) == 1:
             return
@@ -181,7 +181,7 @@ class Translate:
                 raise UsageError(f"--{option} reads the attention of one model, so it cannot be given with several.")
 
     def _refuse_options_of_models(self) -> None:
-        """Refuses options that an exported model does not have."""
+        """Refuses options that an exported model does not support."""
         for option, given, why in (
             ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
             ("device", self.decoding.device is not None, "it runs on the CPU"),
@@ -209,11 +209,11 @@ class Translate:
                 raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
 
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
-        """Loads the model, and gives what does a task by its number and reports what it did."""
+        """Loads the model, and returns a function that does a task by its number and reports on it."""
         return cast("Callable[[int], dict[str, Any]]", self.numbered.runner_of_translation(self))
 
     def _translate_stream(self) -> None:
-        """Translates lines as they come, or to where none can be taken back."""
+        """Translates lines as they come, or into an output from which none can be taken back."""
         from vanilla_transformer.translation.resuming import refuse_unfinished
 
         if self._output is not None:
@@ -243,7 +243,7 @@ class Translate:
         return Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
 
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
-        """The model, and its tokenizer where it does not have it itself."""
+        """Loads the model, and its tokenizer unless the model includes it."""
         if not self._is_exported:
             return self.decoding.load(*self.models, mean=self.ensemble_mean)
         from vanilla_transformer.translation import load_exported
@@ -251,14 +251,14 @@ class Translate:
         return load_exported(self.model, threads=self.decoding.threads), None
 
     def _announce(self, model: "PreTrainedModel | ExportedModel") -> None:
-        """Says on standard error what is not as it was asked for, or not as the model itself does it."""
+        """Reports on standard error any deviation from the request or from the model's own settings."""
         if not self._is_exported:
             self.decoding.announce(cast("PreTrainedModel", model))
         elif difference := cast("ExportedModel", model).difference(self._arguments(model)):
             print(difference, file=sys.stderr)
 
     def translator(self) -> "Translator":
-        """Loads the models, and gives what translates with these options."""
+        """Loads the models, and returns a translator with these options."""
         from vanilla_transformer.translation.lines import translator_of
 
         model, tokenizer = self._load()
@@ -278,9 +278,9 @@ class Translate:
         return load("translation", "terms").read_terms(self.terms)
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
-        """Settings that must be the same to resume a translation; the names are for messages.
+        """Returns the settings that must be the same to resume a translation; the names are for messages.
 
-        Where memory ran out, it has to be possible to go on with smaller batches or on another device.
+        After running out of memory, it must be possible to continue with smaller batches or on another device.
         """
         from vanilla_transformer import __version__
 
@@ -310,7 +310,7 @@ class Translate:
         }
 
     def _arguments(self, model: "PreTrainedModel | ExportedModel") -> dict[str, Any]:
-        """Arguments of the translation; for all others the model's own settings hold."""
+        """Returns the arguments of the translation; the model's own settings apply otherwise."""
         arguments = self.decoding.arguments()
         sampling = self.sampling.check(self.decoding)
         arguments |= self.rescoring.arguments(self.decoding.num_beams, samples=self.sampling.sample)
@@ -326,7 +326,7 @@ class Translate:
         return arguments | {"num_return_sequences": self.nbest, "scores": True}
 
     def format(self, number: int, translation: "Translation") -> str:
-        """The lines of output for a translation."""
+        """Returns the lines of output for a translation."""
         if self.nbest is None:
             return " ||| ".join(_fields(translation.hypotheses[0]))
         return "\n".join(
@@ -336,5 +336,5 @@ class Translate:
 
 
 def _fields(hypothesis: "Hypothesis") -> tuple[str, ...]:
-    """The translation, and its alignment where that was asked for."""
+    """Returns the translation, and its alignment if requested."""
     return (hypothesis.text,) if hypothesis.alignment is None else (hypothesis.text, hypothesis.alignment)

@@ -1,4 +1,4 @@
-"""Work that is done meanwhile."""
+"""Work done in the background."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ Result = TypeVar("Result")
 
 
 class Background(Generic[Result]):
-    """Work that a thread does meanwhile; a process that ends does not wait for it."""
+    """Work that a thread does in the background; a process that ends does not wait for it."""
 
     def __init__(self, work: Callable[[], Result], name: str) -> None:
         self._results: list[Result] = []
@@ -23,7 +23,7 @@ class Background(Generic[Result]):
             self._error = error
 
     def result(self) -> Result:
-        """Waits for the end of the work, and returns what it has returned or raises what it has raised."""
+        """Waits for the work to end, and returns its result or raises its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -9,49 +9,49 @@ import torch
 from numpy.typing import NDArray
 
 LABEL_PADDING = -100
-# A batch may end at this share of its rows where that keeps longer and shorter pairs apart.
+# Share of its rows at which a batch may end if that keeps longer and shorter pairs apart.
 LEAST_FILL = 0.9
-# Keys of rows are made in blocks, so that planning needs little more memory than the keys themselves.
+# Sort keys are made in blocks, so that planning needs little more memory than the keys themselves.
 BLOCK = 1 << 20
 
 Indices = NDArray[np.int64]
 Lengths = NDArray[np.integer]
 TokenIds = Sequence[int] | NDArray[np.integer]
 Items = Callable[..., NDArray[np.integer]]
-"""How many items each row adds to the loss, given its lengths, column by column."""
+"""Function that returns the loss items of each row from its lengths, column by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The rows of one update, as batches of indices, and the number of items that its loss is the mean over."""
+    """The rows of one update, as batches of indices, and the number of items that its loss is averaged over."""
 
     batches: tuple[Indices, ...]
     items: int
 
 
 def last_length(*lengths: Lengths) -> Lengths:
-    """Return the items of rows whose every token of the last column counts in the loss."""
+    """Return the items of rows in which every token of the last column counts in the loss."""
     return lengths[-1]
 
 
 class StepPlan:
     """Divides all rows of a corpus into steps, anew for each epoch.
 
-    Rows are sorted by the longer of their two sides, then by how much one side is longer, rows of the same two
-    lengths in random order, and cut into batches whose rows times longest side stay within
-    ``batch_tokens / batches_per_step``. A row that is longer makes a batch of its own. Batches of all lengths are
-    then dealt to steps at random, such that the steps have about equally many items of the loss. The last step of an
-    epoch takes what is left over. Rows of one side alone are planned as if the other were as long.
+    Rows are sorted by the longer of their two sides, then by how much one side is longer, rows of equal lengths in
+    random order, and cut into batches whose rows times longest side stay within ``batch_tokens / batches_per_step``. A
+    longer row makes a batch of its own. Batches of all lengths are then dealt to steps at random, such that the steps
+    have about equally many items of the loss. The last step of an epoch takes the rest. Rows with a single side are
+    planned as if the other were as long.
 
-    A plan depends on its arguments and the epoch alone, so that every process makes the same one, and a run that is
-    taken up again finds its place by the number of the step.
+    A plan depends only on its arguments and the epoch, so that every process makes the same one, and a resumed run
+    finds its place by the number of the step.
 
     Args:
         lengths: Tokens of each row, in the order of the corpus; one or two sides.
-        items: How many items each row adds to the loss, which its lengths alone decide.
-        batch_tokens: Most tokens of a side in a step, padding included.
-        batches_per_step: Batches that make a step.
-        seed: Another seed gives another order.
+        items: Returns the loss items of each row, from its lengths alone.
+        batch_tokens: Maximum tokens of a side in a step, padding included.
+        batches_per_step: Batches in a step.
+        seed: Determines the order.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StepPlan:
         self.seed = seed
 
     def epoch(self, epoch: int, part: int = 0) -> list[Step]:
-        """Return the steps of an epoch, or of the part of one that these rows are: every row is in one of them."""
+        """Return the steps of an epoch, or of a part of one consisting of these rows: every row is in one of them."""
         sequence = np.random.SeedSequence([self.seed, epoch], spawn_key=(0, part) if part else ())
         random = np.random.default_rng(sequence)
         order, runs = _sorted_by_length(self.lengths, self.items, random)
@@ -93,11 +93,11 @@ class StepPlan:
 
 
 def share(step: Step, rank: int, world_size: int) -> list[Indices]:
-    """Return the batches of a step that one of `world_size` processes computes; all get the same number of them.
+    """Return the batches of a step that one of `world_size` processes computes; all get the same number.
 
-    Whole batches go round. Those that are left over, fewer than processes, are divided by rows, into as few and large
-    pieces as an equal part for each process allows: the processes make as many groups as divide both their number and
-    that of the batches, and a group divides its batches alone. A process may get an empty piece.
+    Whole batches are handed out in rounds. The remaining ones, fewer than processes, are divided by rows into as few
+    and large pieces as an equal part for each process allows: the processes form as many groups as divide both their
+    number and that of the batches, and each group divides its own batches. A process may get an empty piece.
     """
     whole = len(step.batches) // world_size * world_size
     left_over = len(step.batches) - whole
@@ -108,14 +108,14 @@ def share(step: Step, rank: int, world_size: int) -> list[Indices]:
 
 
 def padding_share(plan: StepPlan, epoch: int) -> float:
-    """Return how much of all tokens in the batches of an epoch, all sides together, is padding."""
+    """Return the share of padding in all tokens of an epoch's batches, all sides together."""
     batches = [plan.real_and_all_tokens(batch) for step in plan.epoch(epoch) for batch in step.batches]
     real, padded = map(sum, zip(*batches, strict=True))
     return 1 - real / padded
 
 
 def pad(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of ids as one tensor (rows, longest) that is filled up with `padding`, and where it is not: ones."""
+    """Return rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, padding, dtype=np.int64)
@@ -125,7 +125,7 @@ def pad(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Ten
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Neighbours of the same lengths in a sorted order, the longest first: how many, how long, and how many items."""
+    """Runs of equal lengths in a sorted order, longest first: their sizes, lengths and items."""
 
     counts: list[int]
     sources: list[int]
@@ -134,12 +134,13 @@ class _Runs:
 
 
 def _sorted_by_length(lengths: Sequence[Lengths], items: Items, random: np.random.Generator) -> tuple[Indices, _Runs]:
-    """Sort rows by their longer side, the longest first, and among those by the difference of the sides.
+    """Sort rows by their longer side, longest first, and then by the difference of the sides.
 
-    The direction of the difference turns with each length, so that at the turn the neighbours are alike in both.
+    The direction of the difference alternates with each length, so that neighbours at the change are alike in both
+    sides.
 
-    One 64-bit key holds it all, [longer side | difference | random bits | index], and is sorted in place: this is
-    what makes tens of millions of rows a matter of seconds and of one array.
+    One 64-bit key [longer side | difference | random bits | index] holds everything and is sorted in place: so tens of
+    millions of rows take only seconds and one array.
     """
     source_lengths, target_lengths = lengths[0], lengths[-1]
     count = len(source_lengths)
@@ -172,7 +173,7 @@ def _sorted_by_length(lengths: Sequence[Lengths], items: Items, random: np.rando
 
 
 def _run_starts(keys: NDArray[np.uint64], free_bits: int) -> NDArray[np.int64]:
-    """Return where the sorted keys, but for their lowest `free_bits`, change."""
+    """Return the places where the sorted keys, without their lowest `free_bits`, change."""
     starts = [np.zeros(1, dtype=np.int64)]
     for start in range(0, len(keys), BLOCK):
         block = keys[start : start + BLOCK + 1] >> np.uint64(free_bits)
@@ -201,9 +202,9 @@ def _cut(runs: _Runs, budget: int) -> tuple[list[int], NDArray[np.int64]]:
 
 
 def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, least: int) -> tuple[int, int, int, int]:
-    """Make a batch of several runs that ends, from the `least` to all of the `rows`, where least of it is padding.
+    """Make a batch from several runs; it ends between `least` and `rows` rows, where its share of padding is lowest.
 
-    Returns the run where the next batch begins, how many of that run are used, the rows, and their items.
+    Returns the run where the next batch begins, the used part of that run, the rows, and their items.
     """
     filled = real = items = longest_source = longest_target = 0
     best, best_share = (run, used, 0, 0), -1.0
@@ -224,9 +225,9 @@ def _mixed_batch(runs: _Runs, run: int, used: int, rows: int, least: int) -> tup
 
 
 def _deal(items: NDArray[np.int64], per_step: int, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Deal batches at random to steps, yielding the indices of each step's.
+    """Deal batches at random to steps, yielding the indices of each step's batches.
 
-    They are dealt one to each step in rounds; in each round the largest goes to the step that has least so far.
+    Each round deals one batch to each step, the largest to the step with the fewest items so far.
     """
     shuffled = random.permutation(len(items))
     steps = len(shuffled) // per_step

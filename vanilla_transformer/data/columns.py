@@ -1,4 +1,4 @@
-"""Columns of text that a task reads, and the names that a table may have for them."""
+"""Columns of text that a task reads, and the names that they may have in a table."""
 
 from dataclasses import dataclass, replace
 
@@ -8,12 +8,12 @@ class Column:
     """A column of text.
 
     Attributes:
-        name: What it is called from then on.
-        setting: The setting of a corpus that names the column of the table.
-        aliases: Names that it is known by in tables where that setting is left out, the likeliest first.
-        optional: Whether a table may be without it; its texts are empty then.
-        numbers: Whether numbers, and classes of `datasets`, stand for their text.
-        several: Whether a text of it holds several, with commas between them, or none; lists stand for it, too.
+        name: Its name in the task.
+        setting: The setting of a corpus that names the table's column.
+        aliases: Names that are tried in a table when that setting is missing, likeliest first.
+        optional: Whether a table may lack it; its texts are then empty.
+        numbers: Whether numbers, and classes of `datasets`, are accepted as text.
+        several: Whether a text holds several values separated by commas, or none; lists are accepted too.
     """
 
     name: str
@@ -29,13 +29,13 @@ class TextForm:
     """The columns of text that a task reads.
 
     Attributes:
-        unit: What rows of it are called in messages.
-        empty: What rows of it are called that have nothing in a column that must not be empty.
-        parallel: Whether its two columns are two texts that translate each other, in line-aligned files as well.
+        unit: Name of its rows in messages.
+        empty: Name of rows that are empty in a required column.
+        parallel: Whether its two columns are translations of each other, also in line-aligned files.
         tagged: Whether its two columns are the words of a sentence and their tags, in CoNLL columns.
-        in_blocks: Whether a text with too many tokens becomes several rows of them, so that none is dropped.
-        packed: Whether rows are pieces of a text that goes on from one to the next, with its white space and line
-            ends, so that blocks of its tokens go on, too; an empty row stands where a text begins.
+        in_blocks: Whether a text with too many tokens becomes several rows, so that none is dropped.
+        packed: Whether rows are pieces of continuous text, with its white space and line ends, so that blocks of its
+            tokens are continuous too; an empty row marks the start of a text.
     """
 
     columns: tuple[Column, ...]
@@ -47,16 +47,16 @@ class TextForm:
     packed: bool = False
 
     def without_labels(self) -> "TextForm":
-        """The same without what a model is to predict."""
+        """Return the form without the column that a model predicts."""
         return replace(self, columns=tuple(one for one in self.columns if one.setting != "label_column"))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         return tuple(column.name for column in self.columns)
 
 
-# Between the words of a sentence, and between their tags: it stands in neither.
+# Separates the words of a sentence, and their tags; it occurs in neither.
 BETWEEN_WORDS = "\t"
 BETWEEN_LABELS = ","
 _TEXT = Column("text", "text_column", ("text", "sentence", "sentence1", "premise", "question1"))

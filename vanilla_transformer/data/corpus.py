@@ -1,4 +1,4 @@
-"""Text from files, directories, the Hub and the package itself, as one kind of dataset or one kind of stream."""
+"""Text from files, directories, the Hub and the package itself, as a dataset or a stream."""
 
 import functools
 import hashlib
@@ -49,22 +49,22 @@ def read_corpus(
     """Read text into a dataset with the columns of a form, kept on disk whatever its size.
 
     Args:
-        source: A corpus, or the words for one: two line-aligned text files; or one TSV, CSV, JSONL or Parquet file;
-            or a directory or a Hub id that `datasets` can load, written NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; or
-            ``cmudict:train``, ``cmudict:dev`` or ``cmudict:test``. Text files and tables but Parquet may be compressed
-            (``.gz``, ``.bz2``, ``.xz``, ``.zst``). A path that exists is taken as it stands, colons and all. Its
-            `source_column` and `target_column` are two columns, or two languages of the column ``translation``;
-            without them: that column's own languages in their order, else the columns ``source`` and ``target``, else
-            the only two. A TSV file has a header if columns are named, or if its first line begins with ``source`` and
-            ``target``. With `streaming` only the pairs of what `datasets` loads are kept, and not all the files they
-            are in. What of this is for pairs alone other forms do not take; they have settings of their own
-            (`TextForm`), and may be a file of plain text with a text a line, or of CoNLL columns.
-        form: The columns to read: pairs, unless told otherwise.
-        cache_dir: Where the rows are kept as Arrow, to be used again while the files do not change. Without it they
-            are kept until the process ends. What comes from the Hub is kept where `datasets` keeps it.
+        source: A corpus, or the words for one: two line-aligned text files; or one TSV, CSV, JSONL or Parquet file; or
+            a directory or a Hub id that `datasets` can load, written NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; or
+            ``cmudict:train``, ``cmudict:dev`` or ``cmudict:test``. Text files and all tables but Parquet may be
+            compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). An existing path is taken literally, colons included.
+            Its `source_column` and `target_column` name two columns, or two languages of the column ``translation``;
+            by default they are that column's own languages in their order, else the columns ``source`` and ``target``,
+            else the only two. A TSV file has a header if columns are named, or if its first line begins with
+            ``source`` and ``target``. With `streaming` only the pairs that `datasets` loads are kept, not the whole
+            files. Other forms do not accept the settings for pairs; they have their own (`TextForm`), and may be a
+            plain text file with one text per line, or a file of CoNLL columns.
+        form: The columns to read; pairs by default.
+        cache_dir: Directory where the rows are kept as Arrow, and reused while the files do not change. By default
+            they are kept until the process ends. Data from the Hub is kept in the cache of `datasets`.
 
     Raises:
-        CorpusError: Nothing can be read, or a line cannot; it names the file and the line.
+        CorpusError: Nothing can be read, or a line is invalid; the message names the file and the line.
     """
     corpus, directory = _spec(source), _directory(cache_dir)
     location = locate(corpus, form)
@@ -78,15 +78,15 @@ def read_corpus(
 def open_corpus(
     source: CorpusSpec | Sequence[str], *, form: TextForm = PAIRS, cache_dir: str | os.PathLike[str] | None = None
 ) -> TextStream:
-    """Open text to be gone through from the first to the last, in little memory and without a copy on disk.
+    """Open text to be read from start to end, in little memory and without a copy on disk.
 
-    Takes what `read_corpus` takes. With `streaming`, what `datasets` loads is fetched each time it is gone through;
-    without, it is downloaded once. Files are read where they are in any case.
+    Takes the same arguments as `read_corpus`. With `streaming`, data loaded by `datasets` is fetched at each pass;
+    otherwise it is downloaded once. Files are always read in place.
     """
     corpus = _spec(source)
     location = locate(corpus, form)
     for path in location.paths:
-        # As `<(zcat text.gz)` gives: what has been read from it once is gone.
+        # Such as from `<(zcat text.gz)`: it can be read only once.
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise CorpusError(
                 f"{path} is a pipe or a device, and what is learned from is read more than once: name a file"
@@ -97,9 +97,9 @@ def open_corpus(
 def corpus_languages(
     source: CorpusSpec | Sequence[str], *, cache_dir: str | os.PathLike[str] | None = None
 ) -> tuple[str | None, str | None]:
-    """Tell the two languages of a corpus by the suffixes of its files or the names of its columns, None where unknown.
+    """Return the two languages of a corpus by its file suffixes or column names, None if unknown.
 
-    Takes what `read_corpus` takes, and of a file reads no more than the first line.
+    Takes the same arguments as `read_corpus`, and reads no more of a file than its first line.
     """
     corpus, directory = _spec(source), _directory(cache_dir)
     location = locate(corpus)
@@ -119,12 +119,12 @@ def corpus_languages(
 
 
 def row_place(source: CorpusSpec, form: TextForm, row: int) -> str:
-    """Say where a row of a corpus stands, by its number counted from 0."""
+    """Return the place of a corpus row, given its number from 0."""
     return _place(locate(source, form), row)
 
 
 def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> CorpusSpec:
-    """A table that names no columns, read by those of another where it has them; its own header wins over numbers."""
+    """Return a table that names no columns with those named by another corpus, if it has them; its header wins."""
     named = {column.setting: getattr(other, column.setting) for column in form.columns}
     if not may_have_columns(corpus) or not any(named.values()):
         return corpus
@@ -145,7 +145,7 @@ def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
 
 
 def _place(location: CorpusLocation, row: int) -> str:
-    """The file and line of a row, or its number where there are no files that can be read again."""
+    """Return the file and line of a row, or its number if no file can be read again."""
     if location.kind in ("dataset", "built-in") or not all(map(os.path.isfile, location.paths)):
         return f"{location}, row {row + 1:,}"
     number, _ = next(islice(_open_table(location).rows, row, None))
@@ -211,7 +211,7 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
 
 
 def _stamp(location: CorpusLocation) -> str:
-    """Return what changes whenever one of the files or the wanted columns do, without reading them."""
+    """Return a stamp that changes whenever a file or the wanted columns change, without reading the files."""
     stamps = []
     for path in location.paths:
         try:
@@ -223,9 +223,9 @@ def _stamp(location: CorpusLocation) -> str:
 
 
 def _kept_on_disk(stream: TextStream, destination: Path) -> Dataset:
-    """Return rows written to `destination`, unless these same ones are there."""
+    """Return rows kept at `destination`, writing them unless they are already there."""
     if stream.stamp is not None and stamp_in(destination) == stream.stamp:
-        with suppress(OSError, pa.ArrowInvalid):  # One that was cut off is written again.
+        with suppress(OSError, pa.ArrowInvalid):  # A truncated file is written again.
             return Dataset.from_file(str(destination))
     write_tables(stream.tables(), destination, stream.stamp or "", stream.name, stream.form)
     return Dataset.from_file(str(destination))

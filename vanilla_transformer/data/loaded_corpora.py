@@ -1,4 +1,4 @@
-"""Corpora that `datasets` loads: from the Hub, from directories and from Parquet, on disk or as a stream."""
+"""Corpora loaded by `datasets`: from the Hub, from directories and from Parquet, on disk or as a stream."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from vanilla_transformer.network import hub_or_cache
 def load_rows(location: CorpusLocation, directory: Path, destination: Path) -> tuple[Dataset, Columns]:
     """Load from the Hub into the cache of `datasets`, from local files into `directory`; return rows and columns.
 
-    Rows that cannot be taken from there as they are, because a text is missing, are copied to `destination`.
+    Rows that cannot be used from there, because a text is missing, are copied to `destination`.
     """
     with _said_in_one_sentence(location, directory):
         dataset = _load_saved(location) if _is_saved(Path(location.paths[0])) else _download(location, directory)
@@ -47,9 +47,9 @@ def load_rows(location: CorpusLocation, directory: Path, destination: Path) -> t
 
 
 def stream_rows(location: CorpusLocation, directory: Path) -> tuple[TextStream, Columns]:
-    """Open a dataset without a copy of its text on this disk: each time it is gone through, it is fetched anew."""
+    """Open a dataset without a copy of its text on this disk: each pass fetches it anew."""
     if _is_saved(Path(location.paths[0])):
-        # It lies on this disk as Arrow, which is mapped and never copied.
+        # It is already on this disk as Arrow, which is mapped and never copied.
         dataset, columns = load_rows(location, directory, directory / "streamed.arrow")
         return stream_of(dataset, str(location), form=location.form), columns
     with _said_in_one_sentence(location, directory):
@@ -58,7 +58,7 @@ def stream_rows(location: CorpusLocation, directory: Path) -> tuple[TextStream, 
         split = location.split if location.split in streams else _choose_split(location, list(streams))
         streamed: IterableDataset = streams[split]
         columns, _ = find_columns(streamed, location.wanted, str(location), location.form)
-    # Of each file its time, or on the Hub its commit.
+    # A file's modification time, or its commit on the Hub.
     files = getattr(builder.config, "data_files", None) or {}
     origins = [[str(name), files[name], files[name].origin_metadata] for name in files]
     stamp = json.dumps([builder.hash, builder.config_id, origins, split, location.wanted])
@@ -75,9 +75,9 @@ def _tables(
 
 @contextmanager
 def _said_in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator[None]:
-    """Turn what the readers of `datasets` raise, which may be of any class, into a CorpusError.
+    """Turn errors of the readers of `datasets`, which may be of any class, into a CorpusError.
 
-    The first line of an error's cause says most.
+    The first line of an error's cause is the most informative.
     """
     cache = _cache(location, directory) or datasets.config.HF_CACHE_HOME
     problem, is_here = None, os.path.exists(location.paths[0])
@@ -96,7 +96,7 @@ def _said_in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator
 
 
 def _is_out_of_room(error: BaseException | None) -> bool:
-    """Tells whether an error came of a full disk; `datasets` looks at how much room there is before it begins."""
+    """Tells whether an error came from a full disk; `datasets` checks the free space before it begins."""
     while error is not None:
         if has_no_room(error) or "Not enough disk space" in str(error):
             return True
@@ -105,7 +105,7 @@ def _is_out_of_room(error: BaseException | None) -> bool:
 
 
 def _cache(location: CorpusLocation, directory: Path) -> Path | None:
-    """The cache in which `datasets` writes what it reads of local files; None for its own."""
+    """Return the cache for data that `datasets` reads from local files; None for its own cache."""
     return directory / "datasets" if os.path.exists(location.paths[0]) else None
 
 
@@ -140,13 +140,13 @@ def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:
         arguments["cache_dir"] = str(cache)
     builder = datasets.load_dataset_builder(**arguments)
     if hasattr(builder.config, "keep_default_na"):
-        # The CSV reader takes the words "null" and "NA" for missing values, and null is a German word.
+        # The CSV reader takes the words "null" and "NA" for missing values, and "null" is a German word.
         builder = datasets.load_dataset_builder(**arguments, keep_default_na=False)
     return builder
 
 
 def _check_parquet(path: str, form: TextForm) -> None:
-    """Refuse what `datasets` refuses too, without saying that there is nothing in it or which names stand twice."""
+    """Refuse files that `datasets` refuses too, but say that they are empty or which names are repeated."""
     if not os.path.getsize(path):
         raise CorpusError(f"{path} is empty")
     metadata = pq.read_metadata(path)

@@ -1,4 +1,4 @@
-"""Locations of corpora: the form that their words mean, before anything is read."""
+"""Locations of corpora: the form given by their words, before anything is read."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from vanilla_transformer.data.text_lines import CorpusError
 
 FILE_SUFFIXES = (*TABLE_READERS, ".parquet")
 BUILT_IN = "cmudict"
-# Three letters that end the names of corpus files and are no language.
+# Three-letter endings of corpus file names that are not languages.
 NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", "trg", "txt", "val"}
 
 
@@ -37,7 +37,7 @@ class CorpusLocation:
 
 
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
-    """Tell what the words for a corpus mean that a form is to be read from."""
+    """Return the location that the words for a corpus mean, for reading a form."""
     if corpus.prepared is not None:
         raise CorpusError(f"{corpus} is in tokens, which can be learned from and nothing else: give its text")
     location = replace(_locate(corpus, form), form=form, wanted=corpus.wanted(form))
@@ -76,7 +76,7 @@ def _locate_conll(path: str) -> CorpusLocation:
 
 
 def may_have_columns(corpus: CorpusSpec) -> bool:
-    """Tell whether a corpus is a table or a dataset by the words for it, without looking whether it is there."""
+    """Tell by its words whether a corpus is a table or a dataset, without checking that it exists."""
     name = corpus.parts[0]
     is_built_in = name.partition(":")[0] == BUILT_IN and not os.path.exists(name)
     return len(corpus.parts) == 1 and not is_built_in and corpus.prepared is None
@@ -112,7 +112,7 @@ def _locate_one(source: str, form: TextForm) -> CorpusLocation:
 
 
 def split_off(source: str) -> tuple[str, list[str]]:
-    """Split NAME:CONFIG:SPLIT, where an existing path wins over colons."""
+    """Split NAME:CONFIG:SPLIT; an existing path takes precedence over colons."""
     if os.path.exists(source):
         return source, []
     for parts in (1, 2):
@@ -124,23 +124,23 @@ def split_off(source: str) -> tuple[str, list[str]]:
 
 
 def table_suffix(path: str) -> str | None:
-    """Return the suffix by which a file is known for a table, None for other files."""
+    """Return the suffix that marks a file as a table, None for other files."""
     suffix = Path(without_suffix(path)).suffix.lower()
     return suffix if suffix in FILE_SUFFIXES else None
 
 
 def is_conll(path: str) -> bool:
-    """Tell whether a file is known for CoNLL columns by its suffix."""
+    """Tell by its suffix whether a file has CoNLL columns."""
     return without_suffix(path).endswith((".conll", ".conllu"))
 
 
 def without_suffixes(path: str) -> Path:
-    """Return the path without the suffixes that say how a text is kept and not what is in it."""
+    """Return the path without the suffixes for a text's storage, which say nothing of its content."""
     return Path(without_suffix(path).removesuffix(".txt"))
 
 
 def language(name: str) -> str | None:
-    """Return the language that a file suffix or a column is named after (``en``, ``pt_BR``, ``deu_Latn``), if any."""
+    """Return the language named by a file suffix or a column (``en``, ``pt_BR``, ``deu_Latn``), if any."""
     if re.fullmatch(r"[a-z]{2,3}([_-][A-Za-z0-9]+)*", name) and name not in NOT_LANGUAGES:
         return name
     return None

@@ -1,4 +1,4 @@
-"""Several corpora as one, where small ones come again until each has the share that its weight asks for."""
+"""Several corpora as one, in which small ones repeat until each has the share given by its weight."""
 
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -10,27 +10,27 @@ from vanilla_transformer.data.preparation import PreparationReport, PreparedCorp
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 
-# An epoch is planned in memory: about 30 bytes a pair, and 16 more where a share is drawn anew in each.
+# An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.
 MOST_PAIRS_IN_AN_EPOCH = 1_000_000_000
 
 
 class MixedCorpus(PreparedCorpus):
-    """Prepared corpora one after the other, each as often as its weight asks for.
+    """Prepared corpora one after the other, each repeated according to its weight.
 
-    Nothing is left out: the corpus that is largest for its weight is there once, the others come again as a whole
-    and, for what is then missing, with pairs drawn from all along them, anew for each epoch. The same corpora,
-    weights, seed and epoch give the same pairs at the same positions. This is what `datasets.interleave_datasets` does
-    until all its datasets are exhausted, with shares that are exact and not drawn, and without a copy of the text.
+    Nothing is left out: the corpus that is largest for its weight occurs once; the others repeat as a whole and, for
+    the remainder, with pairs drawn evenly along them, anew for each epoch. The same corpora, weights, seed and epoch
+    give the same pairs at the same positions. This equals `datasets.interleave_datasets` until all its datasets are
+    exhausted, but with exact shares instead of drawn ones, and without a copy of the text.
 
     Args:
         parts: The corpora.
-        weights: How much of an epoch each makes, in any unit; without them every pair is there once.
-        seed: Another one draws other pairs for the shares that are no whole number of repetitions.
-        epoch: And so does another epoch.
+        weights: Share of each in an epoch, in any unit; without weights every pair occurs once.
+        seed: Determines the pairs drawn for shares that are not a whole number of repetitions.
+        epoch: Determines them as well.
 
     Attributes:
-        shares: How many pairs of each part are in an epoch.
-        pairs: Where each pair of the epoch stands among those of the parts, one part after the other.
+        shares: Number of pairs of each part in an epoch.
+        pairs: Position of each pair of the epoch among those of the parts, one part after the other.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MixedCorpus(PreparedCorpus):
         self.texts = tuple(text for part in self.parts for text in part.texts)
 
     def of_epoch(self, epoch: int) -> PreparedCorpus:
-        """Return the pairs of an epoch, with other ones drawn for shares that are no whole number of repetitions."""
+        """Return the pairs of an epoch; those for shares that are not a whole number of repetitions are drawn anew."""
         draws = any(share % len(part) for part, share in zip(self.parts, self.shares, strict=True))
         if epoch == self._epoch or not draws:
             return self
@@ -71,7 +71,7 @@ class MixedCorpus(PreparedCorpus):
 
 
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Return the pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
+    """Return the number of pairs of each corpus in the smallest epoch that holds all pairs and has these weights."""
     pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
     if pairs_per_weight * sum(weights) > MOST_PAIRS_IN_AN_EPOCH:
         raise CorpusError(
@@ -82,6 +82,6 @@ def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
 
 
 def _repeated(size: int, share: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return `share` of the numbers below `size`, none of them twice more often than another."""
+    """Return `share` of the numbers below `size`, whose repetitions differ by at most one."""
     times, rest = divmod(share, size)
     return np.concatenate([np.tile(np.arange(size), times), np.sort(random.choice(size, rest, replace=False))])

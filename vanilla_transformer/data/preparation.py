@@ -29,13 +29,13 @@ from vanilla_transformer.plain_text import plain_text
 TOKENS_FILE = "tokens.arrow"
 REPORT_FILE = "report.json"
 _DIGEST = 16
-# Another number makes the tokens again, which a change of what is written here asks for.
+# Version of the stored format; a new number makes all tokens again.
 LAYOUT = 3
 
 Ids = NDArray[np.unsignedinteger]
 Lengths = NDArray[np.integer]
 Rows = Mapping[str, Sequence[Ids]]
-"""Rows of a corpus by column: for each of its names the ids of one row after the other."""
+"""Rows of a corpus by column: each name with the ids of its rows."""
 
 
 class Encoder(Protocol):
@@ -51,60 +51,60 @@ class Encoder(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of ids that it makes of them."""
+        """Names of the columns of ids made from them."""
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """Settings that the ids depend on, beside the text and the tokenizer."""
+        """Settings that the ids depend on, besides the text and the tokenizer."""
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """The number of ids: all are below it."""
+        """Return the number of ids: all are below it."""
 
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> Mapping[str, Sequence[Sequence[int]]]:
         """Return the ids of every row for each of `columns`, from the text of every row for each column of `form`.
 
-        Where the form is `in_blocks` there may be several rows of ids for a row of text. Where it is `packed` there is
-        one, which is cut into blocks with those before and after it; that of an empty row begins a text.
+        If the form is `in_blocks`, a row of text may give several rows of ids. If it is `packed`, it gives one, which
+        is cut into blocks together with its neighbours; an empty row begins a text.
         """
 
 
 @dataclass(frozen=True)
 class TaggedEncoder:
-    """Another encoder's ids with a tag before each source: a piece of the vocabulary that no text gives."""
+    """An encoder's ids with a tag before each source: a piece of the vocabulary that no text contains."""
 
     encoder: Encoder
     tag: str
 
     @property
     def name(self) -> str:
-        """The other form's."""
+        """Name of the wrapped encoder."""
         return self.encoder.name
 
     @property
     def form(self) -> TextForm:
-        """The other form's."""
+        """Form of the wrapped encoder."""
         return self.encoder.form
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The other form's."""
+        """Columns of the wrapped encoder."""
         return self.encoder.columns
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """The other form's, and the tag."""
+        """Settings of the wrapped encoder, and the tag."""
         return (*self.encoder.settings, "tag", self.tag)
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """The other form's."""
+        """Return the wrapped encoder's number of ids."""
         return self.encoder.ids(tokenizer)
 
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> Mapping[str, Sequence[Sequence[int]]]:
-        """Return the ids of the other with the tag's before those of the first column."""
+        """Return the wrapped encoder's ids, with the tag's id before those of the first column."""
         encoded, first = self.encoder.encode(texts, tokenizer), self.columns[0]
         tag = tokenizer.get_vocab()[self.tag]
         return {**encoded, first: [[tag, *ids] for ids in encoded[first]]}
@@ -112,7 +112,7 @@ class TaggedEncoder:
 
 @dataclass(frozen=True)
 class PreparationReport:
-    """Counts of a corpus's rows, kept and dropped; a text in several blocks is as many rows."""
+    """Counts of a corpus's rows, kept and dropped; a text in several blocks counts as several rows."""
 
     read: int
     kept: int
@@ -121,7 +121,7 @@ class PreparationReport:
 
     @property
     def is_sound(self) -> bool:
-        """Tells whether these are counts, and each row is in one of them."""
+        """Tells whether the values are valid counts, with each row in exactly one of them."""
         counts = self.kept, self.dropped_empty, self.dropped_too_long
         return all(type(count) is int and count >= 0 for count in counts) and self.read == sum(counts)
 
@@ -129,7 +129,7 @@ class PreparationReport:
         return self.describe(PAIRS)
 
     def describe(self, form: TextForm) -> str:
-        """The counts in words, of rows that are called as their form says."""
+        """Return the counts in words, with the form's name for rows."""
         dropped = {form.empty: self.dropped_empty, "that are too long": self.dropped_too_long}
         reasons = [f"{count:,} {reason}" for reason, count in dropped.items() if count]
         return f"{self.kept:,} of {self.read:,} {form.unit}" + (
@@ -142,9 +142,9 @@ class EpochPart:
     """Rows of an epoch that are planned together.
 
     Attributes:
-        number: Its place among the parts of the epoch.
+        number: Its position among the parts of the epoch.
         corpus: The rows.
-        before: Share of the epoch's rows that are in the parts before it; `share` is its own.
+        before: Share of the epoch's rows in the parts before it; `share` is its own.
     """
 
     number: int
@@ -154,12 +154,12 @@ class EpochPart:
 
 
 class TrainingCorpus(ABC):
-    """Rows of token ids to learn from, which each epoch brings in one part or several.
+    """Rows of token ids to learn from, in one or several parts per epoch.
 
     Attributes:
-        report: What was kept and what was dropped.
-        tokens: A hash of all ids in their order: another one whenever a model would learn from anything else.
-        texts: A hash of the text that they are of, for each corpus of a mixture.
+        report: Numbers of rows kept and dropped.
+        tokens: A hash of all ids in their order: it changes whenever a model would learn from other data.
+        texts: A hash of the underlying text, for each corpus of a mixture.
     """
 
     report: PreparationReport
@@ -177,18 +177,18 @@ class TrainingCorpus(ABC):
 
     @abstractmethod
     def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
-        """Yield the parts of an epoch in their order, from the `first` on."""
+        """Yield the parts of an epoch in order, starting with the part `first`."""
 
     @abstractmethod
     def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
-        """Yield the lengths of all rows by column, of some rows at a time."""
+        """Yield the lengths of all rows by column, some rows at a time."""
 
 
 class PreparedCorpus(TrainingCorpus):
     """Rows of token ids in named columns, by position.
 
     Attributes:
-        lengths: Ids of each row, by column and in the order of the columns; those that end a sentence count.
+        lengths: Number of ids in each row, including end tokens, by column in the order of the columns.
     """
 
     lengths: Mapping[str, Lengths]
@@ -206,11 +206,11 @@ class PreparedCorpus(TrainingCorpus):
         """Return the ids of the rows at `indices`, by column."""
 
     def of_epoch(self, epoch: int) -> "PreparedCorpus":
-        """Return the rows of an epoch: these, in each epoch, but for a mixture that draws some of them."""
+        """Return the rows of an epoch: always these, except in a mixture that draws some of them."""
         return self
 
     def row_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers by which rows at `indices` are known, whatever part of a corpus they are read from."""
+        """Return the numbers that identify the rows at `indices`, whichever part of a corpus they are read from."""
         return indices
 
     def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
@@ -227,7 +227,7 @@ class StoredCorpus(PreparedCorpus):
     """The rows that `prepare_corpus` kept in `directory`, memory-mapped.
 
     Raises:
-        CorpusError: The directory holds no tokens, or not as this version keeps them.
+        CorpusError: The directory holds no tokens, or tokens in another version's format.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -241,7 +241,7 @@ class StoredCorpus(PreparedCorpus):
         self.lengths = self._file.lengths()
 
     def __reduce__(self) -> tuple[type["StoredCorpus"], tuple[Path]]:
-        # Another process maps the file again, instead of getting a copy of it.
+        # Another process maps the file again instead of receiving a copy.
         return StoredCorpus, (self.directory,)
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
@@ -252,7 +252,7 @@ class StoredCorpus(PreparedCorpus):
 def rows_of_several(
     parts: Sequence["PreparedCorpus | TokenFile"], starts: NDArray[np.int64], positions: NDArray[np.int64]
 ) -> Rows:
-    """Return rows of several corpora by their positions in all, where each begins at the one of its `starts`."""
+    """Return rows of several corpora by their positions overall, where each corpus begins at one of `starts`."""
     owners = np.searchsorted(starts, positions, side="right") - 1
     found: dict[str, list[Ids]] = {}
     for number in np.unique(owners).tolist():
@@ -273,17 +273,17 @@ def prepare_corpus(
     directory: Path,
     progress: bool = True,
 ) -> StoredCorpus:
-    """Turn text into tokens in `directory`, or open those that are there from the same text, tokenizer and task.
+    """Turn text into tokens in `directory`, or open those already made there from the same text, tokenizer and task.
 
-    The text is read once. If the tokens are there it is read only where its stamp does not say that it is the same.
+    The text is read once. If the tokens exist, it is read only if its stamp does not prove it unchanged.
 
     Args:
         corpus: Rows of text; a dataset, streamed or not, has the columns of the task's form.
         tokenizer: Gives the ids.
-        task: Says of which columns the ids are, and how each row of text becomes its ids: what
-            `vanilla_transformer.tasks.get_task` gives for a name, or its `encoder`.
-        max_length: A row with more tokens in a column is dropped, as is one with nothing but white space in one.
-        directory: Is made where it does not exist. Nothing in it is used before all of it is written.
+        task: Gives the columns of ids, and turns each row of text into its ids: the result of
+            `vanilla_transformer.tasks.get_task` for a name, or its `encoder`.
+        max_length: A row with more tokens in a column is dropped, as is one with only white space in a column.
+        directory: Created if it does not exist. Nothing in it is used before all of it is written.
         progress: Whether to show a bar on standard error.
 
     Raises:
@@ -302,7 +302,7 @@ def prepare_corpus(
 
 
 class _Column(NamedTuple):
-    """One column of neighbouring rows: their ids one after the other, and where each row's begin and end."""
+    """One column of adjacent rows: their ids one after the other, and where each row begins and ends."""
 
     ids: Ids
     bounds: NDArray[np.int32]
@@ -322,7 +322,7 @@ class TokenFile:
     """Rows of ids in named columns, in an Arrow file that is memory-mapped.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The file is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -341,7 +341,7 @@ class TokenFile:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def lengths(self) -> dict[str, NDArray[np.int32]]:
-        """Return how many ids each row has, by column."""
+        """Return the number of ids in each row, by column."""
         empty = np.zeros(0, dtype=np.int32)
         return {
             name: np.concatenate([empty, *(np.diff(part.bounds) for part in parts)])
@@ -349,7 +349,7 @@ class TokenFile:
         }
 
     def hexdigest(self) -> str:
-        """Return the hash that `write_token_file` gave of these ids, by reading all of them."""
+        """Return the hash that `write_token_file` computed of these ids, by reading all of them."""
         tokens = RowHash()
         for batch in zip(*self._columns.values(), strict=True):
             tokens.add(column.hashed() for column in batch)
@@ -365,7 +365,7 @@ class TokenFile:
 
 
 def _refuse_buffers_outside(file: pa.MemoryMappedFile, batches: Iterable[pa.RecordBatch]) -> None:
-    """Raises ValueError where memory beyond the end of the file would be read, which ends a process at once."""
+    """Raises ValueError if memory beyond the end of the file would be read, which would kill the process."""
     file.seek(0)
     whole = file.read_buffer()
     for batch in batches:
@@ -376,7 +376,7 @@ def _refuse_buffers_outside(file: pa.MemoryMappedFile, batches: Iterable[pa.Reco
 
 
 def _what_is_there(directory: Path) -> dict[str, Any] | None:
-    """Return the report of tokens that are there, whole and its own, else None."""
+    """Return the report of existing tokens if they are complete and match it, else None."""
     try:
         report = json.loads((directory / REPORT_FILE).read_text(encoding="utf-8"))
         counts = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
@@ -394,10 +394,10 @@ def _write_report(directory: Path, report: dict[str, Any]) -> None:
 
 
 def settings_fingerprint(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_length: int) -> str:
-    """Hash all but the text that the tokens depend on."""
+    """Hash everything that the tokens depend on, except the text."""
     tokenizer = plain_text(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    # What earlier calls of the tokenizer asked for stays in it, and plays no part in this one.
+    # Settings of earlier calls stay in the tokenizer, but do not affect this one.
     del backend["padding"], backend["truncation"]
     special = tokenizer.split_special_tokens
     settings = [LAYOUT, task.name, task.columns, max_length, special, backend, *task.settings]
@@ -405,12 +405,12 @@ def settings_fingerprint(tokenizer: PreTrainedTokenizerFast, task: Encoder, max_
 
 
 def is_same_text(stream: TextStream, stamp: str | None, text: str) -> bool:
-    """Tell whether a stream gives the text of that hash, which it was known to do when it had that stamp."""
+    """Tell whether a stream still gives the text with that hash, which it gave when it had that stamp."""
     return (stream.stamp is not None and stream.stamp == stamp) or text_hash(stream) == text
 
 
 def text_hash(corpus: TextStream) -> str:
-    """Return the hash of the text of a corpus, which reads all of it."""
+    """Return the hash of a corpus's text, which reads all of it."""
     text = TextHash()
     for table in corpus.tables():
         text.update(table)
@@ -418,20 +418,20 @@ def text_hash(corpus: TextStream) -> str:
 
 
 def has_equal_sides(text: str) -> bool:
-    """Tell by the hash of a text in two columns whether these are the same throughout."""
+    """Tell by the hash of a two-column text whether its columns are identical."""
     *columns, _ = [text[start : start + 2 * _DIGEST] for start in range(0, len(text), 2 * _DIGEST)]
     return len(columns) == 2 and columns[0] == columns[1]
 
 
 class RowHash:
-    """A hash of rows of sequences that depends on them alone, and not on the portions they come in."""
+    """A hash of rows of sequences that does not depend on the portions they arrive in."""
 
     def __init__(self) -> None:
         self._columns: list[Any] = []
         self._lengths = hashlib.blake2b(digest_size=_DIGEST)
 
     def add(self, columns: Iterable[tuple[memoryview, NDArray[np.int64]]]) -> None:
-        """Go on with rows, given for each column as what its sequences hold and as the length of each."""
+        """Add rows, given for each column as the contents of its sequences and the length of each."""
         contents, lengths = zip(*columns, strict=True)
         self._columns = self._columns or [hashlib.blake2b(digest_size=_DIGEST) for _ in contents]
         for hashed, content in zip(self._columns, contents, strict=True):
@@ -439,15 +439,15 @@ class RowHash:
         self._lengths.update(np.stack(lengths, axis=1).data)
 
     def hexdigest(self) -> str:
-        """Return the hash of all so far: those of the columns, then that of the lengths."""
+        """Return the hash of all rows so far: the hashes of the columns, then that of the lengths."""
         return "".join(part.hexdigest() for part in (*self._columns, self._lengths))
 
 
 class TextHash(RowHash):
-    """A hash of text, whatever tables it comes in."""
+    """A hash of text that does not depend on its division into tables."""
 
     def update(self, table: pa.Table) -> None:
-        """Go on with the rows of a table."""
+        """Add the rows of a table."""
         sides = []
         for name in table.column_names:
             column = pa.concat_arrays(table.column(name).cast(pa.large_string()).chunks)
@@ -465,7 +465,7 @@ def _write_tokens(
     directory: Path,
     progress: bool,
 ) -> dict[str, Any]:
-    """Write the ids of the rows that are neither empty nor too long; return what the report says of the text."""
+    """Write the ids of the rows that are neither empty nor too long; return the report about the text."""
     name = secrets.token_hex(8)
     directory.mkdir(parents=True, exist_ok=True)
     with (
@@ -493,15 +493,15 @@ def write_token_file(
     max_length: int,
     progress: Callable[[int], object] = lambda rows: None,
 ) -> dict[str, Any]:
-    """Write the ids of the rows that are neither empty nor too long; return hashes of text and ids, and the counts.
+    """Write the ids of rows that are neither empty nor too long; return hashes of text and ids, and the counts.
 
     Args:
         tables: The text.
-        path: Where to write.
-        name: What the file holds as its id.
-        progress: Called with the rows of each table.
+        path: The file to write.
+        name: The id stored in the file.
+        progress: Called with the number of rows in each table.
     """
-    # Half or a quarter of what 64 bits would take.
+    # A half or a quarter of the size of 64-bit ids.
     kind = pa.list_(pa.uint16() if task.ids(tokenizer) <= 1 << 16 else pa.uint32())
     schema = pa.schema([(column, kind) for column in task.columns], metadata={"id": name})
     text, tokens, read, kept, empty = TextHash(), RowHash(), 0, 0, 0
@@ -538,9 +538,9 @@ def write_token_file(
 
 
 class _PackedBlocks:
-    """Cuts the ids of texts that come in pieces into blocks of `most`, each beginning with the last of the one before.
+    """Cuts the ids of texts given in pieces into blocks of `most`, each starting with the last id of the one before.
 
-    So all ids but the first of a text are predicted, and once.
+    So all ids of a text but the first are predicted exactly once.
     """
 
     def __init__(self, most: int) -> None:
@@ -549,7 +549,7 @@ class _PackedBlocks:
     def add(
         self, texts: Sequence[tuple[str, ...]], ids: Sequence[tuple[Sequence[int], ...]]
     ) -> list[tuple[list[int]]]:
-        """The blocks that are full after some pieces more; an empty one ends the text before it."""
+        """Return the blocks that are full after some more pieces; an empty piece ends the text before it."""
         blocks: list[tuple[list[int]]] = []
         for (piece,), (its_ids,) in zip(texts, ids, strict=True):
             if not piece:
@@ -558,14 +558,14 @@ class _PackedBlocks:
         return blocks + self._full()
 
     def rest(self) -> list[tuple[list[int]]]:
-        """The blocks to the end of the text, of which the last may be shorter."""
+        """Return the blocks up to the end of the text; the last may be shorter."""
         blocks = self._full()
         blocks += [(self._open,)] if len(self._open) > 1 else []
         self._open = []
         return blocks
 
     def _full(self) -> list[tuple[list[int]]]:
-        """Yields the full blocks; the last ids stay, for the next block begins with them."""
+        """Yields the full blocks; the last id stays, because the next block begins with it."""
         starts = range(0, len(self._open) - self._most, self._most - 1)
         blocks = [(self._open[start : start + self._most],) for start in starts]
         self._open = self._open[len(starts) * (self._most - 1) :]
@@ -573,7 +573,7 @@ class _PackedBlocks:
 
 
 def refuse_nothing(name: str, report: PreparationReport, form: TextForm, max_length: int) -> None:
-    """Raise CorpusError where no row is left of what has that name."""
+    """Raise CorpusError if no row of the named corpus is left."""
     if not report.read:
         raise CorpusError(f"{name}: there are no {form.unit} in it")
     if not report.kept:
@@ -584,9 +584,10 @@ def refuse_nothing(name: str, report: PreparationReport, form: TextForm, max_len
 
 
 def _longest_text(tokenizer: PreTrainedTokenizerFast, max_length: int) -> float:
-    """Return how many characters `max_length` tokens can hold at most: what is longer need not be tokenized.
+    """Return the most characters that `max_length` tokens can hold: longer texts need not be tokenized.
 
-    A text of one word of 10 MB takes seconds and gigabytes. Of other tokenizers it is not known what they pass over.
+    Tokenizing a single 10 MB word takes seconds and gigabytes. Other tokenizers may skip characters, so no limit is
+    known.
     """
     own = isinstance(tokenizer, VanillaTransformerTokenizer) and not tokenizer.extra_special_tokens
     return max_length * max(map(len, tokenizer.get_vocab())) if own else math.inf
@@ -602,9 +603,9 @@ def _encoded(
 
 
 def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, target: bool = False) -> list[list[int]]:
-    """Return the ids of each text, with those that the tokenizer puts at its ends; a `target` keeps its case."""
-    # The tokenizer's own call makes Python objects of much that is not asked for, in twice the time of this. The
-    # backend works on all cores already; processes on top of it only cost memory.
+    """Return the ids of each text, including those the tokenizer adds at its ends; a `target` keeps its case."""
+    # The tokenizer's own call makes many Python objects that are not needed here, and takes twice as long. The backend
+    # already works on all cores; processes on top of it only cost memory.
     tokenizer = plain_text(tokenizer)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()

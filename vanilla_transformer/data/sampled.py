@@ -1,4 +1,4 @@
-"""Sub-word sampling: a corpus whose words are split anew for each epoch, the next one's while one is learned from."""
+"""Sub-word sampling: the words of a corpus are split anew for each epoch, the next one during training."""
 
 import json
 from array import array
@@ -28,11 +28,11 @@ from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import cased
 
-# Rows whose words are split together: another number draws other random numbers for them.
+# Rows whose words are split together: another number changes their random numbers.
 BLOCK = 8192
-# No other random numbers of a run are drawn from sequences with this key.
+# Spawn key of this module's random numbers; no other part of a run uses it.
 _SPAWN_KEY = 2
-# How a piece writes the space before it.
+# A piece's symbol for the space before it.
 _SPACE = "Ġ"
 
 
@@ -41,9 +41,9 @@ class SubwordSampling:
     """Sub-word sampling by one of two methods: BPE-dropout, or sampling from a unigram model.
 
     Attributes:
-        bpe_dropout: The probability that a pair of pieces is not joined.
-        unigram_alpha: The power of the probability of each way to split a word.
-        columns: Those of the corpus that it is done to.
+        bpe_dropout: The probability that a merge of two pieces is left out.
+        unigram_alpha: The power to which each split's probability is raised.
+        columns: The columns of the corpus that are sampled.
     """
 
     bpe_dropout: float | None
@@ -52,27 +52,27 @@ class SubwordSampling:
 
 
 class SampledCorpus(TrainingCorpus):
-    """A corpus in tokens, whose words are split anew for each epoch.
+    """A corpus in tokens whose words are split anew for each epoch.
 
-    The words are found in the tokens once. An epoch is drawn as a whole, since batches are planned by lengths: from
-    seed, epoch and place of a row alone, so that each process and each resumed run draws the same. The next epoch is
-    drawn by a thread meanwhile. A row that is then longer than `max_length` keeps its usual pieces in that epoch.
-    Where the words of a row have tags, the first piece of a word is marked as it is in the tokens: ids are doubled,
-    and one more where a word begins.
+    The words are found in the tokens once. An epoch is drawn as a whole, because batches are planned by lengths. The
+    draw depends only on the seed, the epoch and the position of a row, so that each process and each resumed run draws
+    the same. A thread draws the next epoch in the meantime. A row that becomes longer than `max_length` keeps its
+    usual pieces in that epoch. If the words of a row have tags, the first piece of a word is marked as in the tokens:
+    ids are doubled, plus one where a word begins.
 
-    What it counts (`token_counts`, `all_lengths`) is counted in the first epoch.
+    Its counts (`token_counts`, `all_lengths`) are those of the first epoch.
 
     Args:
         corpus: The tokens.
-        tokenizer: What has made them.
-        sampling: How words are split.
-        form: What the tokens were made of. A block of a longer text that begins or ends within a word keeps its
-            pieces.
-        max_length: Most ids in a column of a row.
-        seed: Another one draws other pieces.
+        tokenizer: The tokenizer that made them.
+        sampling: The method of splitting words.
+        form: The form of the text behind the tokens. A block of a longer text that begins or ends within a word keeps
+            its pieces.
+        max_length: Maximum ids in a column of a row.
+        seed: Determines the pieces drawn.
 
     Raises:
-        CorpusError: The tokenizer does not split words in a way that is known.
+        CorpusError: The tokenizer splits words in an unknown way.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class SampledCorpus(TrainingCorpus):
         yield self._lengths
 
     def _taken(self, epoch: int) -> PreparedCorpus:
-        """The rows of an epoch, while a thread begins with the next one."""
+        """Return the rows of an epoch, while a thread starts on the next one."""
         number, drawing = self._next
         sampled = drawing.result() if number == epoch else self.draw(epoch)
         self._next = epoch + 1, Background(lambda: self.draw(epoch + 1), "next epoch")
@@ -140,7 +140,7 @@ class SampledCorpus(TrainingCorpus):
         return _SampledEpoch(usual, drawn)
 
     def _column(self, usual: PreparedCorpus, name: str, rows: Ints, epoch: int) -> Ragged:
-        """One column of an epoch."""
+        """Return one column of an epoch."""
         number = list(usual.lengths).index(name)
         blocks = []
         for start in range(0, len(rows), BLOCK):
@@ -153,7 +153,7 @@ class SampledCorpus(TrainingCorpus):
         return Ragged(np.concatenate([block.values for block in blocks]), starts_of(lengths))
 
     def _drawn(self, words: Ints, random: np.random.Generator) -> Ragged:
-        """The pieces of words, marked where the words are."""
+        """Return the pieces of words, marked where the words are."""
         if not self._marked:
             return self._sampler.sample(words, random)
         pieces = self._sampler.sample(words // 2, random)
@@ -162,9 +162,9 @@ class SampledCorpus(TrainingCorpus):
         return Ragged(values, pieces.starts)
 
     def _short_enough(self, drawn: Ragged, usual: PreparedCorpus, name: str, start: int) -> Ragged:
-        """The drawn rows, of numbers from `start` on, with the usual pieces for those that have become too long."""
+        """Return the drawn rows, numbered from `start`, with the usual pieces for rows that have become too long."""
         longer = np.flatnonzero(drawn.lengths > self._max_length)
-        # Half of what 32 bits take, where the tokens themselves are kept so.
+        # 16-bit ids where the tokens have them: half the memory of 32-bit ones.
         kind = usual.rows([0])[name][0].dtype
         if not len(longer):
             return Ragged(drawn.values.astype(kind), drawn.starts)
@@ -199,12 +199,12 @@ def _words(
     numbers: dict[Word, int],
     form: TextForm,
 ) -> Ragged:
-    """The words of each row of a column as numbers, which words that are new get in their order.
+    """Return the words of each row of a column as numbers; new words are numbered in their order.
 
-    Where words have tags, the numbers are marked as the ids are.
+    If words have tags, the numbers are marked as the ids are.
 
     Raises:
-        CorpusError: Words of a row do not make up its pieces.
+        CorpusError: The words of a row do not make up its pieces.
     """
     backend = tokenizer.backend_tokenizer
     added = backend.get_added_tokens_decoder()
@@ -239,9 +239,9 @@ def _split(
     tokenizer: PreTrainedTokenizerFast,
     added: Mapping[int, object],
 ) -> Iterator[list[tuple[Word, int]]]:
-    """The words of each row with their marks; added tokens, such as the end, are words of their own."""
+    """Yield the words of each row with their marks; added tokens, such as the end, are words of their own."""
     backend = tokenizer.backend_tokenizer
-    # What comes of ids of text that was lower-cased is so already, and a target is not.
+    # Ids of lower-cased text give text already in lower case, and a target keeps its case.
     normalizer, pre_tokenizer = cased(backend.normalizer), backend.pre_tokenizer
     cut = [list(_segments(ids.tolist(), mark.tolist(), added)) for ids, mark in zip(rows, marks, strict=True)]
     texts = iter(backend.decode_batch([one for row in cut for one, _ in row if isinstance(one, list)]))
@@ -255,14 +255,14 @@ def _split(
             text = text if normalizer is None else normalizer.normalize_str(text)
             pieces = [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
             if at and not (backend.id_to_token(one[0]) or "").startswith(_SPACE):
-                # The space before a text is not there after a token inside it.
+                # A token inside the text has no space after it, as the text's start has.
                 pieces = [word for word in (pieces[0].removeprefix(_SPACE), *pieces[1:]) if word]
             words.extend((word, mark if place == 0 else 0) for place, word in enumerate(pieces))
         yield words
 
 
 def _segments(ids: list[int], marks: list[int], added: Mapping[int, object]) -> Iterator[tuple[list[int] | int, int]]:
-    """Runs of usual ids, a new one at each mark, and between them each added one; with the mark of the first."""
+    """Yield runs of usual ids, split at each mark and each added id, with the mark of the first id."""
     start = 0
     for place, number in enumerate(ids):
         if number in added or marks[place]:

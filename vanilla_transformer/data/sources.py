@@ -1,4 +1,4 @@
-"""Names of corpora: files or a dataset, and beside them a weight, a tag, columns and whether to stream."""
+"""Specifications of corpora: files or a dataset, with a weight, a tag, columns and whether to stream."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from vanilla_transformer.suggestions import closest, did_you_mean
 BETWEEN_CORPORA = "+"
 PREPARED = "prepared:"
 SETTINGS = ("weight", "tag", *COLUMN_SETTINGS, "streaming")
-# Special tokens have these names.
+# Names of special tokens.
 _TAKEN = ("pad", "s", "unk", "mask")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -35,14 +35,14 @@ class CorpusSpec:
 
     @property
     def columns(self) -> tuple[str | None, ...]:
-        """Names of all columns that it may name, None where it does not."""
+        """Names of all columns that it can name, None where it names none."""
         return tuple(getattr(self, setting) for setting in COLUMN_SETTINGS)
 
     def wanted(self, form: TextForm) -> tuple[str | None, ...]:
-        """Names of the columns of a form, None where they are not named.
+        """Return the names of a form's columns, None where they are not named.
 
         Raises:
-            CorpusError: It names a column that the form does not have, or a tag where there is no source.
+            CorpusError: It names a column that the form does not have, or a tag although there is no source.
         """
         if self.tag is not None and not form.parallel:
             raise CorpusError(f"{self}: a tag stands before the source of a pair, and {form.unit} have none")
@@ -54,17 +54,17 @@ class CorpusSpec:
 
     @property
     def prepared(self) -> str | None:
-        """The directory or URL of a corpus that is in tokens already, None for others; a file of the name wins."""
+        """The directory or URL of a corpus already in tokens, None for others; an existing file of that name wins."""
         first = self.parts[0]
         is_prepared = len(self.parts) == 1 and first.startswith(PREPARED) and not os.path.exists(first)
         return first.removeprefix(PREPARED) if is_prepared else None
 
     def to_words(self) -> list[str]:
-        """The words on a command line that mean this corpus."""
+        """Return the words that specify this corpus on a command line."""
         return [*self.parts, *(f"{name}={_word(value)}" for name, value in self._settings().items())]
 
     def to_mapping(self) -> dict[str, Any]:
-        """The mapping in YAML that means this corpus."""
+        """Return the mapping that specifies this corpus in YAML."""
         return {"corpus": list(self.parts), **self._settings()}
 
     def _settings(self) -> dict[str, Any]:
@@ -79,13 +79,13 @@ Corpora = tuple[CorpusSpec, ...]
 
 
 def parse_corpora(words: Sequence[str]) -> Corpora:
-    """Read the corpora in a list of words: ``+`` stands between two, and ``name=value`` is about the one it is with.
+    """Read the corpora in a list of words: ``+`` separates two, and ``name=value`` belongs to the corpus before it.
 
-    ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. A
-    file that exists is taken for itself, and so is a word that is like none of `SETTINGS`.
+    ``news.en news.de weight=0.7 + europarl.parquet weight=0.3 source_column=en target_column=de`` are two corpora. An
+    existing file is always a file, as is a word that resembles none of `SETTINGS`.
 
     Raises:
-        CorpusError: A setting is unknown, or has no such value, or only some of the corpora have a weight.
+        CorpusError: A setting is unknown or has an invalid value, or only some of the corpora have a weight.
     """
     corpora: list[list[str]] = [[]]
     for word in words:
@@ -97,15 +97,15 @@ def parse_corpora(words: Sequence[str]) -> Corpora:
 
 
 def parse_corpus(words: Sequence[str]) -> CorpusSpec:
-    """Read the one corpus that there may be where nothing is mixed; see `parse_corpora`."""
+    """Read the single corpus allowed where nothing is mixed; see `parse_corpora`."""
     return only_corpus(parse_corpora(words))
 
 
 def only_corpus(corpora: Corpora) -> CorpusSpec:
-    """Return the one corpus that there may be where nothing is mixed.
+    """Return the single corpus allowed where nothing is mixed.
 
     Raises:
-        CorpusError: There are more or none, or it has a weight or a tag.
+        CorpusError: There are several or none, or it has a weight or a tag.
     """
     if not corpora:
         raise CorpusError("there is no corpus")
@@ -117,9 +117,9 @@ def only_corpus(corpora: Corpora) -> CorpusSpec:
 
 
 def corpora_from_values(value: Any) -> Corpora | None:
-    """Return the corpora that are given as words, as `CorpusSpec`s or as YAML gives them; None for anything else.
+    """Return corpora given as words, as `CorpusSpec`s or in YAML's form; None for anything else.
 
-    A mapping has the key ``corpus``, a name or a list of two files, and may have those of `SETTINGS`.
+    A mapping has the key ``corpus``, a name or a list of two files, and may have the keys of `SETTINGS`.
     """
     listed = [value] if isinstance(value, str | Mapping | CorpusSpec) else value
     if not isinstance(listed, list | tuple):
@@ -206,13 +206,13 @@ def _weight(text: str, where: str) -> float:
 
 
 def tag_piece(text: str, where: str) -> str:
-    """A tag as it is a piece of the vocabulary, in brackets: a shell takes them for its own, so they may be left out.
+    """Return a tag as a piece of the vocabulary, in brackets; they may be omitted, because a shell interprets them.
 
     Raises:
-        CorpusError: There is nothing between them, or what is no word.
+        CorpusError: It is empty or not a word.
     """
     name = text.removeprefix("<").removesuffix(">")
-    # No piece that is learned has a letter and a bracket: with one inside, a tag is none of them.
+    # No learned piece contains both a letter and a bracket, so none can equal a tag.
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in _TAKEN:
         raise CorpusError(
             f"{where}: a tag begins with a letter, goes on with letters, digits and hyphens, as in tag=BT, and is "

@@ -1,4 +1,4 @@
-"""Text that is kept as Arrow."""
+"""Text kept as Arrow."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from vanilla_transformer.data.text_lines import CorpusError
 
 
 def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str, form: TextForm) -> None:
-    """Write text to an Arrow file that `datasets` can map, with the stamp of what it comes from."""
+    """Write text to an Arrow file that `datasets` can map, with the stamp of its origin."""
     schema = pa.schema([(column, pa.string()) for column in form.names], metadata={"stamp": stamp})
     rows = 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str, 
 
 
 def stamp_in(path: Path) -> str | None:
-    """Return the stamp in a file of `write_tables`, None where there is no such file."""
+    """Return the stamp in a file of `write_tables`, None if there is no such file."""
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
             return (reader.schema.metadata or {}).get(b"stamp", b"").decode()

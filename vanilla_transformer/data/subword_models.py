@@ -1,4 +1,4 @@
-"""Words split at random: by BPE-dropout (Provilkov et al. 2020) or by a unigram model (Kudo 2018), many at a time."""
+"""Random splits of words by BPE-dropout (Provilkov et al. 2020) or a unigram model (Kudo 2018), many at a time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.model.tokenization_vanilla_transformer import MASK_TOKEN
 
-# In bytes; what is longer is no word, and always split in the same way.
+# In bytes; anything longer is not a word, and is always split in the same way.
 LONGEST_WORD = 100
 
 Ints = NDArray[np.int64]
 Word = str | int
-"""The characters of a word as the model of a tokenizer sees them, or the id of a token that is never split."""
+"""The characters of a word as the tokenizer's model sees them, or the id of a token that is never split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """The same rows as one array."""
+        """Return the same rows as one array."""
         values = np.fromiter((value for row in rows for value in row), dtype=np.int32)
         return cls(values, starts_of([len(row) for row in rows]))
 
@@ -37,11 +37,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Ints:
-        """The length of each row."""
+        """Return the length of each row."""
         return np.diff(self.starts)
 
     def select(self, rows: Ints) -> "Ragged":
-        """The rows of these numbers, in their order."""
+        """Return the rows of these numbers, in their order."""
         lengths = self.lengths[rows]
         starts = starts_of(lengths)
         places = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
@@ -49,7 +49,7 @@ class Ragged:
 
 
 def starts_of(lengths: Sequence[int] | NDArray[np.integer]) -> Ints:
-    """Offsets at which consecutive rows of these lengths begin, and the end of the last one."""
+    """Return the offsets at which consecutive rows of these lengths begin, and the end of the last one."""
     starts = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
@@ -59,18 +59,18 @@ class WordSampler(Protocol):
     """Splits words of a list at random."""
 
     def sample(self, words: Ints, random: np.random.Generator) -> Ragged:
-        """The ids of the pieces of each word, given by their numbers in the list."""
+        """Return the ids of the pieces of each word, given by its number in the list."""
 
 
 def unsupported_reason(parts: Mapping[str, Any], bpe_dropout: float | None) -> str | None:
-    """Why words of a tokenizer, taken apart as JSON, cannot be sampled; None where they can."""
+    """Explain why the words of a tokenizer, parsed as JSON, cannot be sampled; None if they can."""
     model = parts["model"]
     wanted = "Unigram" if bpe_dropout is None else "BPE"
     if model["type"] != wanted or (wanted == "BPE" and not model["merges"]):
         option, algorithm = ("unigram_alpha", "unigram") if bpe_dropout is None else ("bpe_dropout", "bpe")
         return f"{option} is for a tokenizer of the algorithm {algorithm}, and this one is of another: leave it out"
     unusual = ["continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk"]
-    # That is how `<mask>` is found as a piece; every piece that was learned is what its merges make, too.
+    # `<mask>` is found as a piece this way; every learned piece is also the result of its merges.
     unusual += [] if MASK_TOKEN in model["vocab"] else ["ignore_merges"]
     if any(model.get(name) for name in unusual) or "ByteLevel" not in str(parts["pre_tokenizer"]):
         return "the tokenizer is not one that this package has learned, and its words cannot be split at random"
@@ -78,16 +78,16 @@ def unsupported_reason(parts: Mapping[str, Any], bpe_dropout: float | None) -> s
 
 
 class BpeDropout:
-    """BPE-dropout: each time that pieces of a word are to be joined, each pair that could be is left out at random.
+    """BPE-dropout: at each merge in a word, each possible merge is left out at random.
 
-    Algorithm 1 of Provilkov et al. 2020: of the pairs that are left the one that was learned first is joined, and all
-    are candidates again, until none is left. With no dropout this is byte-pair encoding.
+    Algorithm 1 of Provilkov et al. 2020: of the remaining pairs, the one learned first is merged, and all are
+    candidates again, until none is left. Without dropout this is byte-pair encoding.
 
     Args:
-        tokenizer: Of the type BPE.
-        model: Its model as JSON has it.
-        words: Which words there are.
-        dropout: The probability that a pair is left out.
+        tokenizer: A BPE tokenizer.
+        model: Its model in JSON form.
+        words: The list of words.
+        dropout: The probability that a merge is left out.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class BpeDropout:
         self._ranks[np.repeat(is_fixed, self._symbols.lengths)] = _NO_PAIR
 
     def sample(self, words: Ints, random: np.random.Generator) -> Ragged:
-        """The ids of the pieces of each word.
+        """Return the ids of the pieces of each word.
 
-        All words of n pieces are looked at together, the longest first: each of them is done, or goes on to those of
-        n - 1 pieces.
+        All words of n pieces are processed together, longest first: each is either done, or joins the words of n - 1
+        pieces.
         """
         lengths = self._symbols.lengths[words]
         by_length = np.argsort(lengths, kind="stable")
@@ -142,13 +142,13 @@ class BpeDropout:
         return Ragged(values, starts)
 
     def _choose(self, ranks: NDArray[np.int32], random: np.random.Generator) -> tuple[Ints, NDArray[np.int32]]:
-        """For each word the pair to join, and its rank: `_NO_PAIR` where none is left."""
+        """Return for each word the pair to merge, and its rank: `_NO_PAIR` if none is left."""
         count, pairs = ranks.shape
         if not pairs:
             return np.zeros(count, dtype=np.int64), np.full(count, _NO_PAIR, dtype=np.int32)
         column = ranks.argmin(axis=1)
         if self._dropout:
-            # As many of the best pairs are left out as come before the first that is not.
+            # As many of the best pairs are left out as precede the first that is kept.
             left_out = random.geometric(1 - self._dropout, (count,)) - 1
             some = np.flatnonzero(left_out)
             order = np.argsort(ranks[some], axis=1, kind="stable")
@@ -161,7 +161,7 @@ class BpeDropout:
     def _join(
         self, symbols: NDArray[np.int32], ranks: NDArray[np.int32], column: Ints, rank: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The pieces of each word with those at `column` and after it as one, and the ranks of their pairs."""
+        """Return each word with the pieces at `column` and after it merged, and the ranks of its pairs."""
         count, length = symbols.shape
         rows, joined = np.arange(count), self._joined[rank]
         symbols = _without(symbols, column + 1)
@@ -179,7 +179,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in
 
 
 class _Pairs:
-    """The ranks of pairs of ids: a hash table that answers for arrays."""
+    """The ranks of pairs of ids: a hash table for arrays."""
 
     def __init__(self, pairs: Sequence[tuple[int, int]], ids: int) -> None:
         self._ids = np.uint64(ids)
@@ -195,7 +195,7 @@ class _Pairs:
             self._keys[place], self._ranks[place] = key, rank
 
     def ranks(self, first: NDArray[np.integer], second: NDArray[np.integer]) -> NDArray[np.int32]:
-        """The rank of each pair, `_NO_PAIR` where it is none."""
+        """Return the rank of each pair, `_NO_PAIR` if it has none."""
         keys = self._key(first, second)
         places = self._place(keys)
         found = self._keys[places]
@@ -214,29 +214,29 @@ class _Pairs:
 
 
 def _without(matrix: NDArray[np.int32], column: Ints) -> NDArray[np.int32]:
-    """Each row without its number in one column."""
+    """Return each row without its number in one column."""
     kept = np.ones(matrix.shape, dtype=bool)
     kept[np.arange(len(matrix)), column] = False
     return matrix[kept].reshape(len(matrix), matrix.shape[1] - 1)
 
 
 class UnigramSampling:
-    """Sampling of Kudo 2018: a word is split in a way that it can be, by its probability to the power of `alpha`.
+    """Sampling of Kudo 2018: a word's split is drawn by its probability to the power of `alpha`.
 
-    From all ways, not from the best few: sums over the ways to write each beginning of a word are made once, and a way
-    is drawn piece by piece from the end.
+    The draw is over all splits, not only the best few: the sums over the splits of each prefix of a word are computed
+    once, and a split is drawn piece by piece from the end.
 
     Args:
-        tokenizer: Of the type Unigram.
-        model: Its model as JSON has it.
-        words: Which words there are.
-        alpha: 0 gives each way the same chance, a large one the likeliest way alone.
+        tokenizer: A Unigram tokenizer.
+        model: Its model in JSON form.
+        words: The list of words.
+        alpha: 0 makes all splits equally likely, a large value selects the likeliest one.
     """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerFast, model: Mapping[str, Any], words: Sequence[Word], alpha: float
     ) -> None:
-        # The ids of special tokens are no pieces of a word.
+        # The ids of special tokens are not pieces of a word.
         added = {token.content for token in tokenizer.backend_tokenizer.get_added_tokens_decoder().values()}
         scores = {
             piece: (number, score * alpha)
@@ -274,18 +274,18 @@ class UnigramSampling:
                 states.append(len(pieces))
         first_states.append(len(states) - 1)
         self._words = np.array(first_states, dtype=np.int64)
-        # One state for each beginning of each word; a way that leads to it is found by the state plus its share.
+        # One state for each prefix of each word; the last piece is found by the state plus its share.
         self._last = np.array(states[1:], dtype=np.int64) - 1
         self._shares = np.repeat(np.arange(len(states) - 1), np.diff(states)) + np.array(shares)
         self._pieces, self._steps = np.array(pieces, dtype=np.int32), np.array(steps, dtype=np.int64)
 
     def sample(self, words: Ints, random: np.random.Generator) -> Ragged:
-        """The ids of the pieces of each word."""
+        """Return the ids of the pieces of each word."""
         counts = np.zeros(len(words), dtype=np.int64)
         found: list[tuple[Ints, NDArray[np.int32]]] = []
         places, begins, states = np.arange(len(words)), self._words[words], self._words[words + 1]
         while len(places):
-            # The state of the whole of what is left is the one before the next word's first.
+            # The state of the whole remainder is the one before the next word's first.
             drawn = np.searchsorted(self._shares, states - 1 + random.random(len(states)), side="right")
             way = np.minimum(drawn, self._last[states - 1])
             found.append((places, self._pieces[way]))

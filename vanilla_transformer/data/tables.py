@@ -14,13 +14,13 @@ from vanilla_transformer.data.trees import read_trees
 
 Row = tuple[str, ...]
 NumberedRows = Iterator[tuple[int, Row]]
-"""Rows with the number of the line that each begins in."""
+"""Rows, each with the number of its first line."""
 Wanted = tuple[str | None, ...]
-"""Names of the columns of a form as a user gives them, None where it is left to be found."""
+"""Names of the columns of a form as given by a user, None for columns still to be found."""
 
-# What the two sides are called where they are not named by their languages.
+# Names of the two sides if they are not named by their languages.
 SOURCE_NAMES, TARGET_NAMES = {"source", "src"}, {"target", "tgt", "trg"}
-# Characters in a cell. Python's own limit is 131,072; some limit keeps a quote without an end from filling memory.
+# Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
 
 
@@ -28,7 +28,7 @@ csv.field_size_limit(2**27)
 class Columns:
     """The columns of a table that a form is read from, None for one that is left out.
 
-    `parent` is the column that holds them all, where there is one.
+    `parent` is the column that holds them all, if there is one.
     """
 
     names: tuple[str | None, ...]
@@ -37,7 +37,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class RowTable:
-    """The rows of a file, and the columns they come from where these have names."""
+    """The rows of a file, and the columns they come from if these have names."""
 
     columns: Columns | None
     rows: NumberedRows
@@ -50,12 +50,12 @@ def choose_columns(
 
     Args:
         names: All columns of the table.
-        languages: Those of the column ``translation``, in its own order.
-        wanted: Names for the columns of the form. Without them a pair is, in this order of preference: the two
-            languages of ``translation``; the columns ``source`` and ``target``; the only two columns there are. Other
-            forms take the names that they know, and one text the only column there is.
-        where: What the table is called in messages.
-        form: What to look for.
+        languages: Languages of the column ``translation``, in its own order.
+        wanted: Names for the columns of the form. By default a pair is, in this order of preference: the two languages
+            of ``translation``; the columns ``source`` and ``target``; the only two columns. Other forms look for the
+            names they know, and a single text for the only column.
+        where: Name of the table in messages.
+        form: The form to look for.
     """
     there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
     if form.parallel:
@@ -104,18 +104,18 @@ def _choose_pair(
 
 
 def refuse_twins(names: Sequence[str], chosen: Sequence[str], where: str) -> None:
-    """Raises CorpusError where a name that was chosen is that of several columns."""
+    """Raises CorpusError if a chosen name belongs to several columns."""
     for name in chosen:
         if names.count(name) > 1:
             raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")
 
 
 def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
-    """Open a file of tab-separated columns, where quotes are text like any other.
+    """Open a file of tab-separated columns, in which quotes are ordinary text.
 
-    With `wanted` names the first line is a header and has to hold them; with numbers, counted from 1, there is none.
-    Without, a first line that has the names that the form knows, in whatever place and case, is a header; otherwise
-    every line is a row, whose two columns are the pair or whose only one is the text.
+    If `wanted` gives names, the first line is a header that must hold them; if it gives numbers, counted from 1, there
+    is no header. By default a first line with the names known to the form, in any order and case, is a header;
+    otherwise every line is a row whose two columns are the pair or whose only one is the text.
     """
     rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
     first = next(rows, None)
@@ -151,7 +151,7 @@ def _open_tsv(
     wanted: Wanted,
     form: TextForm,
 ) -> RowTable:
-    """A table of a form that is no pair: with a header, or without one and columns known by their numbers."""
+    """Return a table for a form other than pairs: with a header, or without one and with columns given by number."""
     numbers = _numbers(wanted, path, len(cells))
     if numbers is None and (
         any(wanted) or all(column.optional or {*column.aliases} & {*words} for column in form.columns)
@@ -174,7 +174,7 @@ def _open_tsv(
 
 
 def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] | None:
-    """The places of columns that are wanted by their numbers; None where they are wanted by names, or none is."""
+    """Return the places of columns wanted by number; None if they are wanted by name, or not at all."""
     given = [name for name in wanted if name is not None]
     if not given or not all(re.fullmatch("[0-9]+", name) for name in given):
         return None
@@ -185,14 +185,14 @@ def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] 
 
 
 def _may_be_header(cells: Sequence[str]) -> bool:
-    """Tells whether a first line looks like names of columns: two language codes, or names of the two sides."""
+    """Tells whether a first line looks like column names: two language codes, or names of the two sides."""
     words = [cell.strip().lower() for cell in cells]
     codes = all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells) and len(set(cells)) == 2
     return len(words) == 2 and (codes or set(words) <= SOURCE_NAMES | TARGET_NAMES)
 
 
 def read_csv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
-    """Open a CSV file (RFC 4180): comma-separated, quoted with double quotes, the first row a header."""
+    """Open a CSV file (RFC 4180): comma-separated, quoted with double quotes, with a header."""
     rows = _csv_rows(path)
     first = next(rows, None)
     if first is None:
@@ -201,7 +201,7 @@ def read_csv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
 
 
 def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
-    """Open a file with one JSON object a line; a null is an empty text."""
+    """Open a file with one JSON object per line; a null is an empty text."""
     records = _json_records(path)
     first = next(records, None)
     if first is None:
@@ -213,7 +213,7 @@ def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
 
 
 def read_mrg(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
-    """Sentences and their trees in one line each (section 6.3), from bracketed trees."""
+    """Open a file of bracketed trees as sentences and their trees, one line each (section 6.3)."""
     if not form.parallel:
         raise CorpusError(f"{path} holds pairs of a sentence and its tree, which are no {form.unit}")
     if any(wanted):
@@ -222,11 +222,11 @@ def read_mrg(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
 
 
 def read_conll(path: str, wanted: Wanted) -> RowTable:
-    """Open a file with a word a line, its tags in columns beside it, and an empty line after each sentence.
+    """Open a file with one word per line, its tags in columns beside it, and an empty line after each sentence.
 
-    Columns are separated by tabs or, in a line without one, by white space; `wanted` has their numbers, counted from
-    1. Without them the first column is the word and the last its tag. Comments, which begin with ``# ``, multi-word
-    tokens and empty words of CoNLL-U, and the lines ``-DOCSTART-`` of CoNLL-2003 are passed over.
+    Columns are separated by tabs or, in a line without tabs, by white space; `wanted` gives their numbers from 1. By
+    default the first column is the word and the last its tag. Comments, which begin with ``# ``, multi-word tokens and
+    empty words of CoNLL-U, and the lines ``-DOCSTART-`` of CoNLL-2003 are skipped.
     """
     return RowTable(None, _conll_sentences(path, wanted))
 
@@ -259,7 +259,7 @@ def _conll_sentences(path: str, wanted: Wanted) -> NumberedRows:
 
 
 def _conll_places(where: str, wanted: Wanted, columns: int) -> tuple[int, ...]:
-    """Finds the columns of the words and, if wanted, of the tags."""
+    """Find the columns of the words and, if wanted, of the tags."""
     names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
     places = _numbers(tuple(names), where, columns)
     if places is None:
@@ -289,7 +289,7 @@ def _cells(
     rows: Iterator[tuple[int, list[str]]], path: str, indices: Sequence[int | None], columns: int
 ) -> NumberedRows:
     for number, row in rows:
-        # One cell too many is most often a separator inside a text, which would cut that text.
+        # A surplus cell most often comes from a separator inside a text, which would then be cut.
         if len(row) != columns:
             raise CorpusError(f"{path}, line {number}: {len(row)} columns where {columns} are needed")
         yield number, tuple("" if index is None else row[index] for index in indices)
@@ -324,7 +324,7 @@ def _json_records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which no name may stand twice: the first value would be lost."""
+    """Return a JSON object; refuse a repeated name, whose first value would be lost."""
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]
@@ -350,10 +350,10 @@ def _json_rows(
 
 
 def joined_labels(labels: Sequence[Any], where: str) -> str:
-    """A list of labels as one text, with commas between them.
+    """Join a list of labels into one text, separated by commas.
 
     Raises:
-        CorpusError: One of them is no name for a label.
+        CorpusError: One of them cannot be a label's name.
     """
     texts = [json.dumps(label) if isinstance(label, int | float) else label for label in labels]
     for text in texts:

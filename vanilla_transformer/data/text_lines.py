@@ -1,4 +1,4 @@
-"""Lines of UTF-8 text, as they stand in a file."""
+"""Lines of UTF-8 text, exactly as they are in a file."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import IO
 
 from vanilla_transformer import compression
 
-# In characters: a tokenizer takes long for one of millions.
+# In characters: a tokenizer takes long for a piece of millions.
 LONGEST_PIECE = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -18,7 +18,7 @@ class CorpusError(ValueError):
 
 
 class RowError(CorpusError):
-    """A row of a corpus that cannot be used, by its number, counted from 0, and why."""
+    """An unusable row of a corpus, with its number from 0 and the reason."""
 
     def __init__(self, row: int, reason: object) -> None:
         super().__init__(f"row {row + 1:,}: {reason}")
@@ -29,7 +29,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, plain or compressed, without their line ends; ``"-"`` is standard input.
 
     Only ``\n`` and ``\r\n`` end a line. Any other character that Unicode calls a line break (a lone ``\r``, a form
-    feed, U+0085, U+2028) is text, so that the two files of a corpus stay aligned. A byte order mark at the start is
+    feed, U+0085, U+2028) is text, so that the two files of a corpus stay aligned. A leading byte order mark is
     dropped.
     """
     for line in decoded_lines(path):
@@ -41,7 +41,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 def read_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield all characters of a UTF-8 file in pieces: lines with their ends, and parts of very long ones.
 
-    Before the first comes an empty piece, as a sign that a text begins; an empty file has none.
+    An empty piece comes first, to mark the start of a text; an empty file gives no pieces.
     """
     for number, line in enumerate(decoded_lines(path)):
         if not number:
@@ -66,7 +66,7 @@ def decoded_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
-    """Yield the lines of a file that is called `name` in errors, as they stand, plain or compressed."""
+    """Yield the raw lines of a file, plain or compressed, that errors call `name`."""
     try:
         with _open(path) as file:
             yield from file

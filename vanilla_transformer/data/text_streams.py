@@ -1,4 +1,4 @@
-"""Text in tables, one after the other: a corpus is gone through, and never held whole."""
+"""Text in tables, one after the other: a corpus is read in passes and never held whole."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ ROWS_PER_TABLE = 10_000
 
 @dataclass(frozen=True)
 class TextStream:
-    """Rows of text that can be gone through again and again.
+    """Rows of text that can be read any number of times.
 
     Attributes:
-        name: What they are called in messages.
-        tables: Begins anew at the first row. The tables have the columns of `form`.
-        stamp: Another one whenever the rows may be others; None where only reading them tells.
-        rows: How many there are, where that is known before they are read.
-        form: Which columns there are.
-        place: Says where a row stands by its number, counted from 0.
+        name: Their name in messages.
+        tables: Starts again at the first row. The tables have the columns of `form`.
+        stamp: Changes whenever the rows may have changed; None if only reading them can tell.
+        rows: Their number, if it is known before they are read.
+        form: Their columns.
+        place: Returns the place of a row, given its number from 0.
     """
 
     name: str
@@ -39,14 +39,14 @@ class TextStream:
     place: Callable[[int], str] | None = None
 
     def where(self, row: int) -> str:
-        """The place of a row, by its number counted from 0."""
+        """Return the place of a row, given its number from 0."""
         return self.place(row) if self.place is not None else f"{self.name}, row {row + 1:,}"
 
 
 def stream_of(
     dataset: Dataset | IterableDataset, name: str = "the dataset", stamp: str | None = None, form: TextForm = PAIRS
 ) -> TextStream:
-    """Return the rows of a dataset, in memory, on disk or streamed, with the columns of the form."""
+    """Return a stream of a dataset in memory, on disk or streamed, with the columns of the form."""
     rows = len(dataset) if isinstance(dataset, Dataset) else None
     return TextStream(name, partial(column_tables, dataset, Columns(form.names), name, form), stamp, rows, form)
 
@@ -54,27 +54,27 @@ def stream_of(
 def column_tables(
     dataset: Dataset | IterableDataset, columns: Columns, name: str, form: TextForm = PAIRS
 ) -> Iterator[pa.Table]:
-    """Yield `columns` of a dataset under the names of the form, an empty text for a null."""
+    """Yield `columns` of a dataset under the names of the form, with an empty text for a null."""
     classes = class_names(dataset.features or {})
     for table in dataset.with_format("arrow").iter(ROWS_PER_TABLE):
         yield text_columns(table, columns, name, form, classes)
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the classes of each column that has some."""
+    """Return the class names of each column that has classes."""
     return {column: one.names for column, one in features.items() if isinstance(one, ClassLabel)}
 
 
 def find_columns(
     dataset: Dataset | IterableDataset, wanted: Wanted, name: str, form: TextForm = PAIRS
 ) -> tuple[Columns, Features]:
-    """Decide which columns of a dataset are those of a form, and return all with their types; see `choose_columns`."""
+    """Decide which columns of a dataset are those of a form; return all with types; see `choose_columns`."""
     features = dataset.features or _features_of_first_row(dataset, name, form)
     return columns_of(features, wanted, name, form), features
 
 
 def columns_of(features: Features, wanted: Wanted, name: str, form: TextForm) -> Columns:
-    """Decide which columns of those types are those of a form; see `choose_columns`."""
+    """Decide which of the typed columns are those of a form; see `choose_columns`."""
     translation = features.get("translation")
     languages = translation.languages if isinstance(translation, Translation) else translation
     names = list(languages) if isinstance(languages, list | tuple | dict) else []
@@ -89,9 +89,10 @@ def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table
 
 
 def sample_rows(streams: Iterable[TextStream], most: int, progress: bool = True) -> tuple[list[int], list[Row]]:
-    """Count the rows of each stream and take some from all along them: all if there are no more than `most`.
+    """Count the rows of each stream and sample them evenly: all if there are no more than `most`.
 
-    Otherwise at least half of `most`, at equal distances: every second one is dropped whenever there are too many.
+    Otherwise the sample has at least half of `most`, at equal distances: every second row is dropped when there are
+    too many.
     """
     streams = list(streams)
     counts: list[int] = []
@@ -119,7 +120,7 @@ def _schema(form: TextForm) -> pa.Schema:
 
 
 def _features_of_first_row(dataset: IterableDataset, name: str, form: TextForm) -> Features:
-    """Return the types of a streamed dataset that does not say them before it is read."""
+    """Return the types of a streamed dataset that does not declare them before it is read."""
     table = next(chain(dataset.with_format("arrow").iter(1), [None]))
     if table is None:
         raise CorpusError(f"{name}: there are no {form.unit} in it")
@@ -129,7 +130,7 @@ def _features_of_first_row(dataset: IterableDataset, name: str, form: TextForm) 
 def text_columns(
     table: pa.Table, columns: Columns, name: str, form: TextForm, classes: dict[str, list[str]]
 ) -> pa.Table:
-    """Return `columns` of a table under the names of the form, an empty text for a null."""
+    """Return `columns` of a table under the names of the form, with an empty text for a null."""
     texts = []
     for column, chosen in zip(form.columns, columns.names, strict=True):
         if chosen is None or (column.optional and chosen not in table.column_names):
@@ -148,7 +149,7 @@ def text_columns(
 def _as_text(
     values: pa.ChunkedArray, column: Column, chosen: str, name: str, classes: dict[str, list[str]]
 ) -> pa.ChunkedArray | pa.Array:
-    """Text as it is; numbers and classes by their names where a column takes them."""
+    """Return text as it is; numbers, and classes by name, if a column accepts them."""
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values

@@ -1,7 +1,7 @@
 """Section 6.3: constituency trees as a target language: words in, a tree written out in one line.
 
 A tree becomes brackets that name their constituent at both ends, as in Vinyals et al. 2015: `(S (NP XX )NP (VP XX )VP
-. )S`. `XX` stands for a word. Deviation: punctuation keeps its tag, for the usual score leaves punctuation out.
+. )S`. `XX` stands for a word. Deviation: punctuation keeps its tag, because the usual score excludes it.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from vanilla_transformer.data.text_lines import CorpusError, decoded_lines
 
 WORD = "XX"
-# The tags that evalb's COLLINS.prm leaves out of what it counts.
+# The tags that evalb's COLLINS.prm excludes from its counts.
 PUNCTUATION = frozenset([",", ":", "``", "''", "."])
 _EMPTY = "-NONE-"
 _TOKENS = re.compile(r"[()]|[^\s()]+")
@@ -26,7 +26,7 @@ class Tree:
     word: str | None = None
 
     def leaves(self) -> Iterator["Tree"]:
-        """The words, from left to right."""
+        """Yield the words, from left to right."""
         if self.word is not None:
             yield self
         for child in self.children:
@@ -34,13 +34,13 @@ class Tree:
 
 
 def read_trees(path: str) -> Iterator[tuple[str, str]]:
-    """Pairs of a sentence and its tree in one line, from a file of bracketed trees (`.mrg`) of any layout.
+    """Yield pairs of a sentence and its tree in one line, from a file of bracketed trees (`.mrg`) of any layout.
 
-    Traces (`-NONE-`) are left out with the constituents that they alone fill, functions and indices are cut off labels
-    (`NP-SBJ-1` is `NP`), a root without a name (or `TOP`, `ROOT`, `S1`) goes; chains of one child stay as they are.
+    Traces (`-NONE-`) are removed with the constituents that hold nothing else, functions and indices are cut off
+    labels (`NP-SBJ-1` is `NP`), a root without a name (or `TOP`, `ROOT`, `S1`) is removed; chains of one child stay.
 
     Raises:
-        CorpusError: A bracket is open at the end or closed too often, or a constituent has no name; names the line.
+        CorpusError: A bracket stays open or is closed too often, or a constituent has no name; names the line.
     """
     for tree in _parsed(path):
         plain = _without_traces(tree)
@@ -49,22 +49,22 @@ def read_trees(path: str) -> Iterator[tuple[str, str]]:
 
 
 def linearize(tree: Tree) -> str:
-    """A tree as a line of brackets and words."""
+    """Write a tree as a line of brackets and words."""
     if tree.word is not None:
         return tree.label if tree.label in PUNCTUATION else WORD
     return " ".join((f"({tree.label}", *map(linearize, tree.children), f"){tree.label}"))
 
 
 def restore(line: str, leaves: Sequence[Tree]) -> tuple[Tree, int]:
-    """The tree that a line writes over given words, and how many repairs its brackets needed to be one.
+    """Return the tree that a line writes over given words, and the number of bracket repairs it needed.
 
-    A closing bracket closes what it names, and all that is open within; one that names nothing open is left out. What
-    is open at the end is closed. Words that are too many are left out, missing ones hang on the root; brackets around
-    nothing are left out. Several trees side by side get a root of their own, without a name.
+    A closing bracket closes the constituent it names and everything open inside it; one that names nothing open is
+    dropped. Constituents open at the end are closed. Surplus words are dropped, missing ones attach to the root;
+    brackets around nothing are dropped. Several trees side by side get a root of their own, without a name.
 
     Args:
-        line: What a model wrote.
-        leaves: The words with their tags, in their order.
+        line: The line written by a model.
+        leaves: The words with their tags, in order.
     """
     repairs, used = 0, 0
     stack: list[tuple[str, list[Tree]]] = [("", [])]
@@ -102,7 +102,7 @@ def restore(line: str, leaves: Sequence[Tree]) -> tuple[Tree, int]:
 
 
 def leaves_of(line: str) -> list[Tree]:
-    """The words and punctuation of a written tree, each with its tag."""
+    """Return the words and punctuation of a written tree, each with its tag."""
     return [Tree(token, word=token) for token in line.split() if token[0] not in "()"]
 
 

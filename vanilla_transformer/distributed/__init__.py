@@ -1,1 +1,1 @@
-"""Agreement between the processes of a run."""
+"""Coordination of the processes of a run."""

@@ -1,7 +1,8 @@
-"""The other processes of a run on this machine's processor, which the one that the user has started starts itself.
+"""The other processes of a run on this machine's CPU, started by the process that the user started.
 
-They compute faster than as many threads: processes wait for each other once a step, threads after each product. The
-first of them is the user's: it alone has the terminal, writes and speaks, and the others end with it, however it ends.
+They compute faster than the same number of threads: processes wait for each other once per step, threads after each
+product. The first of them is the user's: it alone has the terminal, writes and prints, and the others end with it,
+however it ends.
 """
 
 import os
@@ -23,27 +24,28 @@ from vanilla_transformer.distributed.torchrun import LostProcessError, end_with_
 from vanilla_transformer.recipe.schema import Recipe
 
 _PARENT = "VANILLA_TRANSFORMER_PARENT"
-# Where this many have at least one batch each, the steps are those of one process: see LEAST_BATCHES of the defaults.
-# More have not been measured.
+# With at least one batch for each of this many processes, the steps are those of one process: see LEAST_BATCHES of the
+# defaults. More have not been measured.
 MOST_PROCESSES = 2
-# In fewer steps the start of another process costs what it gains.
+# In fewer steps starting another process costs as much as it gains.
 LEAST_STEPS = 1_000
-# Threads that are left over cost less than processes gain.
+# Below this share of used threads, the idle ones cost more than processes gain.
 LEAST_SHARE_OF_THREADS = 0.75
-# Bytes of main memory for each: Python with its libraries takes half a gigabyte, a small model and its batch as much.
+# Bytes of main memory per process: Python with its libraries takes half a gigabyte, a small model and its batch as
+# much.
 LEAST_MEMORY = 2 << 30
-# Seconds until a process that has lost another one, or is at its end, has ended.
+# Seconds for a process to end, after it has lost another one or is done.
 _ENDING = 5.0
 
 
 def is_launched() -> bool:
-    """Tells whether a launcher or a process of ours started this process, and so decides how many there are."""
+    """Tells whether a launcher or a process of ours started this one, and so decides the number of processes."""
     return any(name in os.environ for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_MIXED_PRECISION"))
 
 
 def default_processes(max_steps: int | None) -> int:
-    """The fastest number of processes for a run on this processor; one on an accelerator or if it is short."""
-    # Elsewhere it has not been measured.
+    """Returns the fastest number of processes for a run on this CPU; one on an accelerator or for a short run."""
+    # Other systems have not been measured.
     if sys.platform != "linux" or torch.accelerator.is_available():
         return 1
     if max_steps is not None and max_steps < LEAST_STEPS:
@@ -56,12 +58,12 @@ def default_processes(max_steps: int | None) -> int:
 
 
 def is_companion() -> bool:
-    """Tells whether another process of the run has started this one."""
+    """Tells whether another process of the run started this one."""
     return _PARENT in os.environ
 
 
 def end_with_first() -> None:
-    """Ends this process, one that another of its run has started, when that one is gone."""
+    """Ends this process, started by another one of its run, when that one is gone."""
     end_with_parent()
     if os.getppid() != int(os.environ[_PARENT]):
         raise SystemExit(1)
@@ -69,12 +71,12 @@ def end_with_first() -> None:
 
 @contextmanager
 def companions(number: int, recipe: Recipe, options: Sequence[str] = ()) -> Iterator[None]:
-    """Starts all but the first of so many processes that train by a recipe; the block is the part of the first one.
+    """Starts all but the first of `number` processes that train by a recipe; the body runs as the first one.
 
-    They meet over a file, and their group listens to this machine alone.
+    They meet through a file, and their group listens only on this machine.
 
     Raises:
-        LostProcessError: One of them has ended before its time; the message says how.
+        LostProcessError: One of them ended early; the message says how.
     """
     if number == 1:
         yield
@@ -119,7 +121,7 @@ def _start(rank: int, folder: Path, threads: int, options: Sequence[str]) -> "su
 
 @contextmanager
 def _variables(**values: object) -> Iterator[None]:
-    """Sets variables of the environment for the block."""
+    """Sets environment variables in its body."""
     before = {name: os.environ.get(name) for name in values}
     os.environ |= {name: str(value) for name, value in values.items()}
     try:
@@ -139,7 +141,7 @@ def _wait(processes: "Sequence[subprocess.Popen[bytes]]", enough: Callable[[list
 
 
 def _failure(processes: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> str | None:
-    """Says which process has ended with an error and how, None if none has."""
+    """Describes which process ended with an error and how, None if none did."""
     _wait(processes, any)
     for rank, process in enumerate(processes, start=1):
         code = process.poll()

@@ -1,7 +1,7 @@
-"""Processes that do without a group: those of a run while text becomes tokens, and those of an evaluation.
+"""Processes that work without a group: those of a run while text is tokenized, and those of an evaluation.
 
-They share the small store by which their launcher lets them find each other, and poll it: no operation of a group
-waits meanwhile, so that the group can have a short time limit. No other port than the store's is needed.
+They share the small store through which their launcher lets them find each other, and poll it: no group operation
+waits meanwhile, so that the group can have a short time limit. They need no port but the store's.
 """
 
 import ctypes
@@ -21,31 +21,31 @@ import torch.distributed
 from vanilla_transformer.distributed.torchrun import LostProcessError, end_torchrun, outlast_torchrun
 
 Result = TypeVar("Result")
-# Where the first process of a run has its others meet, which it has started itself.
+# The meeting place of a run's processes, when its first process started the others.
 MEETING = "VANILLA_TRANSFORMER_MEETING"
-# That one sees at once when another ends. Whoever stops all, by Ctrl-Z, may go on with them the next day.
+# That process sees at once when another ends. Whoever stops all of them with Ctrl-Z may resume the next day.
 LONGEST_STOP = timedelta(days=1)
-# A process that has not come by then does not come any more.
+# A process that has not joined by then will not join.
 LONGEST_JOINING = timedelta(minutes=10)
-# Seconds: between two looks, between two signs of life, and until others have heard that one has failed.
+# Seconds: between two polls, between two signs of life, and until others have heard of a failure.
 _LOOK, _PULSE, _HEARING = 0.05, 0.2, 3.0
 _FAILED = "failed"
 
 
 class LaunchError(ValueError):
-    """Processes that cannot make one run, said in one sentence."""
+    """Processes that cannot form one run; the message is one sentence."""
 
 
 def is_main_process() -> bool:
-    """Tells whether this is the process that prepares, writes and speaks for all that a launcher started together."""
+    """Tells whether this process prepares, writes and prints for all those that a launcher started together."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 class Peers:
-    """The processes of a run, which may be this one alone; all call the same methods in the same order.
+    """The processes of a run, possibly only this one; all call the same methods in the same order.
 
     Args:
-        seconds: How long a process may give no sign of life until it is taken for dead.
+        seconds: Seconds without a sign of life after which a process is taken for dead.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Peers:
 
     @property
     def is_main(self) -> bool:
-        """Tells whether this is the process that prepares, writes and speaks for all."""
+        """Tells whether this is the process that prepares, writes and prints for all."""
         return self.rank == 0
 
     def main_process_first(self, work: Callable[[], Result]) -> Result:
-        """The result of `work` on every process; the main one does it first, so that the others find what it wrote."""
+        """Returns the result of `work` on each process; the main one runs first, so that others find its files."""
         key = self._next_key()
         if self.is_main:
             result = work()
@@ -71,7 +71,7 @@ class Peers:
         return work()
 
     def broadcast_from_main(self, work: Callable[[], Result]) -> Result:
-        """The result of `work` on the main process, sent to all others."""
+        """Returns the result of `work` on the main process, sent to all others."""
         key = self._next_key()
         if not self.is_main:
             return self._get(key, 0)
@@ -80,7 +80,7 @@ class Peers:
         return result
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes in their order on the main one, and on the others none."""
+        """Returns the values of all processes in order on the main one, and none on the others."""
         key = self._next_key()
         if self.is_main:
             return [value, *(self._get(f"{key} {other}", other) for other in range(1, self.size))]
@@ -88,14 +88,14 @@ class Peers:
         return []
 
     def check_same(self, facts: dict[str, Any], sentence: str) -> None:
-        """Ends the run on all processes if one has another value of one of the `facts` than the main process.
+        """Ends the run on all processes if one of the `facts` differs from the main process's.
 
         Args:
-            facts: What must be the same, by its name.
-            sentence: What the main process says then, with places for {process}, {name}, {theirs} and {ours}.
+            facts: Values that must be the same, by name.
+            sentence: The main process's message, with places for {process}, {name}, {theirs} and {ours}.
 
         Raises:
-            LaunchError: On the main process; on the others SystemExit.
+            LaunchError: Raised on the main process; the others raise SystemExit.
         """
         key = self._next_key()
         if not self.is_main:
@@ -130,7 +130,7 @@ class Peers:
                 end_torchrun()
                 raise SystemExit(1)
             before, pulse = pulse, self._store.add(f"pulse {sender}", 0)
-            # Not by the clock: while all are stopped, by Ctrl-Z, nobody can give a sign.
+            # Not by the clock: while all are stopped by Ctrl-Z, none can give a sign.
             waited = 0.0 if pulse != before else waited + _LOOK
             if waited > self._seconds:
                 raise LostProcessError(
@@ -141,14 +141,14 @@ class Peers:
         return pickle.loads(self._store.get(key))
 
     def form_group(self) -> None:
-        """Makes the processes a group of torch.distributed, in which none waits longer than a peer may be silent."""
+        """Makes the processes a torch.distributed group that waits no longer than a peer may be silent."""
         if self._store is not None:
             limit = LONGEST_STOP if have_one_command() else timedelta(seconds=self._seconds)
             torch.distributed.init_process_group(
                 store=self._store, rank=self.rank, world_size=self.size, timeout=limit
             )
-            # The end of gloo's group waits for its threads without letting go of Python's lock, and for that lock one
-            # of them may wait: so it never comes to its end.
+            # When gloo's group ends, it waits for its threads while holding Python's lock, and one of them may wait
+            # for that lock, so that it would never finish.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
 
     def give_sign(self) -> None:
@@ -179,11 +179,11 @@ class Peers:
 def meet(seconds: float) -> Iterator[Peers]:
     """Finds the processes that a launcher started together with this one, if one did.
 
-    Whoever fails within the block ends all: it alone says why, and the others exit with code 1.
+    A process that fails in the body ends them all: it alone gives the reason, and the others exit with code 1.
 
     Raises:
-        LaunchError: Not all have come.
-        LostProcessError: Another one is gone.
+        LaunchError: Some have not joined.
+        LostProcessError: Another one has ended.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -201,7 +201,7 @@ def meet(seconds: float) -> Iterator[Peers]:
     try:
         yield peers
         if not peers.is_main:
-            # The store may end with the main process as soon as this one has left: it must not be asked any more.
+            # The store may end with the main process as soon as this one has left, so it must not be used any more.
             over.set()
             signs.join()
         peers.leave()
@@ -217,7 +217,7 @@ def meet(seconds: float) -> Iterator[Peers]:
 
 
 def have_one_command() -> bool:
-    """Tells whether the run consists of the process that the user started and its companions, with its recipe."""
+    """Tells whether the run consists of the process started by the user and its companions, with its recipe."""
     return MEETING in os.environ
 
 
@@ -230,10 +230,10 @@ def _meeting_place() -> str:
 def _introduced(
     store: "torch.distributed.Store", rank: int, size: int, seconds: float, over: threading.Event
 ) -> tuple[Peers, threading.Thread]:
-    """The processes that are here now, with a part of the store to themselves, and signs of life until they part.
+    """Returns the present processes with their own part of the store, and the thread of their signs of life.
 
-    torchrun keeps its store when it starts all again, and in it what those before have set. So the main process
-    makes up a name for this time, and tells it to whoever asks with a word that nobody has asked with before.
+    torchrun keeps its store when it restarts everything, with the entries of the earlier processes. So the main
+    process invents a name for this start, and tells it to each process that asks with a word never used before.
     """
     hall = torch.distributed.PrefixStore("introductions", store)
     question = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Several processes at one run: how they are started, what the main one does first, and that all mean the same run."""
+"""Several processes in one run: their start, the main one's first work, and checks that all do the same run."""
 
 import os
 import time
@@ -21,34 +21,34 @@ from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.reporting.trackers import make_trackers, tracker_files
 
 Result = TypeVar("Result")
-# Seconds until a file that one machine has written is there for the others.
+# Seconds until a file written by one machine is visible to the others.
 LONGEST_DELAY = 60.0
 
 
 def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator:
-    """Forms the group with the other processes, if there are any, and finds this one's device and the trackers."""
+    """Forms the group with the other processes, if any, and finds this one's device and the trackers."""
     peers.form_group()
     sharding = _sharding()
     on_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(
-        # Left to itself accelerate takes several processes without accelerators for so many runs of one process.
+        # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=on_cpu,
         log_with=make_trackers(recipe.run.trackers, output) or None,
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
         step_scheduler_with_optimizer=False,
         fsdp_plugin=sharding,
-        # Gradients lie where they are exchanged from, and once only.
+        # Gradients stay in the exchange buffers, and exist only once.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
     if on_cpu and sharding is not None:
-        # accelerate turns to FSDP on accelerators alone. torch divides weights on CPUs as well.
+        # accelerate uses FSDP only on accelerators. torch shards weights on CPUs too.
         PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = sharding
     return accelerator
 
 
 def _sharding() -> FullyShardedDataParallelPlugin | None:
-    """The sharding of weights by the variables that `accelerate launch --use_fsdp` sets; None without it."""
+    """Returns the sharding set by the variables of `accelerate launch --use_fsdp`; None without them."""
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true" or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         os.environ.pop("ACCELERATE_USE_FSDP", None)
         return None
@@ -64,10 +64,10 @@ def _sharding() -> FullyShardedDataParallelPlugin | None:
 
 
 def check_launch(recipe: Recipe, output: Path) -> None:
-    """Finds what is wrong with the way in which processes were started before they wait for each other.
+    """Finds mistakes in how the processes were started, before they wait for each other.
 
     Raises:
-        LaunchError: Each would train by itself, or weights cannot be divided as asked for.
+        LaunchError: Each would train by itself, or weights cannot be sharded as requested.
         RecipeError: There is no such tracker.
     """
     make_trackers(recipe.run.trackers, output)
@@ -78,7 +78,7 @@ def check_launch(recipe: Recipe, output: Path) -> None:
             f"WORLD_SIZE asks for {asked} processes, and this one cannot find the others: LOCAL_RANK must be its "
             "number on this machine, beside RANK, MASTER_ADDR and MASTER_PORT."
         )
-    # These two are all that shows how many processes `accelerate launch` was to start.
+    # Only these two reveal how many processes `accelerate launch` was to start.
     by_accelerate, for_several = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_ADDR" in os.environ
     if by_accelerate and for_several and "LOCAL_RANK" not in os.environ:
         raise LaunchError(
@@ -89,7 +89,7 @@ def check_launch(recipe: Recipe, output: Path) -> None:
 
 
 def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """The result of `work` on the main process, sent to all others; where it fails, the main one alone says why."""
+    """Returns the result of `work` on the main process, sent to all others; on failure only the main one says why."""
     result: list[Any] = [None]
     failure = None
     if accelerator.is_main_process:
@@ -115,7 +115,7 @@ def check_same_recipe(peers: Peers, recipe: Recipe) -> None:
 
 
 def check_same_output(peers: Peers, recipe_file: Path) -> None:
-    """Ends the run if a process does not see what the main one has just written to the output directory."""
+    """Ends the run if a process does not see the main one's newest file in the output directory."""
     written = peers.broadcast_from_main(lambda: _mark(recipe_file))
     end = time.monotonic() + LONGEST_DELAY
     while (seen := _mark(recipe_file)) != written and time.monotonic() < end:
@@ -128,7 +128,7 @@ def check_same_output(peers: Peers, recipe_file: Path) -> None:
 
 
 def _mark(file: Path) -> tuple[str, int] | None:
-    """Identifies this output directory among those of the same name on other machines' disks."""
+    """Distinguishes this output directory from those of the same name on other machines' disks."""
     try:
         return file.read_text(encoding="utf-8"), file.stat().st_mtime_ns
     except OSError:

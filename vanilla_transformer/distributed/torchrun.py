@@ -20,21 +20,21 @@ class LostProcessError(OSError):
 
 
 def is_worker() -> bool:
-    """Tells whether torchrun, or `accelerate launch`, which goes the same way, has started this process."""
+    """Tells whether torchrun, or `accelerate launch`, which works the same way, started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def end_with_parent() -> None:
-    """Has the system kill this process when the one that started it is gone, on Linux; elsewhere it does nothing.
+    """Has the system kill this process when its parent is gone, on Linux; does nothing elsewhere.
 
-    Workers of torchrun have sessions of their own: when it is killed, nothing else would end them.
+    torchrun's workers have sessions of their own: when it is killed, nothing else would end them.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run_worker(work: Callable[[], Result]) -> Result:
-    """The result of `work`, whose failure torchrun can tell of, and which it starts again only where that may help."""
+    """Returns the result of `work`; torchrun can report its failure, and restarts it only where that may help."""
     if not is_worker():
         return work()
     from torch.distributed.elastic.multiprocessing.errors import record
@@ -48,21 +48,21 @@ def run_worker(work: Callable[[], Result]) -> Result:
 
 
 def end_torchrun() -> None:
-    """Asks the torchrun that started this process to end, if it would start all again: what is wrong would stay so."""
+    """Asks the parent torchrun to end if it would restart everything: the mistake would remain."""
     if is_worker() and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
         outlast_torchrun()
         os.kill(os.getppid(), signal.SIGTERM)
 
 
 def outlast_torchrun() -> None:
-    """Lets this process, which is about to end, say why before torchrun, which is about to end as well, ends it."""
+    """Lets this process, which is about to end, give its reason before torchrun, also about to end, kills it."""
     if is_worker():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @contextmanager
 def explain_lost_processes() -> Iterator[None]:
-    """Within it an error of gloo or NCCL that says that others do not answer becomes one that says what to do."""
+    """Turns an error of gloo or NCCL about silent processes in its body into one that says what to do."""
     try:
         yield
     except RuntimeError as error:
@@ -76,7 +76,7 @@ def explain_lost_processes() -> Iterator[None]:
 
 
 def _comes_from_others(error: BaseException | None) -> bool:
-    """Tells whether an error says that other processes did not answer, itself or by what led to it."""
+    """Tells whether an error or its cause says that other processes did not answer."""
     import torch
 
     while error is not None:

@@ -1,16 +1,16 @@
-"""The engine decodes fast. It never ships with a model; `model/generation.py` finds it where it is installed.
+"""Fast decoding. The engine never ships with a model; `model/generation.py` uses it where it is installed.
 
     decode(request)                 a search that the library has prepared -> its output, or None: declined
-    encode(model, inputs, ...)      the encoder's output -> None: declined
+    encode(model, inputs, ...)      the encoder's output, or None: declined
     frozen(model, quantization)     a `with` in which weights are held fixed: packed, quantized or compiled once
-    declined(request)               why `decode` would decline
+    declined(request)               the reason for which `decode` would decline
     start_decoding(model, ...)      a model's `Decoding`, for a model that decodes by several others
-    answer(model, ids, mask, ...)   inside `frozen`: a plain call without the library's preparation -> None: declined
+    answer(model, ids, mask, ...)   inside `frozen`: a plain call without the library's preparation, or None: declined
 
-Declined is whatever `known.py` (of the model) and `requests.py` (of the call) do not list; the reason is logged once
-at INFO, and the library's own search does it. Nothing is kept between two calls but what a `with frozen` holds.
+The engine declines whatever `known.py` (of the model) and `requests.py` (of the call) do not list; the reason is
+logged once at INFO, and the library's own search runs instead. Only a `with frozen` keeps anything between two calls.
 
-So one call of `generate` can take three ways:
+So a call of `generate` can run in three ways:
 
 | way | when | weights |
 |---|---|---|
@@ -18,8 +18,8 @@ So one call of `generate` can take three ways:
 | the engine on live weights | everything else | as they are at that moment |
 | the engine, frozen | inside `with model.frozen()` | packed, in 8 bits, or (small models) one graph of ONNX Runtime |
 
-The second becomes the third for the length of one call where that asks for 8 bits, for a type that the weights do not
-have, or for so many steps that packing pays.
+The second becomes the third for one call that asks for 8 bits, for a type other than that of the weights, or for so
+many steps that packing pays.
 """
 
 from .frozen import frozen, opened

@@ -1,7 +1,7 @@
-"""Abilities of the processor, asked of the libraries that multiply.
+"""Abilities of the processor, as reported by the libraries that multiply.
 
-They decide by more than what the processor has: oneDNN emulates bfloat16, fbgemm makes no use of AVX-VNNI without
-AVX-512, and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` hold them back.
+The processor's own abilities do not decide: oneDNN emulates bfloat16, fbgemm makes no use of AVX-VNNI without AVX-512,
+and `ONEDNN_MAX_CPU_ISA` and `FBGEMM_ENABLE_INSTRUCTIONS` restrict both.
 """
 
 import platform
@@ -12,38 +12,39 @@ from functools import cache
 
 import torch
 
-# Tokens a second in bfloat16 to those in float32, where the processor multiplies it: 1.05 to 1.10 with layers of width
-# 128, 1.16 to 1.28 of 256, 1.33 to 1.55 of 512. Elsewhere it is multiplied in float32, and only rounded for nothing.
+# Speed in bfloat16 relative to float32, in tokens per second, where the processor multiplies bfloat16: 1.05 to 1.10
+# with layers of width 128, 1.16 to 1.28 with 256, 1.33 to 1.55 with 512. Elsewhere bfloat16 is multiplied in float32,
+# so rounding gains nothing.
 BFLOAT16_FROM_WIDTH = 128
 
 
 def fastest_dtype(width: int, device: torch.device) -> torch.dtype:
-    """The type in which a model decodes fastest of those that lose nothing measurable; accelerators are untested."""
+    """Returns the fastest type for decoding that loses nothing measurable; accelerators are untested."""
     if device.type == "cpu" and width >= BFLOAT16_FROM_WIDTH and has_bfloat16_products():
         return torch.bfloat16
     return torch.float32
 
 
 def computing_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The type in which products of `dtype` are computed: float32 where the processor would only emulate them."""
+    """Returns the type in which products of `dtype` are computed: float32 where the processor would emulate them."""
     if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
         return dtype
     return dtype if dtype == torch.bfloat16 and has_bfloat16_products() else torch.float32
 
 
 def has_bfloat16_products() -> bool:
-    """Tells whether the processor multiplies bfloat16, and oneDNN lets it."""
+    """Tells whether the processor multiplies bfloat16 and oneDNN uses it."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported"):
         return False
-    # oneDNN calls it supported wherever there is AVX-512, with or without such products.
+    # oneDNN reports support wherever there is AVX-512, with or without such products.
     emulated = platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_bf16_supported()
     return not emulated and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def multiplies_few_rows_unpacked() -> bool:
-    """Tells whether few rows of float32 multiply faster with a large weight as it is than packed by oneDNN.
+    """Tells whether few rows of float32 multiply faster with a large weight as it is than with one packed by oneDNN.
 
-    So it is without AVX-512, by MKL.
+    This is so with MKL on processors without AVX-512.
     """
     return torch.backends.cpu.get_cpu_capability() == "AVX2" and torch.backends.mkl.is_available()
 
@@ -52,7 +53,7 @@ def multiplies_few_rows_unpacked() -> bool:
 def saturates(engine: str) -> bool:
     """Tells whether `engine`, one of `torch.backends.quantized`, adds pairs of 8-bit products in 16 bits.
 
-    Without VNNI x86 has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
+    x86 without VNNI has no other instruction. The sum 2 · 255 · 127 does not fit; 2 · 255 · 64 does.
     """
     ones = torch.ones(16, 64)
     with int8_engine(engine), without_deprecation():
@@ -62,7 +63,7 @@ def saturates(engine: str) -> bool:
 
 
 def describe() -> dict[str, str | bool | int | None]:
-    """The instructions that torch's libraries use on this processor, and the bits of an 8-bit weight they use."""
+    """Returns the instructions that torch uses on this processor, and the bits it uses of an 8-bit weight."""
     engine = torch.backends.quantized.engine
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -76,7 +77,7 @@ def describe() -> dict[str, str | bool | int | None]:
 
 @contextmanager
 def int8_engine(engine: str) -> Iterator[None]:
-    """Weights of 8 bits that are packed in the body are multiplied by `engine`, wherever that happens."""
+    """Packs 8-bit weights in its body for `engine`, which then multiplies them wherever that happens."""
     usual = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine
     try:
@@ -87,7 +88,7 @@ def int8_engine(engine: str) -> Iterator[None]:
 
 @contextmanager
 def without_deprecation() -> Iterator[None]:
-    """No word of torch that it means to give 8 bits up for torchao, which has no such product for processors yet."""
+    """Silences torch's notice that it will drop 8 bits for torchao, which has no such product for processors yet."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
         yield

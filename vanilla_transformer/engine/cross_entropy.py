@@ -1,4 +1,4 @@
-"""Section 5.4: cross-entropy with label smoothing, its logits only ever there for a part of the batch.
+"""Section 5.4: cross-entropy with label smoothing that holds the logits of only a part of the batch at a time.
 
 Shapes in names: N rows, the target positions of a batch · K soft targets · D d_model · V vocabulary.
 """
@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 
 IGNORED_LABEL = -100
 
-# Logits that are there together: enough for whole matrix products, few beside a batch's hundreds of millions.
+# Number of logits held at once: enough for whole matrix products, few compared with a batch's hundreds of millions.
 _LOGITS_TOGETHER = {"cpu": 2**25, "cuda": 2**27}
-# Logits that a CPU takes from its cache from the first pass over them to the last.
+# Number of logits that a CPU keeps in its cache from the first pass over them to the last.
 _LOGITS_IN_CACHE = 2**19
 
 
@@ -26,8 +26,8 @@ def summed_cross_entropy(
 ) -> torch.Tensor:
     """Section 5.4: Σ over rows of -Σ q log softmax(logits), q = 1 - ε_ls on the label + ε_ls / V on each type.
 
-    The same as `torch.nn.functional.cross_entropy` over all logits, without holding them: each part's gradient is
-    worked out while its logits are there. Under autocast the matrix products are in its dtype, the rest is float32.
+    Equals `torch.nn.functional.cross_entropy` over all logits, without holding them: each part's gradient is computed
+    while its logits exist. Under autocast the matrix products are in its dtype, the rest is float32.
 
     Args:
         hidden_ND: Outputs of the decoder, (rows, d_model).
@@ -35,8 +35,8 @@ def summed_cross_entropy(
         labels_N: Types, (rows,); rows with -100 do not count.
         label_smoothing: ε_ls.
         bias_V: Added to the logits, (vocabulary,); the paper has none.
-        soft_targets: Types that share a row's label, (rows, types), and the share of each: q is then these shares, and
-            what they leave of 1 times the q of the label.
+        soft_targets: Types that share a row's label, (rows, types), and the share of each: q is then these shares,
+            plus their remainder to 1 times the q of the label.
 
     Returns:
         The sum in nats, a float32 scalar.
@@ -81,7 +81,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
                 shares = None if soft_targets is None else (soft_targets[0][rows][few], soft_targets[1][rows][few])
                 total += _to_gradient_(logits_NV[few], labels_N[rows][few], label_smoothing, shares)
             if with_gradients:
-                # Rows that do not count are left out here: the logits have many times more values.
+                # Rows that do not count are masked here: the logits have many times more values.
                 ctx.hidden_gradient_ND[rows] = (logits_NV @ weight_in_dtype_VD) * counts_N1
                 ctx.weight_gradient_VD += logits_NV.mT @ (part_ND * counts_N1)
                 if ctx.bias_gradient_V is not None:
@@ -102,14 +102,15 @@ def _to_gradient_(
     label_smoothing: float,
     soft_targets: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
-    """The summed loss of the rows that count; all logits are overwritten by its gradient, softmax(logits) - q.
+    """Returns the summed loss of the rows that count; overwrites all logits by its gradient, softmax(logits) - q.
 
-    An exponential costs more than all else here, and the softmax has them all: the logarithm of its denominator is
-    the largest logit less the logarithm of the largest probability, which is never far from 1.
+    Exponentials cost more than everything else here, and the softmax computes them all: the logarithm of its
+    denominator is the largest logit minus the logarithm of the largest probability, which is never far from 1.
     """
     on_each = label_smoothing / logits_NV.shape[1]
     labels_N1 = labels_N.masked_fill(labels_N == IGNORED_LABEL, 0)[:, None]
-    # A CPU reads bfloat16 slowly, and would do so three times; an accelerator waits for memory, and reads less of it.
+    # A CPU reads bfloat16 slowly, and would do so three times; an accelerator is bound by memory, and reads less of
+    # it.
     read_NV = logits_NV.float() if logits_NV.device.type == "cpu" else logits_NV
     softmax_NV = read_NV.softmax(dim=-1, dtype=torch.float32)
     log_denominator_N1 = read_NV.amax(-1, keepdim=True).float() - softmax_NV.amax(-1, keepdim=True).log()

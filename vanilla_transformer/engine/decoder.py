@@ -1,6 +1,6 @@
 """The decoder of section 3 for search: one more position of many hypotheses at a time, exact.
 
-`forward` of the decoder is written to be read and trained; this is written to be called at every step: the source's
+The decoder's `forward` is written for reading and training; this is written to be called at every step: the source's
 keys and values are computed once per sentence instead of once per hypothesis, and a sentence's hypotheses share one
 cache. Reordering hypotheses moves no keys or values: a mask lets each attend to its own ancestors.
 
@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from .linear import LiveWeights, PackedWeights
 
-# Tokens of prompts that are read at a time: enough to keep a processor busy, and few enough for small scores.
+# Prompt tokens read at a time: enough to keep a processor busy, few enough for small scores.
 READ_AT_A_TIME = 1024
-# The cache grows by so many positions at a time: the fewer, the sooner slots without descendants are freed; the more,
-# the less is copied. A single sentence's are small.
+# Positions by which the cache grows: a small number frees slots without descendants sooner, a large one copies less. A
+# single sentence's cache is small.
 POSITIONS_AT_A_TIME = 8
 POSITIONS_OF_ONE = 32
 
@@ -28,8 +28,8 @@ class Decoder:
 
     Args:
         model: A model with a decoder and an output projection, which are used.
-        weights: Makes its linear layers.
-        of_source: Makes those that are applied to all positions of a source at once; `weights` if None.
+        weights: Makes the linear layers.
+        of_source: Makes the linear layers applied to all positions of a source at once; `weights` if None.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class Decoder:
         decoder = decoder_stack(model)
         attention = decoder.layers[0].self_attention
         self.dtype = weights.activations
-        # Processors multiply small matrices of float32 as fast as of bfloat16, and their softmax needs no detour.
+        # Processors multiply small float32 matrices as fast as bfloat16 ones, and the softmax then needs no
+        # conversion.
         on_cpu = model.lm_head.weight.device.type == "cpu"
         self.cache_dtype = torch.float32 if on_cpu and self.dtype == torch.bfloat16 else self.dtype
         self.d_k, self.d_v = attention.d_k, attention.d_v
@@ -55,7 +56,7 @@ class Decoder:
         self.project_to_vocabulary = weights.linear(model.lm_head)
 
     def start(self, encoded_NSD: torch.Tensor, source_mask_NS: torch.Tensor | None) -> "DecoderCache":
-        """The cache before the first step: each layer's keys and values of the source.
+        """Returns the cache before the first step: each layer's keys and values of the source.
 
         Args:
             encoded_NSD: The encoder's output, (sentences, source length, d_model).
@@ -77,11 +78,12 @@ class Decoder:
         return DecoderCache(self, sentences, encoded_NSD.device, sources, mask)
 
     def start_without_source(self, sentences: int, prompt_mask_NP: torch.Tensor | None = None) -> "DecoderCache":
-        """The cache before the first step of a decoder that attends to its own tokens alone.
+        """Returns the cache before the first step of a decoder that attends only to its own tokens.
 
         Args:
-            sentences: How many there are.
-            prompt_mask_NP: 1 on a prompt's tokens, 0 on padding, which stands before them; None where there is none.
+            sentences: Number of sentences.
+            prompt_mask_NP: 1 on a prompt's tokens, 0 on padding, which stands before them; None where there is no
+                padding.
         """
         cache = DecoderCache(self, sentences, self.embedding.device)
         if prompt_mask_NP is not None and not prompt_mask_NP.all():
@@ -89,9 +91,9 @@ class Decoder:
         return cache
 
     def step(self, tokens_NW: torch.Tensor, cache: "DecoderCache") -> torch.Tensor:
-        """Logits (sentences · hypotheses, vocabulary) of what follows the tokens.
+        """Returns logits (sentences · hypotheses, vocabulary) of the token after the given ones.
 
-        The tokens' keys and values are added to the cache.
+        The keys and values of the given tokens are added to the cache.
         """
         if cache.padding is None:
             encodings = self.positions.of(cache.position, cache.device)
@@ -113,7 +115,7 @@ class Decoder:
     def _advance(
         self, tokens_NW: torch.Tensor, encodings: torch.Tensor, bias: torch.Tensor | None, cache: "DecoderCache"
     ) -> torch.Tensor:
-        """All layers over some tokens of each sentence, whose slots are allocated; `bias` limits attention."""
+        """Runs all layers over some tokens of each sentence, whose slots are allocated; `bias` limits attention."""
         embedded = F.embedding(tokens_NW.reshape(-1), self.embedding).to(self.dtype)
         x = embedded * self.scale + encodings.to(self.dtype)
         for number, layer in enumerate(self.layers):
@@ -129,14 +131,14 @@ class Decoder:
         return x
 
     def _cached(self, projected_RD: torch.Tensor, sentences: int, width: int) -> torch.Tensor:
-        """(N·S, H·K) to a contiguous (N·H, S, K) in the type of the cache."""
+        """Reshapes (N·S, H·K) to a contiguous (N·H, S, K) in the cache's type."""
         split = projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
         return split.to(self.cache_dtype).contiguous().flatten(0, 1)
 
     def _attend(
         self, q_RD: torch.Tensor, keys_NhKL: torch.Tensor, values_NhLK: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; 1 / √d_k is in their weights."""
+        """Section 3.2.1 for all heads: a sentence's hypotheses are the queries; their weights include 1 / √d_k."""
         heads, all_heads = self.num_heads, keys_NhKL.shape[0]
         rows, sentences = q_RD.shape[0], all_heads // heads
         if q_RD.dtype != self.cache_dtype:
@@ -152,7 +154,7 @@ class Decoder:
         scores = torch.bmm(q_NhWK, keys_NhKL)
         if bias is not None:
             scores.view(sentences, heads, scores.shape[1], -1).add_(bias)
-        # The library's attention, too, takes the softmax of bfloat16 in float32.
+        # The library's attention also takes the softmax of bfloat16 in float32.
         weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
         if weights.dtype != self.cache_dtype:
             weights = weights.to(self.cache_dtype)
@@ -171,14 +173,14 @@ class DecoderCache:
     """Keys and values of a batch's sources and of its running hypotheses, which share their ancestors.
 
     A step takes one slot for each hypothesis of a sentence. `ancestor_bias` is added to attention scores: zero in
-    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while one is running after
-    a prompt without padding.
+    slots of a hypothesis's ancestors, minus infinity elsewhere, (N, 1, W, capacity); None while a single hypothesis
+    runs after a prompt without padding.
 
     Attributes:
         sources: Each layer's keys (N·H, K, S) and values (N·H, S, K) of the source; none without a source.
         keys: Each layer's keys of the hypotheses' tokens, (N·H, capacity, K), `used` of them.
-        values: The values to them.
-        padding: Positions before the first token of each prompt, (N,); None where there are none.
+        values: The values for these keys.
+        padding: Number of positions before the first token of each prompt, (N,); None where there are none.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class DecoderCache:
         self.sources, self.source_bias = sources or [], source_bias
         self.position = self.used = self.capacity = 0
         self.padding: torch.Tensor | None = None
-        # A tensor for each layer: the system maps and unmaps very large ones page by page.
+        # One tensor per layer: the system maps and unmaps very large tensors page by page.
         heads, layers = sentences * decoder.num_heads, range(len(decoder.layers))
         self.keys, self.values = (
             [torch.empty(heads, 0, width, dtype=decoder.cache_dtype, device=device) for _ in layers]
@@ -203,27 +205,27 @@ class DecoderCache:
         self._slots = (0, 0)
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
         logits_RV = self.decoder.step(tokens_NW, self)
         self.position += 1
         return logits_RV
 
     def read(self, tokens_NP: torch.Tensor) -> None:
-        """Reads the next tokens of each sentence, which have one hypothesis still."""
+        """Reads the next tokens of each sentence, while it has one hypothesis."""
         length = max(1, READ_AT_A_TIME // len(tokens_NP))
         for part in tokens_NP.split(length, 1):
             self.decoder.read(part, self)
             self.position += part.shape[1]
 
     def allocate(self, width: int) -> torch.Tensor | None:
-        """Takes the slots for one more position of `width` hypotheses a sentence; returns what limits attention."""
+        """Takes slots for one more position of `width` hypotheses per sentence; returns the attention bias."""
         if self.ancestor_bias is not None and self.ancestor_bias.shape[2] != width:
             self.ancestor_bias = self.ancestor_bias.expand(-1, -1, width, -1).contiguous()
         first = self._take_slots(width, (POSITIONS_OF_ONE if self.sentences == 1 else POSITIONS_AT_A_TIME) * width)
         if self.ancestor_bias is None:
             if width == 1:
                 return None
-            # Until now there was one hypothesis, the ancestor of all.
+            # Until now there was a single hypothesis, the ancestor of all.
             self.ancestor_bias = self._no_ancestors(width)
             self.ancestor_bias[..., :first] = 0
         new = self.ancestor_bias.narrow(3, first, width)
@@ -231,9 +233,9 @@ class DecoderCache:
         return self.ancestor_bias.narrow(3, 0, self.used)
 
     def allocate_successive(self, length: int) -> torch.Tensor | None:
-        """Takes the slots for `length` more positions of one hypothesis a sentence; returns what limits attention.
+        """Takes slots for `length` more positions of one hypothesis per sentence; returns the attention bias.
 
-        A token of the padding attends to itself, as what attends to nothing is not a number.
+        A padding token attends to itself, because attending to nothing gives NaN.
         """
         first = self._take_slots(length, length + POSITIONS_OF_ONE)
         bias = torch.zeros(1, 1, length, self.used, dtype=self.decoder.cache_dtype, device=self.device)
@@ -251,7 +253,7 @@ class DecoderCache:
         return bias
 
     def _take_slots(self, count: int, spare: int) -> int:
-        """Takes the next slots; returns the first. Where they are not there, so many more are made as `spare`."""
+        """Takes the next slots and returns the first; where they do not exist, makes them with `spare` more."""
         if self.used + count > self.capacity:
             self._compact(spare)
         self._slots = first, _ = self.used, count
@@ -263,7 +265,7 @@ class DecoderCache:
         return torch.full(shape, -torch.inf, dtype=self.decoder.cache_dtype, device=self.device)
 
     def update(self, layer: int, keys_RD: torch.Tensor, values_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes a layer's keys and values of the newest tokens into their slots; returns all of that layer's."""
+        """Writes a layer's keys and values of the newest tokens into their slots; returns all of the layer's."""
         return self._written(self.keys[layer], keys_RD), self._written(self.values[layer], values_RD)
 
     def _written(self, cached_NhLK: torch.Tensor, new_RD: torch.Tensor) -> torch.Tensor:
@@ -277,14 +279,14 @@ class DecoderCache:
         return cached_NhLK.narrow(1, 0, self.used)
 
     def keys_and_values(self) -> list[tuple[torch.Tensor, ...]]:
-        """Each layer's keys and values of a hypothesis's tokens and of a source, each (N, H, L, K)."""
+        """Returns each layer's keys and values of a hypothesis's tokens and of its source, each (N, H, L, K)."""
         own = [[part[:, : self.used] for part in parts] for parts in (self.keys, self.values)]
         sources = [[keys.mT for keys, _ in self.sources], [values for _, values in self.sources]]
         kinds = [*own, *sources] if self.sources else own
         return [tuple(part.unflatten(0, (self.sentences, -1)) for part in parts) for parts in zip(*kinds, strict=True)]
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
-        """Makes each hypothesis the child of one of its sentence: it inherits that one's ancestors."""
+        """Makes each hypothesis the child of another one of its sentence, whose ancestors it inherits."""
         if self.ancestor_bias is None:
             return
         if self.sentences == 1:
@@ -307,15 +309,15 @@ class DecoderCache:
         self.sentences = len(sentences)
 
     def _compact(self, spare: int) -> None:
-        """Copies the slots with descendants to larger tensors, and leaves the others behind."""
+        """Copies the slots with descendants to larger tensors and drops the others."""
         if self.ancestor_bias is None or self.ancestor_bias.shape[2] == 1:
-            # All are ancestors, or padding, which stays where it is.
+            # All slots are ancestors, or padding, which stays where it is.
             kept_NL = torch.arange(self.used, device=self.device).expand(self.sentences, -1)
             capacity = 2 * self.used + spare
         else:
             used_NL = (self.ancestor_bias[:, 0, :, : self.used] == 0).any(1)
             longest = int(used_NL.sum(1).max())
-            # Slots in use first, in their order; a sentence with fewer keeps some that are not in use.
+            # Slots in use first, in their order; a sentence with fewer keeps some unused ones.
             kept_NL = used_NL.logical_not().to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
             capacity = longest + spare
         if self.ancestor_bias is not None:
@@ -328,13 +330,13 @@ class DecoderCache:
         rows = heads.view(self.sentences, -1, 1) * self.capacity + kept_NL[:, None]
         for parts in (self.keys, self.values):
             for layer, part in enumerate(parts):
-                # One layer at a time, each replaced at once: the cache is the largest thing in a search.
+                # One layer at a time, each replaced at once: the cache is the largest object in a search.
                 parts[layer] = _copied(part, rows.flatten(0, 1), capacity)
         self.used, self.capacity = used, capacity
 
 
 class _Layer:
-    """The linear layers and norms of one decoder layer; 1 / √d_k is in the queries."""
+    """The linear layers and norms of one decoder layer; the queries' weights include 1 / √d_k."""
 
     def __init__(self, layer: Any, weights: LiveWeights | PackedWeights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward
@@ -351,12 +353,12 @@ class _Layer:
 
 
 def decoder_stack(model: Any) -> Any:
-    """The decoder of a model, which in a decoder-only one is all beside the output projection."""
+    """Returns the decoder of a model; in a decoder-only model this is everything but the output projection."""
     return getattr(model.model, "decoder", model.model)
 
 
 def _copied(cached_NhLK: torch.Tensor, rows_NhL: torch.Tensor, capacity: int) -> torch.Tensor:
-    """Some rows of K numbers at the beginning of a tensor (N·H, capacity, K), whose rest is not set."""
+    """Copies rows of width K to the beginning of a tensor (N·H, capacity, K); the rest of it is not set."""
     copied = cached_NhLK.new_empty(len(cached_NhLK), capacity, cached_NhLK.shape[2])
     if rows_NhL.shape[1]:
         copied[:, : rows_NhL.shape[1]] = F.embedding(rows_NhL, cached_NhLK.reshape(-1, cached_NhLK.shape[2]))

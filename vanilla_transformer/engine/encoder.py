@@ -1,4 +1,4 @@
-"""The encoder of section 3 for decoding: its weights packed for the processor, without gradients.
+"""The encoder of section 3 for decoding, without gradients, on weights packed for the processor.
 
 Shapes in names: N sentences · S source · R = N·S rows · D d_model · H heads · K d_k (keys) or d_v (values).
 """
@@ -16,7 +16,7 @@ class Encoder:
 
     Args:
         model: A model with an encoder, which is used.
-        weights: Makes its linear layers.
+        weights: Makes the linear layers.
     """
 
     def __init__(self, model: Any, weights: PackedWeights) -> None:
@@ -33,7 +33,7 @@ class Encoder:
         inputs_embeds: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(N, S) token ids, or embeddings (N, S, D), to (N, S, D)."""
+        """Maps token ids (N, S), or embeddings (N, S, D), to states (N, S, D)."""
         may_attend = None
         if attention_mask is not None and not attention_mask.all():
             may_attend = attention_mask[:, None, None, :].bool()
@@ -41,7 +41,7 @@ class Encoder:
         x = x_NSD.flatten(0, 1)
         for layer in self.layers:
             q_NHSK, k_NHSK, v_NHSK = (self._heads(part, len(x_NSD)) for part in layer.project(x))
-            # 1 / √d_k is in the weights of the queries.
+            # The queries' weights include 1 / √d_k.
             attended = F.scaled_dot_product_attention(q_NHSK, k_NHSK, v_NHSK, may_attend, scale=1.0)
             x = layer.self_norm(layer.self_out(attended.transpose(1, 2).reshape(x.shape[0], -1), x))
             x = layer.feed_norm(layer.second(layer.first(x), x))
@@ -67,13 +67,13 @@ class Encoder:
         return x_NSD * self.scale + encodings.to(x_NSD.dtype)
 
     def _heads(self, projected_RD: torch.Tensor, sentences: int) -> torch.Tensor:
-        """(N·S, H·K) to (N, H, S, K)."""
+        """Reshapes (N·S, H·K) to (N, H, S, K)."""
         width = projected_RD.shape[1] // self.num_heads
         return projected_RD.view(sentences, -1, self.num_heads, width).transpose(1, 2)
 
 
 class _Layer:
-    """The linear layers and norms of one encoder layer; 1 / √d_k is in the queries."""
+    """The linear layers and norms of one encoder layer; the queries' weights include 1 / √d_k."""
 
     def __init__(self, layer: Any, weights: PackedWeights) -> None:
         own, feed_forward = layer.self_attention, layer.feed_forward

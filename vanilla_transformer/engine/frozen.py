@@ -1,4 +1,4 @@
-"""A model's weights as a caller holds them fixed by name: packed, quantized or compiled once, and then only used."""
+"""A model's weights held fixed at a caller's request: packed, quantized or compiled once, then only read."""
 
 import threading
 import weakref
@@ -17,32 +17,33 @@ from .graph_search import GraphSearch
 from .known import unknown
 from .linear import PackedWeights, unsupported_quantization
 
-# A graph multiplies on one thread, and large weights no faster than torch: numbers of a model, and these times rows.
+# Largest model for a graph, in parameters: a graph multiplies on one thread, and large weights no faster than torch.
+# The second limit is on parameters times rows.
 LARGEST_GRAPH = 1 << 23
 MULTIPLICATIONS = 1 << 26
 
 
 class Frozen:
-    """Encoder and decoder of a model on copies of its weights, made when they are first needed.
+    """Encoder and decoder of a model on copies of its weights, made on first use.
 
     Args:
         model: A model that the engine knows.
-        quantization: None for what each call asks for, or "int8" for all of them.
+        quantization: None for the setting of each call, or "int8" for all calls.
     """
 
     def __init__(self, model: Any, quantization: str | None = None) -> None:
-        # The model's entry among the open ones must not keep it alive.
+        # The list of open engines must not keep the model alive.
         self._model, self.quantization = weakref.ref(model), quantization
         self._parts: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
     def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
-        """The decoder in some type of its activations."""
+        """Returns the decoder for a type of its activations."""
         packed = PackedWeights(dtype, quantization, few_rows=True)
         return self._part(Decoder, packed, packed._replace(few_rows=False))
 
     def encode(self, arguments: dict[str, Any], quantization: str | None) -> torch.Tensor:
-        """The encoder's output in the type in which the library's search would compute.
+        """Returns the encoder's output in the type in which the library's search would compute.
 
         Args:
             arguments: `input_ids` or `inputs_embeds`, and `attention_mask`.
@@ -56,13 +57,13 @@ class Frozen:
             return encoder(**arguments).to(dtype)
 
     def graph(self, dtype: torch.dtype, quantization: str | None, rows: int) -> GraphSearch | None:
-        """The whole search as one graph, where that is the fastest way to find so many hypotheses; else None."""
+        """Returns the whole search as one graph where that is fastest for so many hypotheses; else None."""
         if dtype != torch.float32 or quantization is not None or onnx_runtime() is None:
             return None
         with self._lock:
             if "size" not in self._parts:
                 model: Any = self._model()
-                # Embeddings are looked up, the output projection is multiplied with.
+                # Embeddings are looked up, and multiply only as the output projection.
                 size = sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name)
                 suits = model.device.type == "cpu" and unknown_to_graphs(model) is None
                 self._parts["size"] = size if suits and size <= LARGEST_GRAPH else None
@@ -80,23 +81,23 @@ class Frozen:
             return self._parts[key]
 
 
-# The innermost of a model is used, from any thread, until its `with` ends.
+# The innermost engine of a model is used, from any thread, until its `with` ends.
 _OPEN: "weakref.WeakKeyDictionary[Any, list[Frozen]]" = weakref.WeakKeyDictionary()
 _OPENING = threading.Lock()
 
 
 def opened(model: Any) -> Frozen | None:
-    """The engine of the `with frozen(model)` around the call, if there is one."""
+    """Returns the engine of the `with frozen(model)` around the call, or None."""
     found = _OPEN.get(model)
     return found[-1] if found else None
 
 
 @contextmanager
 def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
-    """Holds an engine for a model that is known; see `PaperGenerationMixin.frozen`.
+    """Holds an engine for a known model; see `PaperGenerationMixin.frozen`.
 
     Raises:
-        ValueError: There is no such quantization, or not of this model or here.
+        ValueError: The quantization is unknown, or not available for this model or here.
     """
     reason = unsupported_quantization(quantization, model.device)
     reason = unknown(model) if reason is None else reason
@@ -104,7 +105,7 @@ def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
         raise ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
     engine = Frozen(model, quantization)
     if reason is not None:
-        yield engine  # Each call asks again, and says why it is the library's.
+        yield engine  # Each call checks again, and logs why the library runs it.
         return
     with _OPENING:
         _OPEN.setdefault(model, []).append(engine)

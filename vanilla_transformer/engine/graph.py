@@ -1,6 +1,6 @@
-"""Graphs of ONNX, written operator by operator from a model's weights, which are copied into them.
+"""ONNX graphs, written operator by operator from a model's weights, which are copied into them.
 
-ONNX Runtime is optional: `engine` says whether it is there.
+ONNX Runtime is optional: `engine` returns it if it is installed.
 
 Shapes in names: N sentences · R tokens of each that are computed together: all of a source, or the newest of each
 hypothesis · S source · L keys · D d_model · H heads · K d_k.
@@ -17,11 +17,11 @@ from transformers.activations import ACT2FN
 
 from .known import unknown
 
-# The version that the graphs were tried with first.
+# The oldest version that the graphs were tried with.
 OLDEST_VERSION = (1, 31)
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
-# Activations as operators; `silu` and `swish` are two.
+# Activations as operators; `silu` and `swish` take two.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("Relu", {}),
     "gelu": ("Gelu", {}),
@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @cache
 def engine() -> tuple[Any, Any] | None:
-    """The modules `onnx` and `onnxruntime`, if both are there and new enough."""
+    """Returns the modules `onnx` and `onnxruntime` if both are installed and new enough."""
     try:
         onnx, onnxruntime = import_module("onnx"), import_module("onnxruntime")
     except ImportError:
@@ -48,7 +48,7 @@ def engine() -> tuple[Any, Any] | None:
 
 
 def unknown_to_graphs(model: Any) -> str | None:
-    """The first thing in a model that a graph would not compute as the model does, in words."""
+    """Describes the first part of a model that a graph would compute differently; None if there is none."""
     reason = unknown(model, may_train=True)
     if reason is not None:
         return reason
@@ -64,17 +64,17 @@ def unknown_to_graphs(model: Any) -> str | None:
 
 
 class Graph:
-    """A graph while it is written: each method adds nodes and returns the name of what they compute.
+    """A graph under construction: each method adds nodes and returns the name of their output.
 
     Args:
-        around: The graph of which it is the body of a loop.
+        around: The outer graph, where this one is the body of a loop in it.
     """
 
     def __init__(self, around: "Graph | None" = None) -> None:
         import onnx
 
         self.onnx, self.around = onnx, around
-        # Names within a loop have to differ from those around it.
+        # Names inside a loop must differ from those around it.
         self.prefix: str = "" if around is None else f"{around.prefix}{len(around.nodes)}_"
         self.nodes: list[Any] = []
         self.inputs: list[Any] = []
@@ -83,7 +83,7 @@ class Graph:
         self._kept: dict[Any, str] = {}
 
     def input(self, name: str, shape: list[Any] | None, kind: str = "FLOAT", default: Any = None) -> str:
-        """Inputs of each run, with their defaults; of a loop's body the inputs of each round."""
+        """Adds an input of each run, with its default; in a loop's body, an input of each iteration."""
         name = self.prefix + name
         self.inputs.append(self._described(name, shape, kind))
         if default is not None:
@@ -91,58 +91,58 @@ class Graph:
         return name
 
     def output(self, name: str, value: str, shape: list[Any], kind: str = "FLOAT") -> None:
-        """A name and a description for what is computed."""
+        """Names and describes an output."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
         self.outputs[name] = self._described(name, shape, kind)
 
     def constant(self, value: torch.Tensor) -> str:
-        """A copy of the value."""
+        """Adds a copy of the value."""
         return self._keep(value, f"{self.prefix}constant_{len(self.constants)}")
 
     def number(self, *values: float) -> str:
-        """A vector of whole numbers, truths or floats; one copy of equal ones."""
+        """Adds a vector of integers, booleans or floats; equal ones share one copy."""
         return self._number(values, torch.tensor(values))
 
     def scalar(self, value: float) -> str:
-        """One number without a dimension."""
+        """Adds one number without a dimension."""
         return self._number(value, torch.tensor(value))
 
     def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """One node; its output's name, or those of several."""
+        """Adds one node; returns the name of its output, or the names of several."""
         names = [f"{self.prefix}{operator}_{len(self.nodes)}_{number}" for number in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
     def own_node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """One node of ONNX Runtime's own operators."""
+        """Adds one node of ONNX Runtime's own operators."""
         return self.node(operator, *inputs, outputs=outputs, domain=OWN_OPERATORS, **attributes)
 
     def loop(self, rounds: str, body: "Graph", first: list[str], results: list[str]) -> list[str]:
-        """Another graph again and again, whose own inputs are the number of the round, a truth, and `first`.
+        """Repeats another graph, whose own inputs are the iteration number, a boolean, and `first`.
 
         Args:
-            rounds: How many there are at most.
-            body: It may use what is computed here.
-            first: What the first round begins with; the others with what the one before has left.
-            results: Of a round: whether there is another one, what it leaves, and what is kept of each.
+            rounds: Maximum number of iterations.
+            body: The graph of one iteration; it may use values of this graph.
+            first: Inputs of the first iteration; each later one gets the outputs of the iteration before.
+            results: Outputs of an iteration: whether to continue, values for the next one, and values to collect.
 
         Returns:
-            What the last round leaves, and what is kept of all, along a first dimension.
+            The values that the last iteration leaves, and the collected values of all, along a first dimension.
         """
         graph = body.finished(results)
         return self.node("Loop", rounds, self.scalar(True), *first, outputs=len(results) - 1, body=graph)
 
     def cast(self, x: str, kind: str) -> str:
-        """In another type."""
+        """Casts to another type."""
         return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
 
     def finished(self, results: list[str]) -> Any:
-        """The graph as the library has it."""
+        """Returns the graph as the library represents it."""
         outputs = [self.outputs.get(name, self.onnx.ValueInfoProto(name=name)) for name in results]
         return self.onnx.helper.make_graph(self.nodes, "graph", self.inputs, outputs, self.constants)
 
     def model(self, results: list[str], told: dict[str, str] | None = None) -> Any:
-        """The graph as a file has it, with what its metadata tell."""
+        """Returns the graph as a file's model, with `told` as its metadata."""
         helper = self.onnx.helper
         operators = [helper.make_opsetid("", OPSET), helper.make_opsetid(OWN_OPERATORS, 1)]
         model = helper.make_model(self.finished(results), opset_imports=operators, ir_version=IR_VERSION)
@@ -156,7 +156,7 @@ class Graph:
         return self.once((given, value.dtype), lambda: self.constant(value))
 
     def once(self, key: Any, write: Callable[[], str]) -> str:
-        """The name of what is written when it is first asked for."""
+        """Returns the name of a part that is written on first use."""
         if key not in self._kept:
             self._kept[key] = write()
         return self._kept[key]
@@ -171,18 +171,18 @@ class LayerGraph(Graph):
     """A graph of the layers of encoder and decoder, whose inputs and outputs are (N, R, D).
 
     Args:
-        config: The model's.
-        quantization: None, or "int8" for matrices of 8 bits with a scale for each output, by which activations are
-            multiplied that are rounded to 8 bits for each product. These 8 bits are 7: without VNNI the sums of
-            weights of 8 do not fit in the 16 that pairs are added in, and nobody knows where a file goes.
-        around: The graph of which it is the body of a loop.
+        config: The model's configuration.
+        quantization: None, or "int8" for 8-bit matrices with a scale for each output; activations are rounded to 8
+            bits for each product. The weights use only 7 bits: without VNNI, sums of 8-bit weights overflow the 16
+            bits that pairs are added in, and a file may run on any processor.
+        around: The outer graph, where this one is the body of a loop in it.
     """
 
     def __init__(self, config: Any, quantization: str | None = None, around: "LayerGraph | None" = None) -> None:
         super().__init__(around)
         self.config, self.quantization = config, quantization
         self.outermost: LayerGraph = self if around is None else around.outermost
-        # The operator has one width of heads: what is narrower is filled up with zeros, which change nothing.
+        # The operator has one width for all heads: narrower ones are padded with zeros, which change nothing.
         self.head_width = max(config.d_k, config.d_v)
         self._attention: dict[str, Any] = {
             "num_heads": config.num_heads,
@@ -191,7 +191,7 @@ class LayerGraph(Graph):
         }
 
     def body(self) -> "LayerGraph":
-        """The body of a loop in this graph."""
+        """Returns the body of a loop in this graph."""
         return LayerGraph(self.config, self.quantization, self)
 
     def linear(self, x: str, weight: torch.Tensor, bias: torch.Tensor | None) -> str:
@@ -212,7 +212,7 @@ class LayerGraph(Graph):
         return self._int8_product(x, turned, scales, lm_head.bias)
 
     def embed(self, tokens: str, embedding: nn.Embedding, encodings: str) -> str:
-        """Sections 3.4 and 3.5."""
+        """Sections 3.4 and 3.5: embeddings plus positional encodings."""
         matrix, scales = self.outermost.table(embedding.weight)
         rows, scale = self.node("Gather", matrix, tokens), self.scalar(self.config.d_model**0.5)
         if scales:
@@ -221,7 +221,7 @@ class LayerGraph(Graph):
         return self.node("Add", self.node("Mul", rows, scale), encodings)
 
     def table(self, weight: torch.Tensor) -> tuple[str, str]:
-        """A matrix of one row for each token, and the scales of its rows where it is rounded; kept once."""
+        """Returns a matrix with one row per token, and the scales of its rows if it is rounded; stored once."""
         key = weight.data_ptr(), "table"
         if self.quantization is None:
             return self.once(key, lambda: self.constant(weight.float())), ""
@@ -230,7 +230,7 @@ class LayerGraph(Graph):
         return matrix, self.once((*key, "scales"), lambda: self.constant(scales))
 
     def turned(self, matrix: str) -> str:
-        """The other way round, which is done as the graph is loaded."""
+        """Transposes a matrix; this is done when the graph is loaded."""
         return self.node("Transpose", matrix, perm=[1, 0])
 
     def _int8_product(self, x: str, matrix: str, scales: str, bias: torch.Tensor | None) -> str:
@@ -238,23 +238,23 @@ class LayerGraph(Graph):
         return self.own_node("DynamicQuantizeMatMul", x, matrix, scales, *more)
 
     def encoder_self_attention(self, x: str, layer: Any, mask_NS: str) -> str:
-        """An encoder layer's first part."""
+        """Adds the self-attention of an encoder layer."""
         own = layer.self_attention
         inputs = *self._projected(x, own.q_proj, own.k_proj, own.v_proj), "", mask_NS
         attended = self.own_node("MultiHeadAttention", *inputs, **self._attention)
         return self._sublayer(x, self._joined(attended, own), layer.self_attention_norm)
 
     def decoder_self_attention(self, x: str, layer: Any, past: list[str], bias: str) -> tuple[str, list[str]]:
-        """A decoder layer's first part.
+        """Adds the self-attention of a decoder layer.
 
         Args:
             x: The newest tokens.
-            layer: The module.
-            past: Keys and values, (N, H, L, K), to which those of the tokens are added.
-            bias: Added to what each token attends with, (N, 1, R, L + R); without it each attends to all.
+            layer: The layer's module.
+            past: Keys and values, (N, H, L, K), to which those of the newest tokens are added.
+            bias: Added to each token's attention scores, (N, 1, R, L + R); without it each attends to all.
 
         Returns:
-            The tokens, and keys and values with theirs.
+            The states of the tokens, and the keys and values including theirs.
         """
         own = layer.self_attention
         inputs = *self._projected(x, own.q_proj, own.k_proj, own.v_proj), "", "", bias, *past
@@ -262,7 +262,7 @@ class LayerGraph(Graph):
         return self._sublayer(x, self._joined(attended, own), layer.self_attention_norm), present
 
     def keys_and_values(self, x: str, layer: Any) -> list[str]:
-        """The encoder's output to a decoder layer's keys and values of the source, (N, H, S, K)."""
+        """Maps the encoder's output to a decoder layer's keys and values of the source, (N, H, S, K)."""
         cross = layer.cross_attention
         shape = self.number(0, 0, self.config.num_heads, self.head_width)
         return [
@@ -271,20 +271,20 @@ class LayerGraph(Graph):
         ]
 
     def cross_attention(self, x: str, layer: Any, source: list[str], mask_NS: str) -> str:
-        """A decoder layer's second part."""
+        """Adds the cross-attention of a decoder layer."""
         cross = layer.cross_attention
         inputs = *self._projected(x, cross.q_proj), *source, "", mask_NS
         attended = self.own_node("MultiHeadAttention", *inputs, **self._attention)
         return self._sublayer(x, self._joined(attended, cross), layer.cross_attention_norm)
 
     def feed_forward(self, x: str, layer: Any) -> str:
-        """A layer's last part."""
+        """Adds the feed-forward network of a layer."""
         first, second = layer.feed_forward.w_1, layer.feed_forward.w_2
         inner = self._activated(self.linear(x, first.weight, first.bias))
         return self._sublayer(x, self.linear(inner, second.weight, second.bias), layer.feed_forward_norm)
 
     def _activated(self, x: str) -> str:
-        """Of `ACTIVATIONS`."""
+        """Applies the activation, one of `ACTIVATIONS`."""
         name = self.config.activation_function
         if name in ("silu", "swish"):
             return self.node("Mul", x, self.node("Sigmoid", x))
@@ -292,7 +292,7 @@ class LayerGraph(Graph):
         return self.node(operator, x, **attributes)
 
     def _projected(self, x: str, *modules: Any) -> list[str]:
-        """Queries, keys or values of the tokens by one product."""
+        """Computes queries, keys or values of the tokens in one product."""
         weight = torch.cat([self._filled(module.weight) for module in modules])
         bias = None if modules[0].bias is None else torch.cat([self._filled(module.bias) for module in modules])
         outputs = self.linear(x, weight, bias)
@@ -301,12 +301,12 @@ class LayerGraph(Graph):
         return self.node("Split", outputs, outputs=len(modules), axis=-1, num_outputs=len(modules))
 
     def _joined(self, attended: str, attention: Any) -> str:
-        """The output projection of all heads."""
+        """Applies the output projection of all heads."""
         projection = attention.out_proj
         return self.linear(attended, self._filled(projection.weight.mT).mT, projection.bias)
 
     def _filled(self, weight: torch.Tensor) -> torch.Tensor:
-        """Rows of heads, each filled up with zeros to the common width."""
+        """Pads the rows of each head with zeros to the common width."""
         by_head = weight.unflatten(0, (self.config.num_heads, -1))
         filled = by_head.new_zeros(self.config.num_heads, self.head_width, *weight.shape[1:])
         filled[:, : by_head.shape[1]] = by_head.detach()
@@ -319,7 +319,7 @@ class LayerGraph(Graph):
 
 
 def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows in numbers of 7 bits, and the scale of each."""
+    """Rounds rows to 7-bit numbers; returns them and the scale of each."""
     weight = weight.detach().float()
     scales = (weight.abs().amax(1) / 63).clamp(min=torch.finfo(torch.float32).tiny)
     return (weight / scales[:, None]).round().to(torch.int8), scales

@@ -1,7 +1,7 @@
-"""Section 6.1's whole search as one graph of ONNX: sentences in, hypotheses out, in one call.
+"""Section 6.1's whole search as one ONNX graph: sentences in, hypotheses out, in one call.
 
-Encoder, steps, choices and the rule that ends a search are one graph, with a `Loop` over the steps and a `Scan` back
-along the hypotheses that have won. A sentence of a batch whose search is over is left as it is until all are over.
+Encoder, steps, choices and the stopping rule are one graph, with a `Loop` over the steps and a `Scan` back along the
+winning hypotheses. A sentence whose search is over stays in the batch unchanged until all are over.
 
 Shapes in names: N sentences · S source · W hypotheses of a sentence, one at first · C candidates · T steps · B best
 hypotheses · D d_model · V vocabulary.
@@ -16,25 +16,25 @@ import torch
 from .graph import LayerGraph, engine
 from .search import IMPOSSIBLE, Hypotheses, Limits
 
-# Changes the log-probabilities of a step, given the step, their name and that of its number.
+# Changes the log-probabilities of a step, given the step, their name and the name of the step's number.
 Change = Callable[[LayerGraph, str, str], str]
 
 
 class Rules(NamedTuple):
-    """Settings of a beam as names in a graph; see `Limits`. Vectors of one number but for the first two, (N, 1).
+    """Settings of a beam as names in a graph; see `Limits`. Vectors of one number, except the first two, (N, 1).
 
     Attributes:
-        lengths_N1: Tokens that a hypothesis may have.
-        horizon_N1: Length under whose penalty running hypotheses are compared, where `exact`.
+        lengths_N1: Maximum tokens of a hypothesis.
+        horizon_N1: Length whose penalty is used to compare running hypotheses, where `exact`.
         width: W.
         candidates: C.
-        counted: Hypotheses that must have ended.
+        counted: Number of hypotheses that must have ended.
         best: B.
         exponent: Of the length penalty ((offset + length) / divisor)^exponent.
         offset: 5 for Google's penalty, 0 for the library's.
         divisor: 6 for Google's penalty, 1 for the library's.
-        exact: Truth.
-        may_improve: Truth: whether running hypotheses are compared at all.
+        exact: Boolean.
+        may_improve: Boolean: whether running hypotheses are compared at all.
     """
 
     lengths_N1: str
@@ -51,11 +51,11 @@ class Rules(NamedTuple):
 
 
 class SearchGraph(LayerGraph):
-    """The graph of a search while it is written.
+    """The graph of a search under construction.
 
     Args:
         model: An encoder-decoder.
-        quantization: None, or "int8" for matrices of 8 bits.
+        quantization: None, or "int8" for 8-bit matrices.
     """
 
     def __init__(self, model: Any, quantization: str | None = None) -> None:
@@ -64,7 +64,7 @@ class SearchGraph(LayerGraph):
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
 
     def positions(self, length: str) -> tuple[str, str]:
-        """Section 3.5: tables of source and target, of at least so many positions; learned ones end before."""
+        """Section 3.5: tables of at least so many source and target positions; learned ones may end earlier."""
         learned = [stack.positional_encoding.learned for stack in (self.encoder, self.decoder)]
         if learned[0] is not None:
             return self.constant(learned[0].weight.float()), self.constant(learned[1].weight.float())
@@ -77,7 +77,7 @@ class SearchGraph(LayerGraph):
         return table, table
 
     def read(self, tokens_NS: str, mask_NS: str, positions_LD: str) -> None:
-        """Adds the encoder, and each decoder layer's keys and values of its output; the mask is of 32 bits."""
+        """Adds the encoder, and each decoder layer's keys and values of its output; the mask is 32-bit."""
         self.mask_NS = mask_NS
         places_NS = self.node("CumSum", mask_NS, self.scalar(1), exclusive=1)
         x = self.embed(tokens_NS, self.encoder.embed_tokens, self.node("Gather", positions_LD, places_NS))
@@ -87,7 +87,7 @@ class SearchGraph(LayerGraph):
         self.shape_N1 = self.node("Concat", self.node("Shape", tokens_NS, end=1), self.number(1), axis=0)
 
     def greedy(self, longest: str, start: str, ends_V: str, positions_LD: str) -> str:
-        """The likeliest token, again and again, until all sentences have ended: tokens, (T, N, 1)."""
+        """Takes the likeliest token repeatedly until all sentences have ended; returns tokens, (T, N, 1)."""
         step, number, tokens_N1, past = self._step()
         live_N1 = step.input("live", None, "BOOL")
         logits_N1V, present = self._advance(step, number, tokens_N1, past, "", positions_LD)
@@ -106,10 +106,10 @@ class SearchGraph(LayerGraph):
         change: Change | None = None,
         padding: int | None = None,
     ) -> tuple[str, str, str, str]:
-        """Section 6.1: the best hypotheses of each sentence.
+        """Section 6.1: finds the best hypotheses of each sentence.
 
-        Keys and values of all that has run stay where they are, and a bias says which of them each hypothesis comes
-        from. What does not end has an impossible score.
+        Keys and values of all running hypotheses stay in place; a bias says which of them are a hypothesis's
+        ancestors. Hypotheses that have not ended have an impossible score.
 
         Returns:
             Scores (N, B), tokens and parents (N, B, T), and lengths (N, B).
@@ -136,7 +136,7 @@ class SearchGraph(LayerGraph):
         parents_NC, tokens_NC = node("Div", places_NC, vocabulary), node("Mod", places_NC, vocabulary)
         ended_NC = node("Or", node("Gather", ends_V, tokens_NC), node("GreaterOrEqual", number, last_step_N1))
 
-        # The best that have not ended run on.
+        # The best unfinished hypotheses continue.
         left_NC = node("Add", scores_NC, node("Where", ended_NC, impossible, self.number(0.0)))
         left_NW, chosen_NW = node("TopK", left_NC, rules.width, outputs=2)
         parents_NW, newest_NW = (node("GatherElements", part, chosen_NW, axis=1) for part in (parents_NC, tokens_NC))
@@ -146,12 +146,12 @@ class SearchGraph(LayerGraph):
         own_bias = self.node("Add", first_bias, self._own_bias(rules.width))
         next_bias = node("Concat", node("GatherND", bias, origins, batch_dims=2), own_bias, axis=3)
 
-        # The best of what had ended before and of what ends now; only the best W candidates of a step may.
+        # The best of the hypotheses ended before and those ending now; only the best W candidates of a step may end.
         penalized_NC = node("Div", scores_NC, node("Gather", penalties_T11, number))
         ended_scores_NC = node("Where", node("And", ended_NC, may_end_NC), penalized_NC, impossible)
         best_NW, _ = node("TopK", node("Concat", finished_NW, ended_scores_NC, axis=1), rules.width, outputs=2)
 
-        # Whether too few have ended, or the best that runs may overtake the last of those that count.
+        # Continue if too few have ended, or the best running one may overtake the last of those that count.
         last_N1 = node("Gather", best_NW, last_counted, axis=1)
         bound_N1 = node("Div", node("Gather", left_NW, self.number(0), axis=1), node("Gather", bounds_TN1, number))
         improves_N1 = node("And", rules.may_improve, node("Greater", bound_N1, last_N1))
@@ -169,10 +169,10 @@ class SearchGraph(LayerGraph):
         return self._paths(self.loop(longest, step, first, results)[-4:], rules, padding)
 
     def _paths(self, kept: list[str], rules: Rules, padding: int | None) -> tuple[str, str, str, str]:
-        """The best of what has ended, and the way of each from its end to its beginning."""
+        """Takes the best ended hypotheses, and traces each from its end to its beginning."""
         ended_TNC, parents_TNC, tokens_TNC, chosen_TNW = kept
         ended = self.node("Reshape", self.node("Transpose", ended_TNC, perm=[1, 0, 2]), self.number(0, -1))
-        # Of equal ones the first, as when they are merged step by step.
+        # Ties go to the first, as when they are merged step by step.
         scores_NB, places_NB = self.node("TopK", ended, rules.best, outputs=2)
         last_NB, candidate_NB = (self.node(part, places_NB, rules.candidates) for part in ("Div", "Mod"))
         there_NB = self.node("Greater", scores_NB, self.number(IMPOSSIBLE))
@@ -209,22 +209,22 @@ class SearchGraph(LayerGraph):
         return self.node("Expand", self.number(1), self.node("Shape", chosen_TNW, end=1))
 
     def _penalty(self, lengths: str, rules: Rules) -> str:
-        """The divisor of a log-probability: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
+        """Returns the divisor of a log-probability: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
         moved = self.node("Add", self.cast(lengths, "FLOAT"), rules.offset)
         return self.node("Pow", self.node("Div", moved, rules.divisor), rules.exponent)
 
     def _range(self, count: str) -> str:
-        """0, 1, 2 ... below a number, (1, number)."""
+        """Returns 0, 1, 2 ... below a number, (1, number)."""
         return self.node("NonZero", self.node("Expand", self.number(1), count))
 
     def _own_bias(self, width: str) -> str:
-        """Each hypothesis attends to its own newest token, (W, W)."""
+        """Lets each hypothesis attend to its own newest token, (W, W)."""
         range_1W = self._range(width)
         own_WW = self.node("Equal", self.node("Transpose", range_1W, perm=[1, 0]), range_1W)
         return self.node("Where", own_WW, self.number(0.0), self.number(torch.finfo(torch.float32).min))
 
     def _step(self) -> tuple[LayerGraph, str, str, list[list[str]]]:
-        """A step: its graph, its number, the newest tokens, and each layer's keys and values before them."""
+        """Returns a step: its graph, its number, the newest tokens, and each layer's earlier keys and values."""
         step = self.body()
         number, _ = step.input("number", [], "INT64"), step.input("goes_on", [], "BOOL")
         tokens_NW, layers = step.input("tokens", None, "INT64"), range(len(self.decoder.layers))
@@ -232,7 +232,7 @@ class SearchGraph(LayerGraph):
         return step, number, tokens_NW, past
 
     def _nothing(self) -> list[str]:
-        """Each layer's keys and values before the first step."""
+        """Returns each layer's empty keys and values before the first step."""
         return [
             self.node("Slice", part, self.number(0), self.number(0), self.number(2))
             for layer in self.source
@@ -242,7 +242,7 @@ class SearchGraph(LayerGraph):
     def _advance(
         self, step: LayerGraph, number: str, tokens_NW: str, past: list[list[str]], bias: str, positions_LD: str
     ) -> tuple[str, list[str]]:
-        """The decoder's step: logits (N, W, V), and keys and values with those of the tokens."""
+        """Runs the decoder's step: logits (N, W, V), and keys and values including the new tokens'."""
         encoding = step.node("Gather", positions_LD, number)
         x, found = step.embed(tokens_NW, self.decoder.embed_tokens, encoding), []
         for layer, before, source in zip(self.decoder.layers, past, self.source, strict=True):
@@ -257,12 +257,12 @@ def _any(graph: LayerGraph, truths: str) -> str:
 
 
 class GraphSearch:
-    """Greedy and beam search of a model, each a session of ONNX Runtime with the weights as they are now.
+    """Greedy and beam search of a model, each an ONNX Runtime session with the weights at its creation.
 
     Args:
         model: An encoder-decoder.
-        threads: Of each session.
-        quantization: None, or "int8" for matrices of 8 bits.
+        threads: Threads of each session.
+        quantization: None, or "int8" for 8-bit matrices.
     """
 
     def __init__(self, model: Any, threads: int = 1, quantization: str | None = None) -> None:
@@ -282,7 +282,7 @@ class GraphSearch:
     def greedy(
         self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest token at each step: tokens (N, T), of which each sentence has so many, (N,)."""
+        """Takes the likeliest token at each step: tokens (N, T), and the number of them in each sentence, (N,)."""
         longest = max(limits.lengths.tolist())
         inputs = self._inputs(ids_NS, mask_NS, limits, longest)
         inputs |= {"start": np.array([start]), "longest": np.array(longest)}
@@ -295,7 +295,7 @@ class GraphSearch:
         return tokens_NT, lengths_N.minimum(limits.lengths)
 
     def beam(self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits, width: int) -> Hypotheses:
-        """Section 6.1: the `width` best hypotheses of each sentence."""
+        """Section 6.1: finds the `width` best hypotheses of each sentence."""
         lengths = limits.lengths.tolist()
         inputs = self._inputs(ids_NS, mask_NS, limits, max(lengths))
         inputs |= {
@@ -314,14 +314,14 @@ class GraphSearch:
         return inputs
 
     def _ends_of(self, end_tokens: torch.Tensor) -> Any:
-        """Truths that tell which tokens of the vocabulary end a hypothesis."""
+        """Marks the vocabulary's tokens that end a hypothesis."""
         key = tuple(end_tokens.tolist())
         if key not in self._ends:
             self._ends[key] = torch.isin(torch.arange(self._vocabulary), end_tokens).numpy()
         return self._ends[key]
 
     def _encodings(self, length: int) -> Any:
-        """Encodings of at least so many positions, which are not weights."""
+        """Returns encodings of at least so many positions; they are not weights."""
         if len(self._table) < length:
             self._table = self._positions[0](max(length, 2 * len(self._table))).detach().numpy()
         return self._table
@@ -343,7 +343,7 @@ class GraphSearch:
         return graph.model(list(graph.beam(rules, start, ends_V, target)))
 
     def _begin(self, graph: SearchGraph) -> tuple[str, str, str]:
-        """Writes the encoder; returns names of both tables of positions and of the tokens that end."""
+        """Writes the encoder; returns the names of both position tables and of the end tokens."""
         if self._positions[0].learned is None:
             source = target = graph.input("positions", ["L", "D"])
         else:
@@ -354,7 +354,7 @@ class GraphSearch:
     def _session(self, model: Any) -> Any:
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
-        # What there is to fuse costs more to look for at each building than it saves.
+        # Searching for fusions at each building costs more than they save.
         options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         return self._runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

@@ -1,8 +1,8 @@
-"""All that the engine and the exports can compute: exact classes, their parameters, and every configuration field.
+"""Everything the engine and the exports can compute: exact classes, their parameters, every configuration field.
 
-They compute a model in another way than its `forward`. So whatever is not on these lists is declined with a reason:
-an added parameter, field or class, a hook, a patched method. The lists hold names, since this package's models import
-the engine and not the other way round.
+They do not call a model's `forward`. So anything not on these lists is declined with a reason: an added parameter,
+field or class, a hook, a patched method. The lists hold names, because this package's models import the engine and not
+the other way round.
 """
 
 import inspect
@@ -21,7 +21,7 @@ _DROPOUT = ("torch.nn.modules.dropout", "Dropout")
 
 
 class _Class(NamedTuple):
-    """Names of the parameters and of the modules that a module of some class may have; None for any."""
+    """Names of the parameters and submodules that a module of some class may have; None for any."""
 
     parameters: frozenset[str] | None
     children: frozenset[str] | None
@@ -34,7 +34,7 @@ def _names(parameters: str = "", children: str = "") -> _Class:
 _ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm dropout"
 _STACK = "embed_tokens positional_encoding dropout layers"
 _ANYTHING = _Class(None, None)
-# A module that is called as it is, instead of being computed in another way.
+# A module that is called as it is instead of being computed another way.
 _CALLED = {"feed_forward.activation"}
 
 CLASSES: dict[tuple[str, str], _Class] = {
@@ -56,7 +56,7 @@ CLASSES: dict[tuple[str, str], _Class] = {
     ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderModel"): _names("", _STACK),
     ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderForCausalLM"): _names("", "model lm_head"),
 }
-# Its own layers advance a recurrent decoder by steps, without their `forward`.
+# A recurrent decoder is advanced step by step through its own layers, without their `forward`.
 RECURRENT: dict[tuple[str, str], _Class] = {
     **{name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)},
     **{
@@ -73,8 +73,8 @@ RECURRENT: dict[tuple[str, str], _Class] = {
     },
 }
 
-# Fields that change nothing that is computed after a model is built, or that are read where they act: sizes and
-# switches from the modules and weights themselves, d_model by the embedding's scale.
+# Fields that change nothing once a model is built, or that are read where they act: sizes and switches from the
+# modules and weights themselves, d_model from the embedding's scale.
 _ANY_VALUE = frozenset(
     [
         "vocab_size",
@@ -133,13 +133,13 @@ _ANY_VALUE = frozenset(
         "torch_dtype",
     ]
 )
-# Fields that must have one of some values.
+# Fields whose values are restricted.
 _VALUES: dict[str, tuple[Any, ...]] = {"chunk_size_feed_forward": (0, None)}
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
-# Methods that a call of a module passes, beside those of its own class.
+# Methods involved in calling a module, besides those of its own class.
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr__")
-# Hooks that transformers leaves on a model once it was asked for attentions; they act only when it is asked again.
+# Hooks that transformers leaves on a model once attentions were requested; they act only when requested again.
 _CAPTURING = "transformers.utils.output_capturing"
 # Packages whose decorators may stand around a method.
 _DECORATORS = tuple(
@@ -148,11 +148,11 @@ _DECORATORS = tuple(
 
 
 def unknown(model: nn.Module, may_train: bool = False) -> str | None:
-    """The first thing in a model that is not on the lists, in words; None where all of it is known.
+    """Describes the first part of a model that is not on the lists; None if all of it is known.
 
     Args:
         model: A model.
-        may_train: Whether it may be in training mode, as for an export of its weights.
+        may_train: Whether the model may be in training mode, as for an export of its weights.
     """
     if model.training and not may_train:
         return "dropout (model.train())"
@@ -217,7 +217,7 @@ def _unknown_field(config: Any) -> str | None:
 
 
 def _unknown_weights(model: Any) -> str | None:
-    """Weights that are no plain tensors of one device, and attention whose widths are not those of its weights."""
+    """Describes weights that are not plain tensors on one device, or attention of other widths than its weights."""
     device = model.device
     for name, weight in model.named_parameters():
         if type(weight) is not nn.Parameter or weight.device != device or not weight.is_floating_point():
@@ -239,7 +239,7 @@ def _is_causal(model: Any, name: str) -> bool:
 
 
 def _own_methods(kind: type) -> frozenset[str]:
-    """Methods that a module's own attributes must not stand in for."""
+    """Returns the methods that a module's own attributes must not replace."""
     names = set(_CALLS)
     for base in kind.__mro__:
         if base.__module__.startswith(_OURS):
@@ -248,7 +248,7 @@ def _own_methods(kind: type) -> frozenset[str]:
 
 
 def _patched(kind: type) -> Iterator[str]:
-    """Methods of a class that are not those of its source."""
+    """Yields the methods of a class that differ from its source."""
     for base in kind.__mro__:
         module = sys.modules.get(base.__module__)
         own, source = base.__module__.startswith(_OURS), str(getattr(module, "__file__", ""))

@@ -1,4 +1,4 @@
-"""A search of the library, done by the engine: on live weights, or inside `frozen` on those that it holds."""
+"""The library's searches, run by the engine: on live weights, or inside `frozen` on the weights it holds."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,13 +30,13 @@ _AS_DICT = "return_dict_in_generate"
 
 
 def decode(request: Request) -> Any:
-    """Returns what the library's search would for the same request, or None if the engine declines it.
+    """Returns the result of the library's search for the same request, or None if the engine declines it.
 
-    `sequences_scores` are always there; there is no `past_key_values` of a beam, where the library's belongs to
-    hypotheses that were still running.
+    `sequences_scores` are always returned; a beam returns no `past_key_values`: the library's belong to hypotheses
+    that were still running.
 
     Raises:
-        ValueError: 8-bit weights are asked for together with what the engine declines.
+        ValueError: 8-bit weights are requested together with something that the engine declines.
     """
     reason = declined(request)
     if reason is not None:
@@ -54,9 +54,9 @@ def decode(request: Request) -> Any:
 def encode(
     model: Any, inputs: torch.Tensor, name: str, quantization: str | None, arguments: dict[str, Any]
 ) -> BaseModelOutput | None:
-    """The encoder's output of `inputs`, which `generate` calls `name`; None where the model has to encode.
+    """Returns the encoder's output of `inputs`, `name` in `generate`; None where the model has to encode.
 
-    That is everywhere but inside `frozen`: on live weights the model's own encoder is as fast.
+    The engine encodes only inside `frozen`: on live weights the model's own encoder is as fast.
     """
     frozen = opened(model)
     mask = arguments.get("attention_mask")
@@ -76,7 +76,7 @@ def encode(
 def start_decoding(
     model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None, quantization: str | None
 ) -> Decoding:
-    """The decoding before the first token, of sources as the model's encoder gave them."""
+    """Returns the decoding before the first token, from the encoder's output for the sources."""
     if hasattr(model, "start_decoding"):
         return model.start_decoding(encoder_outputs, mask_NS, quantization)
     if RecurrentDecoding.suits(model):
@@ -85,7 +85,7 @@ def start_decoding(
 
 
 def declined(request: Request) -> str | None:
-    """The first thing in a call, its model or one of the `members` of that, which the engine does not know."""
+    """Describes the first thing the engine does not know in a call, its model or one of the model's `members`."""
     reason = request.unsupported()
     for model in getattr(request.model, "members", (request.model,)):
         if reason is None and request.quantization is not None and RecurrentDecoding.suits(model):
@@ -96,11 +96,11 @@ def declined(request: Request) -> str | None:
 
 
 def _decoder(model: Any, quantization: str | None) -> Decoder:
-    """The decoder for one call, in the type in which the library's search would compute."""
+    """Returns the decoder for one call, in the type in which the library's search would compute."""
     frozen = opened(model)
     dtype = _dtype(model)
     if frozen is None and (quantization is not None or dtype != model.dtype):
-        frozen = Frozen(model, quantization)  # For the length of this call.
+        frozen = Frozen(model, quantization)  # Held for this call only.
     return Decoder(model, LiveWeights(dtype)) if frozen is None else frozen.decoder(dtype, quantization)
 
 
@@ -112,11 +112,11 @@ def _dtype(model: Any) -> torch.dtype:
 
 @contextmanager
 def _decoding(request: Request, width: int) -> Iterator[tuple[torch.Tensor, Any]]:
-    """The prompts of the sentences, (N, P), and their decoding; the library repeats each `width` times."""
+    """Yields the sentences' prompts, (N, P), and their decoding; the library repeats each `width` times."""
     model, kwargs = request.model, request.kwargs
     prompts_NP, mask = request.prompts[::width], kwargs.get("attention_mask")
     mask_NS = None if mask is None else mask[::width]
-    # Without the counts of torch for gradients small operations take three quarters of the time.
+    # Without torch's bookkeeping for gradients, small operations take three quarters of the time.
     with torch.autocast(model.device.type, enabled=False), torch.inference_mode():
         if not model.config.is_encoder_decoder:
             yield prompts_NP, _decoder(model, request.quantization).start_without_source(len(prompts_NP), mask_NS)
@@ -144,7 +144,7 @@ def _beam_output(
     model: Any, prompts_NP: torch.Tensor, found: Hypotheses, returned: int, padding: Any, as_dict: bool | None
 ) -> Any:
     width = found.scores.shape[1]
-    found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode have no use in training.
+    found = Hypotheses(*(part.clone() for part in found))  # Tensors of inference mode cannot be used in training.
     best = Hypotheses(*(part[:, :returned].flatten(0, 1) for part in found))
     longest = int(best.lengths.max())
     unused = torch.arange(longest, device=prompts_NP.device) >= best.lengths[:, None]
@@ -159,10 +159,10 @@ def _beam_output(
 
 
 def _greedy_search(request: Request) -> Any:
-    """Greedy search or sampling.
+    """Runs greedy search or sampling.
 
-    Sampling by torch's generator draws for finished sentences too, as the library does: one seed draws the same
-    tokens.
+    Sampling with torch's generator also draws for finished sentences, as the library does, so that one seed draws the
+    same tokens.
     """
     settings, parts = request.settings, request.logits_processor
     choose: Choice = sampled if settings.do_sample else likeliest
@@ -202,8 +202,8 @@ def answer(
         model: An encoder-decoder.
         ids_NS: Sources.
         mask_NS: 1 on tokens, 0 on padding.
-        lengths_N: New tokens that a sentence's hypotheses may have.
-        setting: What holds for a setting of `GenerationConfig`. Others than those asked for here are not set.
+        lengths_N: New tokens allowed for the hypotheses of each sentence.
+        setting: Returns the effective value of a `GenerationConfig` setting. Settings not requested here are unset.
     """
     frozen = opened(model)
     start, end, padding = (setting(f"{name}_token_id") for name in ("decoder_start", "eos", "pad"))
@@ -261,13 +261,13 @@ def answer(
 
 
 def _library_cache(model: Any, layers: list[tuple[torch.Tensor, ...]]) -> Any:
-    """Keys and values of all tokens but the last, and of a source, from which `generate` can go on."""
-    own, source = DynamicCache(), DynamicCache()  # With a configuration, making one takes as long as a step.
+    """Returns keys and values of the source and all tokens but the last, so that `generate` can continue."""
+    own, source = DynamicCache(), DynamicCache()  # Giving it a configuration would take as long as a step.
     for parts in layers:
         for cache, pair in zip((own, source), (parts[:2], parts[2:]), strict=True):
             if pair:
                 keys, values = (part.to(model.dtype).clone() for part in pair)
-                layer = DynamicLayer()  # As its own `update` leaves it, which copies what it is given.
+                layer = DynamicLayer()  # Set directly: the layer's own `update` would copy its arguments.
                 layer.keys, layer.values = keys, values
                 layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
                 cache.layers.append(layer)

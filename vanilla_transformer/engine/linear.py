@@ -1,4 +1,4 @@
-"""The linear layers of a decoding without gradients: on live weights, or on weights packed for the processor."""
+"""The linear layers of decoding without gradients: on live weights, or on weights packed for the processor."""
 
 import sys
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from .cpu import (
     without_deprecation,
 )
 
-# With 8 bits oneDNN is faster than torch's default engine from so many rows and outputs (a vocabulary's) on.
+# Rows and outputs (a vocabulary's) from which oneDNN is faster with 8 bits than torch's default engine.
 MANY_ROWS = 32
 MANY_OUTPUTS = 4096
-# In float32 oneDNN's packed linear is faster than `F.linear` from so many multiplications on, or so large a weight:
-# below, its fixed cost per call takes longer than the multiplication.
+# Multiplications, and weight size, from which oneDNN's packed linear is faster in float32 than `F.linear`: below, its
+# fixed cost per call exceeds the multiplication.
 PACKED_FROM = 1 << 20
 LARGE_WEIGHT, VOCABULARY = 1 << 18, 1 << 22
-# Shapes that MKL multiplies faster with a large unpacked weight, where `multiplies_few_rows_unpacked`.
+# Shapes that MKL multiplies faster with a large unpacked weight, if `multiplies_few_rows_unpacked`.
 FEW_ROWS, FEW_INPUTS = 4, 1024
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -32,25 +32,25 @@ ResidualLinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class PositionTable:
-    """Section 3.5's encodings by position; computed ones are computed once, learned ones are those of `weight`."""
+    """Section 3.5's encodings by position; sinusoidal ones are computed once, learned ones are those of `weight`."""
 
     def __init__(self, module: Any, weight: torch.Tensor | None) -> None:
         self.module = module
         self._table = torch.empty(0) if weight is None else weight
 
     def of(self, position: int, device: torch.device) -> torch.Tensor:
-        """The encoding of one position, (d_model,)."""
+        """Returns the encoding of one position, (d_model,)."""
         return self.first(position + 1, device)[position]
 
     def at(self, positions: torch.Tensor, longest: int) -> torch.Tensor:
-        """The encodings of some positions, of which the highest is below `longest`, (..., d_model)."""
+        """Returns the encodings of positions that are all below `longest`, (..., d_model)."""
         return F.embedding(positions, self.first(longest, positions.device))
 
     def first(self, length: int, device: torch.device) -> torch.Tensor:
-        """The encodings of at least so many positions, (length or more, d_model).
+        """Returns the encodings of at least so many positions, (length or more, d_model).
 
         Raises:
-            ValueError: Learned positions end before.
+            ValueError: There are fewer learned positions.
         """
         if len(self._table) < length or self._table.device != device:
             self._table = self.module(length if self.module.learned is not None else 2 * length + 16, device=device)
@@ -58,7 +58,7 @@ class PositionTable:
 
 
 class LiveWeights(NamedTuple):
-    """Linear layers that read the weights where they are.
+    """Linear layers that read the model's weights in place.
 
     Attributes:
         dtype: Type of weights and activations.
@@ -72,41 +72,41 @@ class LiveWeights(NamedTuple):
         return self.dtype
 
     def projections(self, *modules: nn.Linear, scaled: float = 1.0) -> Projections:
-        """x to the outputs of several linear layers, the first one's `scaled`."""
+        """Maps x to the outputs of several linear layers, the first one's `scaled`."""
         first, *others = [_live_linear(module.weight, module.bias) for module in modules]
         return lambda x: (first(x) * scaled, *(linear(x) for linear in others))
 
     def linear(self, module: nn.Linear, activation: nn.Module | None = None) -> Linear:
-        """x to xWᵀ + b, (rows, in) to (rows, out), and the activation of that."""
+        """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
         relu = type(activation) is nn.ReLU
         return _activated(_live_linear(module.weight, module.bias, relu), None if relu else activation)
 
     def residual_linear(self, module: nn.Linear) -> ResidualLinear:
-        """x and residual r to r + xWᵀ + b."""
+        """Maps x and residual r to r + xWᵀ + b."""
         linear = _live_linear(module.weight, module.bias)
         return lambda x, residual: linear(x).add_(residual)
 
     def norm(self, module: nn.LayerNorm) -> Linear:
-        """A layer normalisation."""
+        """Returns a layer normalisation."""
         return _norm(module, module.weight, module.bias)
 
     def embedding(self, module: nn.Embedding) -> torch.Tensor:
-        """The embeddings, (entries, width)."""
+        """Returns the embeddings, (entries, width)."""
         return module.weight
 
     def positions(self, module: Any) -> PositionTable:
-        """The encodings of positions."""
+        """Returns the positional encodings."""
         return PositionTable(module, None if module.learned is None else module.learned.weight)
 
 
 class PackedWeights(NamedTuple):
-    """Linear layers on copies of the weights, in the order that the processor multiplies fastest.
+    """Linear layers on copies of the weights, in the layout that the processor multiplies fastest.
 
     Attributes:
         dtype: Type of the activations, and of the weights unless they are quantized.
-        quantization: None, or "int8" for weights of 8 bits and activations that are rounded to 8 bits for each
-            call; everything between the linear layers is computed in float32 then.
-        few_rows: Whether there will be inputs of a few rows, as in a decoding step for one sentence.
+        quantization: None, or "int8" for 8-bit weights and activations rounded to 8 bits at each call; everything
+            between the linear layers is then computed in float32.
+        few_rows: Whether inputs may have few rows, as in a decoding step for one sentence.
     """
 
     dtype: torch.dtype
@@ -119,7 +119,7 @@ class PackedWeights(NamedTuple):
         return torch.float32 if self.quantization else self.dtype
 
     def projections(self, *modules: nn.Linear, scaled: float = 1.0) -> Projections:
-        """x to the outputs of several linear layers, the first one's `scaled`: one product of their weights."""
+        """Maps x to the outputs of several linear layers, the first one's `scaled`, in one matrix product."""
         factors = [scaled] + [1.0] * (len(modules) - 1)
         weight = torch.cat([module.weight * factor for module, factor in zip(modules, factors, strict=True)])
         bias = None
@@ -131,12 +131,12 @@ class PackedWeights(NamedTuple):
         return lambda x: linear(x).split_with_sizes(widths, 1)
 
     def linear(self, module: nn.Linear, activation: nn.Module | None = None) -> Linear:
-        """x to xWᵀ + b, (rows, in) to (rows, out), and the activation of that."""
+        """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
         relu = type(activation) is nn.ReLU
         return _activated(self._packed(module.weight, module.bias, relu), None if relu else activation)
 
     def residual_linear(self, module: nn.Linear) -> ResidualLinear:
-        """x and residual r to r + xWᵀ + b."""
+        """Maps x and residual r to r + xWᵀ + b."""
         weight, bias = module.weight, module.bias if module.bias is None else module.bias.detach()
         linear = self._packed(weight, bias)
         if self.quantization is not None or weight.numel() >= LARGE_WEIGHT or self.dtype != torch.float32:
@@ -154,7 +154,7 @@ class PackedWeights(NamedTuple):
         return add_linear
 
     def norm(self, module: nn.LayerNorm) -> Linear:
-        """A layer normalisation in the type of the activations."""
+        """Returns a layer normalisation in the type of the activations."""
         weights = (
             None if part is None else part.detach().to(self.activations, copy=True)
             for part in (module.weight, module.bias)
@@ -162,11 +162,11 @@ class PackedWeights(NamedTuple):
         return _norm(module, *weights)
 
     def embedding(self, module: nn.Embedding) -> torch.Tensor:
-        """A copy of the embeddings, (entries, width)."""
+        """Returns a copy of the embeddings, (entries, width)."""
         return module.weight.detach().clone()
 
     def positions(self, module: Any) -> PositionTable:
-        """The encodings of positions."""
+        """Returns the positional encodings."""
         return PositionTable(module, None if module.learned is None else module.learned.weight.detach().clone())
 
     def _packed(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
@@ -180,10 +180,10 @@ class PackedWeights(NamedTuple):
 
 
 def unsupported_quantization(quantization: str | None, device: torch.device) -> str | None:
-    """Why there is no such quantization here, in words; None where there is.
+    """Explains why a quantization is unavailable here; None if it is available.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: There is no quantization of that name.
     """
     if quantization not in (None, "int8"):
         raise ValueError(f"quantization must be None or 'int8', not {quantization!r}.")
@@ -214,7 +214,7 @@ def _can_pack(dtype: torch.dtype) -> bool:
 
 
 def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, few_rows: bool) -> Linear:
-    """By oneDNN, with the weight reordered once: `F.linear` reorders it at each call, or takes a slower library."""
+    """Uses oneDNN, with the weight reordered once: `F.linear` reorders it at each call, or uses a slower library."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     then = "relu" if relu else "none"
 
@@ -245,12 +245,12 @@ def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, 
 
 
 def _too_few_to_pack(weight: torch.Tensor) -> int:
-    """Rows from which on oneDNN multiplies a small weight faster."""
+    """Returns the number of rows from which oneDNN multiplies a small weight faster."""
     return -(-PACKED_FROM // weight.numel())
 
 
 def _live_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
-    """`F.linear` but where it is slow: few rows by a vocabulary take half the time transposed, many by oneDNN."""
+    """`F.linear`, except where it is slow: few rows by a vocabulary take half the time transposed, many by oneDNN."""
     plain = _plain_linear(weight, bias, relu)
     if weight.device.type != "cpu" or weight.numel() < LARGE_WEIGHT or not _can_pack(weight.dtype):
         return plain
@@ -275,11 +275,11 @@ def _plain_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -
 
 
 def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
-    """8 bits a number: the weight with a scale for each output, the activations with one for each call."""
+    """Multiplies 8-bit numbers: the weight has a scale per output, the activations one per call."""
     multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
     quantized = torch.backends.quantized
     packed = _packed_int8(weight, bias, quantized.engine)
-    # Without VNNI oneDNN is not the faster one.
+    # Without VNNI oneDNN is not faster.
     if len(weight) < MANY_OUTPUTS or "onednn" not in quantized.supported_engines or saturates("onednn"):
         return lambda x: multiply(x, packed)
     packed_for_many = _packed_int8(weight, bias, "onednn")
@@ -287,7 +287,7 @@ def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) ->
 
 
 def _packed_int8(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> Any:
-    """Weights of 8 bits in the engine's order; of 7 where its sums of more would saturate."""
+    """Packs 8-bit weights in the engine's order; 7-bit ones where sums of 8-bit products would saturate."""
     weight, bias = weight.detach().float(), None if bias is None else bias.detach().float()
     scales = weight.abs().amax(1).clamp(min=1e-8).double() / (64 if saturates(engine) else 127)
     with int8_engine(engine), without_deprecation():

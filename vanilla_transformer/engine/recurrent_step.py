@@ -1,4 +1,4 @@
-"""The step of a recurrent decoder in a search: hypotheses share their sentence's source."""
+"""One search step of a recurrent decoder: hypotheses share their sentence's source."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ class RecurrentDecoding:
 
     @staticmethod
     def suits(model: Any) -> bool:
-        """Tells whether the model is one of this kind."""
+        """Tells whether the model is recurrent."""
         return type(model).__name__ == "RecurrentEncoderDecoderForConditionalGeneration"
 
     def __init__(self, model: Any, encoded: Any, mask_NS: torch.Tensor | None) -> None:
@@ -20,12 +20,12 @@ class RecurrentDecoding:
         self.mask_NS, self.state = mask_NS.bool(), self.decoder.start(encoded)
 
     def read(self, tokens_NP: torch.Tensor) -> None:
-        """Reads the tokens of each sentence's prompt but the last."""
+        """Reads all tokens of each sentence's prompt but the last."""
         embedded_NPD = self.decoder.embedding(tokens_NP)
         _, _, self.state = self.decoder.advance(embedded_NPD, self.state, self.values_NSD, self.mask_NS)
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
-        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
+        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
         if tokens_NW.numel() > len(self.state.fed):
             self.reorder(torch.zeros_like(tokens_NW))
         embedded_B1D = self.decoder.embedding(tokens_NW.reshape(-1, 1))
@@ -33,11 +33,11 @@ class RecurrentDecoding:
         return self.model._project(hidden_B1D[:, -1]).float()
 
     def reorder(self, parents_NW: torch.Tensor) -> None:
-        """Before the next step each hypothesis continues the one of its sentence that it names."""
+        """Makes each hypothesis continue the given one of its sentence, before the next step."""
         self.state.reorder_cache((self._first_rows()[:, None] + parents_NW).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Continues with some sentences alone."""
+        """Continues with the given sentences only."""
         width = len(self.state.fed) // len(self.mask_NS)
         rows = self._first_rows()[sentences, None] + torch.arange(width, device=sentences.device)
         self.state.reorder_cache(rows.flatten())

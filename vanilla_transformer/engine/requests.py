@@ -1,4 +1,4 @@
-"""A search as the library hands it over, and the first thing in it that the engine does not do."""
+"""A search as requested by the library, and the first thing in it that the engine does not do."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from .frozen import opened
 from .linear import unsupported_quantization
 from .search import Limits, Processor
 
-# Processors that look at each row alone, and only at its own tokens, so that sentences may leave the batch.
+# Processors that look only at each row's own tokens, so that sentences may leave the batch.
 _ROWWISE_PROCESSORS = {
     getattr(transformers, name, None)
     for name in (
@@ -43,13 +43,13 @@ _ROWWISE_PROCESSORS = {
         "TypicalLogitsWarper",
     )
 }
-# By these a processor brings a choice, or a search, of its own.
+# Attributes by which a processor supplies its own choice of tokens, or its own search.
 _SEAMS = ("draw", "beam_search")
 _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
-# Undocumented attributes of the settings that reach a search.
+# Undocumented attributes of the settings that a search receives.
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
-# Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes
-# labels on, which change nothing.
+# Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes on
+# labels, which change nothing.
 _ARGUMENTS = {
     "attention_mask",
     "encoder_outputs",
@@ -68,8 +68,8 @@ _ARGUMENTS = {
 class Request(NamedTuple):
     """The arguments of the library's searches.
 
-    A criterion of another class may say by `limits` and `prompt_length` how many new tokens each sentence may have.
-    A processor may bring a choice of its own (`draw`, where it is the last one) or a search (`beam_search`).
+    A criterion of another class may give `limits` and `prompt_length`, the new tokens that each sentence may have. A
+    processor may supply its own choice of tokens (`draw`, only as the last one) or its own search (`beam_search`).
     """
 
     model: Any
@@ -86,7 +86,7 @@ class Request(NamedTuple):
         return (frozen and frozen.quantization) or getattr(self.settings, "quantization", None)
 
     def unsupported(self) -> str | None:
-        """The first thing asked for that the engine does not do, in words; None where it does everything."""
+        """Describes the first thing asked for that the engine does not do; None if it does everything."""
         missing = [f"GenerationConfig.{name}" for name in _TENSOR_SETTINGS if not hasattr(self.settings, name)]
         if missing:
             return f"transformers {transformers.__version__}, which has no {' and no '.join(missing)}"
@@ -111,7 +111,7 @@ class Request(NamedTuple):
             return "use_cache=False"
         if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
             return "low_memory, compile_config or the part of an assistant"
-        # The settings with which an assistant's search is asked about the encoder have no tensors yet.
+        # When an assistant's search asks about the encoder, its settings have no tensors yet.
         ends: Any = getattr(settings, "_eos_token_tensor", None)
         if ends is None:
             return "no eos_token_id"
@@ -138,7 +138,7 @@ class Request(NamedTuple):
     def _unsupported_arguments(self) -> str | None:
         mask = self.kwargs.get("attention_mask")
         if mask is not None and not bool(mask.any(-1).all()):
-            # What there is to attend to is then a matter of the implementation.
+            # Attention to nothing depends on the implementation.
             return "a source of padding alone"
         for name, value in self.kwargs.items():
             if name not in _ARGUMENTS and value is not None:
@@ -153,7 +153,7 @@ class Request(NamedTuple):
         return "past_key_values"
 
     def _unsupported_positions(self) -> str | None:
-        """An encoder-decoder takes no positions of a caller's own; a decoder-only model's must count its tokens."""
+        """Refuses explicit positions, except those of a decoder-only model that count its tokens."""
         positions, prompts = self.kwargs.get("position_ids"), self.prompts
         if self.model.config.is_encoder_decoder:
             return None if positions is None else "position_ids"
@@ -172,12 +172,12 @@ class Request(NamedTuple):
         return None
 
     def limits(self, prompts_NP: torch.Tensor) -> Limits:
-        """When hypotheses and searches end, from all that says so."""
+        """Returns when hypotheses and searches end, from the settings and all criteria."""
         settings, prompt_length, device = self.settings, prompts_NP.shape[1], prompts_NP.device
         longest: Any = settings.max_length - prompt_length
         lengths = torch.full((len(prompts_NP),), torch.iinfo(torch.long).max, device=device)
         end_tokens = []
-        # Criteria of the caller's own stand instead of those that the settings have led to, or beside them.
+        # A caller's criteria replace those made from the settings, or add to them.
         for criterion in self.stopping_criteria:
             if isinstance(criterion, MaxLengthCriteria):
                 lengths = lengths.clamp(max=criterion.max_length - prompt_length)
@@ -186,12 +186,12 @@ class Request(NamedTuple):
             else:
                 own: Any = criterion
                 allowed = own.limits.to(device) + (own.prompt_length - prompt_length)
-                # Of a sentence several samples may be drawn.
+                # A sentence may have several samples.
                 lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
-        lengths = lengths.clamp(min=1)  # A criterion is asked about what has been written.
-        # The library ranks so many candidates as the settings have ends, whatever else ends a hypothesis.
+        lengths = lengths.clamp(min=1)  # A criterion is only asked about tokens that were written.
+        # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
         known_ends: Any = settings._eos_token_tensor
-        # Where scores never rise, what is returned is certain before all W hypotheses are.
+        # If scores never rise, the returned hypotheses are certain before all W have ended.
         processors = [part for part in self.logits_processor if not hasattr(part, "beam_search")]
         certain = settings.early_stopping == "never" and all(map(_suppression, processors))
         return Limits(
@@ -205,13 +205,13 @@ class Request(NamedTuple):
         )
 
     def padding(self) -> Any:
-        """The token after the end of a hypothesis; None where there is neither padding nor an end."""
+        """Returns the token after the end of a hypothesis; None without padding and end."""
         padding = getattr(self.settings, "_pad_token_tensor", None)
         return self.model.config.pad_token_id if padding is None else int(padding)
 
 
 def processor(parts: Any) -> Processor | None:
-    """All processors as one that may change scores in place; None where there are none."""
+    """Combines all processors into one that may change scores in place; None if there are none."""
     parts = [_suppression(part) or part for part in parts]
 
     def process(ids_RT: torch.Tensor, scores_RV: torch.Tensor) -> torch.Tensor:
@@ -223,10 +223,10 @@ def processor(parts: Any) -> Processor | None:
 
 
 def _suppression(processor: Any) -> Processor | None:
-    """Suppresses tokens in place where that does not depend on the tokens before: the library's copies all scores."""
+    """Suppresses tokens in place where earlier tokens do not matter: the library's processor copies all scores."""
     try:
         suppressed = _suppressed(processor)
-    except AttributeError:  # It has other names in this version: it is asked itself.
+    except AttributeError:  # This version uses other names: call the processor itself.
         return None
     if suppressed is None:
         return None
@@ -241,7 +241,7 @@ def _suppression(processor: Any) -> Processor | None:
 
 
 def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
-    """The tokens, and the lengths from and below which they are suppressed; None for any other kind of processor."""
+    """Returns the tokens, and the lengths from and below which they are suppressed; None for other processors."""
     endless = 1 << 62
     if type(processor) is transformers.MinLengthLogitsProcessor:
         return processor.eos_token_id, 0, processor.min_length

@@ -10,35 +10,35 @@ import torch
 
 # Changes scores (rows, vocabulary), given the tokens before them, (rows, length).
 Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Takes a token for each row, (rows, 1), by its scores, (rows, vocabulary), the numbers of the rows in the whole batch,
-# (rows,), and the number of tokens before it.
+# Chooses a token for each row, (rows, 1), from its scores, (rows, vocabulary), the numbers of the rows in the whole
+# batch, (rows,), and the number of earlier tokens.
 Choice = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-# Finished sentences are dropped once they are such a share of a batch: copying the others has a price.
+# Share of a batch from which finished sentences are dropped: copying the others has a cost.
 MIN_SHARE_TO_DROP = 0.1
-# Vocabulary entries that share one maximum, where there are so many that finding these is worth some 40 µs a step.
+# Vocabulary entries per block with one maximum, in vocabularies so large that the maxima save some 40 µs a step.
 BLOCK = 64
 SMALL_VOCABULARY, FEW_SCORES = 1024, 1 << 15
-# Log-probability of a continuation that is ruled out, as in the library's search.
+# Log-probability of an excluded continuation, as in the library's search.
 IMPOSSIBLE = -1.0e9
 
 
 class Decoding(Protocol):
-    """All that a search knows of a model: the decoding of some sentences, a token of each hypothesis at a time."""
+    """A search's view of a model: the decoding of some sentences, one token of each hypothesis at a time."""
 
     def read(self, tokens_NP: torch.Tensor, /) -> None:
-        """Before the first step: reads the tokens of each sentence's prompt but the last."""
+        """Reads all tokens of each sentence's prompt but the last, before the first step."""
 
     def step(self, tokens_NW: torch.Tensor, /) -> torch.Tensor:
-        """The newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary).
+        """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary).
 
-        The number of hypotheses may grow from one to the beam's width, and stays that.
+        The number of hypotheses may grow from one to the beam's width, and then stays there.
         """
 
     def reorder(self, parents_NW: torch.Tensor, /) -> None:
-        """Before the next step: each hypothesis continues the one of its sentence that it names."""
+        """Makes each hypothesis continue the given one of its sentence, before the next step."""
 
     def select(self, sentences: torch.Tensor, /) -> None:
-        """Continues with some sentences alone, given by their indices in the batch."""
+        """Continues with the given sentences only, as indices in the batch."""
 
 
 class Candidates(NamedTuple):
@@ -49,18 +49,18 @@ class Candidates(NamedTuple):
     tokens: torch.Tensor
 
     def first(self, count: int) -> "Candidates":
-        """The best so many of each sentence."""
+        """Returns the best `count` of each sentence."""
         return Candidates(*(part[:, :count] for part in self))
 
 
 def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
-    """The log-softmax in float32; takes the place of the logits where they are float32, which saves a copy."""
+    """Returns the log-softmax in float32; overwrites float32 logits, which saves a copy."""
     logits_RV = logits_RV.float()
     return torch.log_softmax(logits_RV, -1, out=logits_RV)
 
 
 def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> Candidates:
-    """The `count` best of all tokens after all hypotheses of a sentence; `count` is at most W·V.
+    """Returns the `count` best of all tokens after all hypotheses of a sentence; `count` is at most W·V.
 
     Args:
         log_p_NWV: Log-probability of each token after each hypothesis.
@@ -72,10 +72,10 @@ def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: 
 
 
 def best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` best of W·V scores, and their places among them, (N, count).
+    """Returns the `count` best of W·V scores, and their places among them, (N, count).
 
-    Exact, and cheaper than sorting: a token among the best lies in one of the best blocks by maximum, so only the
-    tokens of so many blocks are looked at.
+    Exact, and cheaper than sorting: each of the best tokens lies in one of the `count` best blocks by maximum, so only
+    these blocks are searched.
     """
     sentences, width, vocabulary = log_p_NWV.shape
     blocks = vocabulary // BLOCK
@@ -99,8 +99,8 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         scores: Log-probability, divided by the length penalty once a hypothesis has ended, (N, W).
-        paths: Tokens, and the hypothesis that each was taken from, (N, W, 2, T).
-        lengths: New tokens, 0 where there is no hypothesis, (N, W).
+        paths: Tokens, and the hypothesis that each one continued, (N, W, 2, T).
+        lengths: New tokens, 0 if there is no hypothesis, (N, W).
     """
 
     scores: torch.Tensor
@@ -108,21 +108,22 @@ class Hypotheses(NamedTuple):
     lengths: torch.Tensor
 
     def select(self, sentences: torch.Tensor) -> "Hypotheses":
-        """Keeps some sentences."""
+        """Keeps the given sentences."""
         return Hypotheses(*(part[sentences] for part in self))
 
 
 class Limits(NamedTuple):
-    """When a hypothesis ends, and when the search of a sentence does.
+    """Limits that end hypotheses, and the search of a sentence.
 
     Attributes:
         end_tokens: Tokens that end a hypothesis, (ends,).
         candidates: Continuations of a sentence that a step ranks.
-        lengths: New tokens that a hypothesis may have, (N,).
-        horizon: Length under whose penalty running hypotheses are compared with ended ones, (N,).
-        counted: Hypotheses of a sentence that must have ended, and that none may overtake, before its search stops.
-        length_penalty: Exponent of the penalty ((offset + length) / divisor)^exponent that a log-probability is
-            divided by: attributes of the number say so (Google's: 5 and 6), else it is length^exponent.
+        lengths: New tokens allowed per hypothesis, (N,).
+        horizon: Length whose penalty is used to compare running hypotheses with ended ones, (N,).
+        counted: Hypotheses of a sentence that must have ended, and that no running one may overtake, before its search
+            stops.
+        length_penalty: Exponent of the penalty ((offset + length) / divisor)^exponent that divides a log-probability:
+            attributes of the number give offset and divisor (Google's: 5 and 6); without them it is length^exponent.
         early_stopping: As in `GenerationConfig`.
     """
 
@@ -135,26 +136,26 @@ class Limits(NamedTuple):
     early_stopping: bool | str
 
     def penalty(self, length: Any) -> Any:
-        """The penalty of a length, or of a tensor of lengths."""
+        """Returns the penalty of a length, or of a tensor of lengths."""
         return ((self.offset + length) / self.divisor) ** float(self.length_penalty)
 
     @property
     def offset(self) -> float:
-        """Added to a length."""
+        """The offset added to a length."""
         return getattr(self.length_penalty, "offset", 0.0)
 
     @property
     def divisor(self) -> float:
-        """Divides the sum."""
+        """The divisor of that sum."""
         return getattr(self.length_penalty, "divisor", 1.0)
 
     @property
     def is_exact(self) -> bool:
-        """Tells whether running hypotheses are bounded by the penalty of the longest that is allowed."""
+        """Tells whether running hypotheses are bounded by the penalty of the longest length allowed."""
         return self.early_stopping == "never" and self.length_penalty > 0
 
     def select(self, sentences: torch.Tensor) -> "Limits":
-        """Keeps some sentences."""
+        """Keeps the given sentences."""
         return self._replace(lengths=self.lengths[sentences], horizon=self.horizon[sentences])
 
 
@@ -167,13 +168,13 @@ def ends(candidates: Candidates, length: int, limits: Limits) -> torch.Tensor:
 def update_finished(
     finished: Hypotheses, running: Hypotheses, ending: Candidates, ended: torch.Tensor, length: int, limits: Limits
 ) -> Hypotheses:
-    """The best W of the hypotheses that had ended before and of the candidates that end now.
+    """Returns the best W of the hypotheses that had ended before and the candidates that end now.
 
     Args:
-        finished: Those that had ended, (N, W).
-        running: Those that the candidates continue.
+        finished: Hypotheses that had ended, (N, W).
+        running: Hypotheses that the candidates continue.
         ending: Candidates that may end, (N, W).
-        ended: The ones that do, (N, W).
+        ended: Marks the candidates that do end, (N, W).
         length: New tokens of the candidates.
         limits: Give the penalty.
     """
@@ -187,9 +188,9 @@ def update_finished(
 def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: Limits) -> torch.Tensor:
     """Marks the sentences whose running hypotheses of `length` new tokens may still change the result, (N,).
 
-    Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by going on, so that the best
-    running one, under the penalty of the longest that is allowed, bounds all that is to come. The library's other
-    rules give up before that: True once W have ended, False by the bound of a hypothesis that is as long as now.
+    Section 6.1 stops as soon as none can ("never"): a hypothesis gets no likelier by continuing, so the best running
+    one, under the penalty of the longest length allowed, bounds everything to come. The library's other rules stop
+    earlier: True once W have ended, False by the bound of a hypothesis of the current length.
     """
     best, last = running.scores[:, 0], finished.scores[:, limits.counted - 1]
     goes_on = best > IMPOSSIBLE / 2
@@ -200,14 +201,14 @@ def may_improve(running: Hypotheses, finished: Hypotheses, length: int, limits: 
 
 
 def _extended(paths: torch.Tensor, chosen: Candidates, length: int) -> torch.Tensor:
-    """The paths of the candidates' parents with their tokens, `length` in all."""
+    """Appends the candidates' tokens to their parents' paths, `length` in all."""
     paths = paths.gather(1, _like_paths(chosen.parents, paths))
     paths[..., 0, length - 1], paths[..., 1, length - 1] = chosen.tokens, chosen.parents
     return paths
 
 
 def _like_paths(chosen_NW: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
-    """Numbers of hypotheses, in the shape that gathers their paths."""
+    """Returns numbers of hypotheses in the shape that gathers their paths."""
     return chosen_NW[..., None, None].expand(-1, -1, *paths.shape[2:])
 
 
@@ -218,8 +219,8 @@ class BeamSearch:
         decoding: Gives the logits of the next tokens.
         prompts_NP: Tokens that the decoder starts with, (sentences, prompt length).
         width: Hypotheses kept at each step.
-        limits: When hypotheses and searches end.
-        process: Changes log-probabilities (rows, vocabulary), given the tokens before, (rows, length).
+        limits: End hypotheses and searches.
+        process: Changes log-probabilities (rows, vocabulary), given the tokens before them, (rows, length).
     """
 
     def __init__(
@@ -243,14 +244,14 @@ class BeamSearch:
         self.tokens_NW = read_prompts(decoding, prompts_NP)
 
     def run(self) -> Hypotheses:
-        """The best hypotheses of each sentence, W of them, in the sentences' order."""
+        """Returns the W best hypotheses of each sentence, in the sentences' order."""
         while len(self.numbers):
             self._step()
             self._drop_finished()
         return self.found
 
     def _step(self) -> None:
-        """One more token for each hypothesis."""
+        """Adds one token to each hypothesis."""
         sentences, width = self.tokens_NW.shape
         log_p_RV = log_probabilities(self.decoding.step(self.tokens_NW))
         if self.process is not None:
@@ -269,7 +270,7 @@ class BeamSearch:
             self.searching &= ~over
 
     def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
-        """The W candidates of each sentence that run on, the W that may end, and which of these do, (N, W)."""
+        """Returns W candidates of each sentence that continue, W that may end, and a mask of those that do, (N, W)."""
         candidates = best_continuations(log_p_NWV, self.running.scores, self.limits.candidates)
         ended_NC = ends(candidates, self.length, self.limits)
         scores, chosen = (candidates.scores + ended_NC * IMPOSSIBLE).topk(self.width)
@@ -283,13 +284,13 @@ class BeamSearch:
             kept[self.numbers[over]] = found
 
     def _drop_finished(self) -> None:
-        """Continues without the sentences whose search is over, where that saves more than copying costs."""
+        """Drops the sentences whose search is over, where that saves more than copying costs."""
         left = self.searching.nonzero().squeeze(1)
         if len(self.numbers) - len(left) >= max(1, len(self.numbers) * MIN_SHARE_TO_DROP):
             self.select(left)
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Continues with some sentences alone, given by their indices in the batch."""
+        """Continues with the given sentences only, as indices in the batch."""
         self.numbers, self.searching = self.numbers[sentences], self.searching[sentences]
         self.running, self.finished = self.running.select(sentences), self.finished.select(sentences)
         self.limits = self.limits.select(sentences)
@@ -297,19 +298,19 @@ class BeamSearch:
         self.decoding.select(sentences)
 
     def _rows(self) -> torch.Tensor:
-        """All tokens of the running hypotheses, (rows, length)."""
+        """Returns all tokens of the running hypotheses, (rows, length)."""
         sentences, width = self.tokens_NW.shape
         prompts = self.prompts_NP[:, None].expand(-1, width, -1)
         return torch.cat((prompts, self.running.paths[..., 0, : self.length]), -1).flatten(0, 1)
 
 
 def likeliest(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
-    """The token of the highest score in each row, (rows, 1)."""
+    """Returns the token of the highest score in each row, (rows, 1)."""
     return scores_RV.argmax(-1, keepdim=True)
 
 
 def sampled(scores_RV: torch.Tensor, rows: torch.Tensor, length: int) -> torch.Tensor:
-    """A token of each row, (rows, 1), drawn by the softmax of its scores by torch's generator, as the library does."""
+    """Draws a token for each row, (rows, 1), from its softmax with torch's generator, as the library does."""
     return torch.multinomial(scores_RV.float().softmax(-1), 1)
 
 
@@ -323,10 +324,10 @@ def greedy_search(
     *,
     may_drop_finished: bool = True,
 ) -> torch.Tensor:
-    """The likeliest token at each step, (sentences, prompt and new tokens), `padding` after the end.
+    """Takes the likeliest token at each step; returns (sentences, prompt and new tokens), padded after the end.
 
     Args:
-        choose: Takes another token than the likeliest.
+        choose: Takes a token other than the likeliest.
         may_drop_finished: Whether finished sentences may be dropped from the decoding.
     """
     device, (sentences, prompt_length) = prompts_NP.device, prompts_NP.shape

@@ -1,4 +1,4 @@
-"""Table 4: labelled bracketing F1 as `evalb` counts it with COLLINS.prm, of trees that are written in a line."""
+"""Table 4: labelled bracketing F1 as `evalb` counts it with COLLINS.prm, for trees written in one line."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from vanilla_transformer import __version__
 from vanilla_transformer.data.trees import PUNCTUATION, Tree, leaves_of, restore
 
-# These two count as one label (COLLINS.prm's EQ_LABEL), and these are no constituents (its DELETE_LABEL).
+# These two count as one label (COLLINS.prm's EQ_LABEL), and these are not constituents (its DELETE_LABEL).
 _EQUAL = {"PRT": "ADVP"}
 _UNCOUNTED = {"", "TOP", "ROOT", "S1"}
 
 
 def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
-    """The constituents of a tree by label, first word and the word after the last, punctuation left out."""
+    """Counts the constituents of a tree by label, first word and the word after the last, without punctuation."""
     found: Counter[tuple[str, int, int]] = Counter()
 
     def walk(part: Tree, start: int) -> int:
@@ -30,9 +30,9 @@ def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
 
 
 def bracketing_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """F1 in percent over all constituents of all sentences, and how it was counted.
+    """Returns F1 in percent over all constituents of all sentences, and its signature.
 
-    A prediction is scored over the words of its reference; one that is no tree over them is made one, and counted.
+    A prediction is scored over the words of its reference; one that is no tree over them is repaired, and counted.
     """
     matched = written = wanted = repaired = 0
     for prediction, (reference, *_) in zip(predictions, references, strict=True):

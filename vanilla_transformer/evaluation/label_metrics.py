@@ -1,4 +1,4 @@
-"""Metrics of labels: of texts, and of the words of a sentence, whose labels stand with spaces between them."""
+"""Metrics of labels: of texts, and of the words of a sentence, whose labels are separated by spaces."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from vanilla_transformer.evaluation.metrics import Metric, MetricError
 
 
 def _signature(counted: str, references: Sequence[Sequence[str]], library: str, **settings: str) -> str:
-    """Says what was counted, over how many items, and by which version of a library."""
+    """Gives the unit counted, the number of items, and the version of the library."""
     how = [f"{name}:{value}" for name, value in settings.items()]
     parts = [f"count:{counted}", f"items:{len(references)}", *how, f"{library}:{version(library)}"]
     return "|".join([*parts, f"version:{__version__}"])
@@ -24,7 +24,7 @@ def _accuracy(predictions: Sequence[str], references: Sequence[Sequence[str]]) -
 
 
 def _macro_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """The mean of the F1 of each label that is given or predicted."""
+    """Averages the F1 of each label that is given or predicted."""
     from sklearn.metrics import f1_score
 
     gold = [reference for reference, *_ in references]
@@ -34,7 +34,7 @@ def _macro_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -
 
 
 def _f1_of_sets(average: str) -> Metric:
-    """F1 of sets of labels, which stand with commas between them: over all labels, or the mean of each label's."""
+    """F1 of sets of labels, separated by commas: over all labels, or averaged over labels."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
         from sklearn.metrics import f1_score
@@ -43,7 +43,7 @@ def _f1_of_sets(average: str) -> Metric:
         gold, found = ([_set(text) for text in side] for side in ([one for one, *_ in references], predictions))
         sets = MultiLabelBinarizer().fit([*gold, *found])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Where no text has a label there is none to count.
+            warnings.simplefilter("ignore")  # If no text has a label there is nothing to count.
             value = 100 * f1_score(sets.transform(gold), sets.transform(found), average=average, zero_division=0)
         settings = {"average": average, "labels": str(len(sets.classes_)), "zero_division": "0"}
         return float(value), _signature("f1-of-sets", references, "scikit-learn", **settings)
@@ -62,7 +62,7 @@ def _set(labels: str) -> set[str]:
 
 
 def _correlation(name: str) -> Metric:
-    """A correlation of `scipy.stats`; 0 where all numbers of a side are the same."""
+    """A correlation of `scipy.stats`; 0 if all numbers of a side are equal."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
         from scipy import stats
@@ -101,7 +101,7 @@ def _token_accuracy(predictions: Sequence[str], references: Sequence[Sequence[st
 
 
 def _spans(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """F1 of whole spans over all sentences, as conlleval counts them."""
+    """Computes F1 of whole spans over all sentences, as conlleval counts them."""
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     gold, found = _words(predictions, references)
@@ -112,7 +112,7 @@ def _spans(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> t
 
 
 def _words(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[list[str]], list[list[str]]]:
-    """The tags of each sentence: those given, and those found."""
+    """Returns the tags of each sentence: those given, and those predicted."""
     return [reference.split() for reference, *_ in references], [tags.split() for tags in predictions]
 
 

@@ -1,4 +1,4 @@
-"""Metrics of language models: what each text costs them, by the token, the character and the byte."""
+"""Metrics of language models: the cost of texts per token, per character and per byte."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from vanilla_transformer.evaluation.metrics import Metric, MetricError
 
 
 def _per(unit: str, size: Callable[[str], int] | None) -> Metric:
-    """Perplexity of a token, or bits for each of the units that `size` counts in a text."""
+    """Perplexity per token, or bits per unit counted by `size`."""
 
     def measure(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
         costs = [TextCost.parse(one) for one in predictions]
         nats, tokens = math.fsum(cost.nats for cost in costs), sum(cost.tokens for cost in costs)
-        # A text that is only white space is left out, as it is in training.
+        # A text of only white space is left out, as in training.
         texts = [text for (text, *_), cost in zip(references, costs, strict=True) if cost.tokens]
         count = tokens if size is None else sum(map(size, texts))
         if not count:
@@ -38,5 +38,5 @@ LANGUAGE_MODEL_METRICS = {
     "bits_per_character": _per("character", len),
     "bits_per_byte": _per("byte", lambda text: len(text.encode())),
 }
-# What is masked of a text follows from the text alone.
+# The masked tokens depend on the text alone.
 MASKED_METRICS = {"masked_perplexity": _per("masked-token", None)}

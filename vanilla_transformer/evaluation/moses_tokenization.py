@@ -1,4 +1,4 @@
-"""The tokenization behind the paper's BLEU: what its authors' script get_ende_bleu does.
+"""The tokenization behind the paper's BLEU, as in its authors' script get_ende_bleu.
 
 Deviation: the script normalises quotes in translations only, leaves „ and « unchanged, and expects a reference with
 straight quotes. Here all quotes on both sides become straight, so that a raw reference scores 100 against itself, and
@@ -8,8 +8,8 @@ higher than with the script: 45.78 instead of 45.67 there.
 
 import re
 
-# Languages with rules of their own in the Moses tokenizer, by ISO code; written down because sacremoses takes long to
-# import, which every run would pay.
+# Languages with rules of their own in the Moses tokenizer, by ISO code; listed here because importing sacremoses takes
+# long, in every run.
 LANGUAGES = tuple(
     """
     as bn ca cs de el en es et fi fr ga gu hi hu is it kn lt lv

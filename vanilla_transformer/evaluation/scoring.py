@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Chunks for each of several processes, so that they end at about the same time.
+# Chunks per process, so that they all end at about the same time.
 _CHUNKS_EACH = 4
 
 
 class Processes(Protocol):
-    """Processes that evaluate one corpus, each in its place among them."""
+    """Processes that evaluate one corpus, each with its rank."""
 
     rank: int
     size: int
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all on the main process, which has rank 0, and none on the others."""
+        """Returns the values of all on the main process, which has rank 0, and none on the others."""
         ...
 
 
@@ -50,7 +50,7 @@ class Evaluation:
     tokens: int
 
     def as_json(self) -> dict[str, Any]:
-        """The figures beside the scores."""
+        """Returns the figures shown beside the scores."""
         return {
             "pairs": len(self.sources),
             "distinct_sources": self.decoded,
@@ -61,7 +61,7 @@ class Evaluation:
         }
 
     def in_words(self) -> list[str]:
-        """The same in sentences."""
+        """Returns the same figures in sentences."""
         speed = f"{self.sentences_per_second:,.1f} sentences/s, {self.tokens_per_second:,.0f} target tokens/s"
         cut = f"{self.truncated:,} sources were too long for the model and were truncated"
         return [f"{self.decoded:,} sources in {self.seconds:.1f} s: {speed}", *([cut] if self.truncated else [])]
@@ -99,9 +99,9 @@ def evaluate_model(
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        processes: This one, the main process, and those that call `evaluate_worker`.
-        rescored: Makes of what translates what chooses among several translations of it.
-        generate_kwargs: For `model.generate`, whose own settings apply otherwise.
+        processes: This process, the main one, and those that call `evaluate_worker`.
+        rescored: Wraps the translator in one that chooses among several of its translations.
+        generate_kwargs: For `model.generate`; its own settings apply otherwise.
     """
     check_names(metrics)
     sources, references = list(corpus["source"]), _detokenized(tokenizer, corpus["target"])
@@ -146,7 +146,7 @@ def translate_distributed(
     processes: Processes | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Translation]:
-    """The translations of all lines on the main process, of which each translates every n-th chunk; none elsewhere.
+    """Returns all translations on the main process, none elsewhere; each process translates every n-th chunk.
 
     Args:
         lines: The same in all processes.
@@ -162,12 +162,12 @@ def in_shares(
     processes: Processes | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Result]:
-    """Results of `work` for all items on the main process; each process does every n-th chunk.
+    """Returns the results of `work` for all items on the main process; each process does every n-th chunk.
 
     Args:
-        work: Gives a result for each item of a chunk.
+        work: Returns a result for each item of a chunk.
         items: The same in all processes.
-        length: Of a chunk, at most.
+        length: Maximum length of a chunk.
         progress: Called with the number of items that this process has done since the last call.
     """
     rank, size = (0, 1) if processes is None else (processes.rank, processes.size)

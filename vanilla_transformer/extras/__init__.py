@@ -1,4 +1,4 @@
-"""Folders beside the core, each with its commands, documentation and tests; `vanilla_transformer.seams` finds them."""
+"""Optional folders beside the core, each with its commands, docs and tests; `vanilla_transformer.seams` finds them."""
 
 import pkgutil
 from importlib import import_module

@@ -17,21 +17,21 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
 
     Args:
         vocab_size: Number of entries in the one vocabulary of source and target.
-        d_model: Width of embeddings, of the decoder's states and of the encoder's (both directions together).
-        num_layers: Recurrent layers of the encoder, and as many of the decoder.
+        d_model: Width of the embeddings, the decoder's states and the encoder's states (both directions together).
+        num_layers: Recurrent layers in the encoder, and the same number in the decoder.
         cell: `lstm` (Sutskever et al. 2014) or `gru` (Cho et al. 2014).
-        attention: `none`: the encoder's last states start the decoder, which sees no more of the source (2014);
-            `bahdanau`: the additive one, by which the step before chooses what this one reads (2015); `luong-dot`,
-            `luong-general` or `luong-concat`: this step's state chooses (Luong et al. 2015).
-        input_feeding: The attentional state is input to the next step (Luong et al. 2015, section 3.3). With the
-            attention `bahdanau` the context always is, and without attention there is none to feed.
+        attention: `none`: the encoder's last states start the decoder, which sees nothing else of the source (2014);
+            `bahdanau`: additive, with the previous step's state as the query (2015); `luong-dot`, `luong-general` or
+            `luong-concat`: with this step's state as the query (Luong et al. 2015).
+        input_feeding: Feeds the attentional state into the next step (Luong et al. 2015, section 3.3). With `bahdanau`
+            the context is always fed; without attention there is nothing to feed.
         attention_window: D of Luong's predictive local attention (local-p): words further than D from the predicted
-            position are not looked at. None for the whole source.
-        bidirectional: The encoder reads the source in both directions, each with half of the width.
+            position are ignored. None attends to the whole source.
+        bidirectional: Whether the encoder reads the source in both directions, each with half of the width.
         dropout: On embeddings, between layers and on the output (Zaremba et al. 2014); never within the recurrence.
-        label_smoothing: ε_ls of the training loss, as the Transformer's; the models of 2014 and 2015 had none.
-        initializer_range: Weights start uniform between minus and plus this; by default √(10 / d_model), which at
-            the width of Luong et al. (2015, section 4.1), 1,000, is their 0.1. Narrow models barely learn from 0.1.
+        label_smoothing: ε_ls of the training loss, as in the Transformer; the models of 2014 and 2015 had none.
+        initializer_range: Weights are drawn uniformly between minus and plus this; by default √(10 / d_model), which
+            is 0.1 at the width of Luong et al. (2015, section 4.1), 1,000. Narrow models barely learn from 0.1.
         tie_word_embeddings: One matrix for source, target and output; otherwise three.
     """
 

@@ -1,4 +1,4 @@
-"""The paper's hyper-parameters, and its published settings by name."""
+"""The paper's hyperparameters, and its published settings by name."""
 
 import difflib
 import math
@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from transformers import PreTrainedConfig
 
-# Table 3, one entry a row: what differs from `base`. `small` and `tiny` are ours, for corpora that the paper's
+# Table 3, one entry per row: the differences from `base`. `small` and `tiny` are ours, for corpora that the paper's
 # sizes would only memorise.
 _PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4},
@@ -33,7 +33,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "table3-E": {"positional_encoding": "learned"},
 }
 
-# Beyond any model that was ever trained: what is larger is a slip, and is to be told before memory is asked for.
+# Larger than any model ever trained: a value above these is a slip, and is reported before memory is allocated.
 _LARGEST = {
     "vocab_size": 2**24,
     "d_model": 2**16,
@@ -50,7 +50,8 @@ _SHARES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothin
 _SWITCHES = ("attention_bias", "output_bias", "tie_word_embeddings", "is_encoder_decoder", "use_cache")
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 
-# Tensor parallel, within a stack: a process has some of the heads, and some of the feed-forward layers' inner units.
+# Tensor parallelism within a stack: each process has some of the heads and some of the inner units of the feed-forward
+# layers.
 STACK_TP_PLAN = {
     **{f"layers.*.self_attention.{name}_proj": "colwise" for name in "qkv"},
     "layers.*.self_attention.out_proj": "rowwise",
@@ -68,26 +69,26 @@ def _is_number(value: Any) -> bool:
 
 
 class VanillaTransformerBaseConfig(PreTrainedConfig):
-    """Sizes and settings that all families share; the defaults are the base model of "Attention Is All You Need".
+    """Sizes and settings shared by all families; the defaults are the base model of "Attention Is All You Need".
 
     Args:
-        vocab_size: Number of entries in the one vocabulary (section 5.1).
+        vocab_size: Number of entries in the shared vocabulary (section 5.1).
         d_model: Width of every layer's output (section 3.1).
         d_ff: Inner width of the feed-forward layers (section 3.3).
         num_heads: Parallel attention heads h (section 3.2.2).
-        d_k: Width of a head's queries and keys; `d_model // num_heads` where not given.
-        d_v: Width of a head's values; `d_model // num_heads` where not given.
+        d_k: Width of a head's queries and keys; `d_model // num_heads` by default.
+        d_v: Width of a head's values; `d_model // num_heads` by default.
         dropout: P_drop, on each sub-layer's output and on the sums of embeddings and positions (section 5.4).
-        attention_dropout: Share of the attention weights that is dropped. Off, as section 5.4 names two places for
-            dropout and this is neither; its authors' later code and most lectures have it.
+        attention_dropout: Share of the attention weights that is dropped. Off by default: section 5.4 names two places
+            for dropout, and this is neither. The authors' later code and most lectures have it.
         activation_dropout: Share of the feed-forward networks' inner values that is dropped. Off for the same reason.
-        label_smoothing: ε_ls, applied to the training loss alone (section 5.4).
+        label_smoothing: ε_ls, applied to the training loss only (section 5.4).
         positional_encoding: `sinusoidal` (section 3.5) or `learned` (Table 3, row E).
         max_position_embeddings: Longest sequence of `learned` positions; sinusoidal ones have no limit.
-        layer_norm_eps: Added to the variance in layer normalisation; the paper gives none, its authors' code 1e-6.
+        layer_norm_eps: Added to the variance in layer normalisation; the paper gives no value, its authors' code 1e-6.
         attention_bias: Biases in the attention projections; the paper's projections are matrices.
-        output_bias: A bias on the logits over the vocabulary, which the paper has not.
-        activation_function: Between the two products of Eq. 2; any that transformers knows, such as `gelu`.
+        output_bias: A bias on the logits over the vocabulary, which the paper does not have.
+        activation_function: Between the two products of Eq. 2; any name that transformers knows, such as `gelu`.
         tie_word_embeddings: One matrix for input and output (section 3.4).
     """
 
@@ -171,7 +172,7 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
-        """The configuration called `name`, with any field overridden; of a family with one stack, its layers alone.
+        """Returns the configuration called `name`, any field overridden; a family of one stack takes only its layers.
 
         Raises:
             ValueError: There is no preset of that name.
@@ -187,15 +188,15 @@ class VanillaTransformerBaseConfig(PreTrainedConfig):
 class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     """Sizes and settings of the Transformer of "Attention Is All You Need"; the defaults are its base model.
 
-    Beside what is said of `VanillaTransformerBaseConfig`:
+    In addition to the arguments of `VanillaTransformerBaseConfig`:
 
     Args:
         encoder_layers: N of the encoder (section 3.1).
         decoder_layers: N of the decoder.
         output_bias: Models converted from Marian have one.
         tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
-        target_direction: `left-to-right`, or `right-to-left` for a decoder that writes a target from its end. Labels
-            go in and sequences of `generate` come out as they are read all the same.
+        target_direction: `left-to-right`, or `right-to-left` for a decoder that writes the target from its end. Labels
+            and the sequences of `generate` are in reading order either way.
     """
 
     model_type = "vanilla_transformer"

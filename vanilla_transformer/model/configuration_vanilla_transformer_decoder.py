@@ -8,13 +8,13 @@ from .configuration_vanilla_transformer import STACK_TP_PLAN, VanillaTransformer
 class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
     """Sizes and settings of a decoder-only model; the defaults are the decoder of the paper's base model.
 
-    Beside what is said of `VanillaTransformerBaseConfig`:
+    In addition to the arguments of `VanillaTransformerBaseConfig`:
 
     Args:
-        decoder_layers: N (section 3.1), each without the attention to an encoder's output.
-        label_smoothing: Off: section 5.4 has it for translation, where it "hurts perplexity, but improves BLEU", and
-            a language model is measured by its perplexity.
-        documents: What it was trained on: `lines`, texts that end in `</s>`, or `packed`, text that goes on.
+        decoder_layers: N (section 3.1); these layers do not attend to an encoder's output.
+        label_smoothing: Off by default: section 5.4 uses it for translation, where it "hurts perplexity, but improves
+            BLEU", and a language model is measured by its perplexity.
+        documents: The form of its training text: `lines`, texts that end in `</s>`, or `packed`, continuous text.
     """
 
     model_type = "vanilla_transformer_decoder"

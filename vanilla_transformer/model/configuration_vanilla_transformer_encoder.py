@@ -8,13 +8,14 @@ from .configuration_vanilla_transformer import STACK_TP_PLAN, VanillaTransformer
 class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
     """Sizes and settings of an encoder-only model; the defaults are the encoder of the paper's base model.
 
-    Beside what is said of `VanillaTransformerBaseConfig`:
+    In addition to the arguments of `VanillaTransformerBaseConfig`:
 
     Args:
         encoder_layers: N (section 3.1).
-        label_smoothing: Off: section 5.4 has it for translation, where it "hurts perplexity, but improves BLEU".
-        classifier_pooling: What a sequence classifier reads: `mean`, of all tokens that are not padding, or `first`,
-            the first of them.
+        label_smoothing: Off by default: section 5.4 uses it for translation, where it "hurts perplexity, but improves
+            BLEU".
+        classifier_pooling: State that a sequence classifier reads: `mean`, the mean over all tokens that are not
+            padding, or `first`, that of the first token.
     """
 
     model_type = "vanilla_transformer_encoder"

@@ -1,4 +1,4 @@
-"""Targets that are written from their end: the model learns and decodes them so, and all others see them as read.
+"""Right-to-left targets: the model learns and decodes them reversed; everything else sees them in reading order.
 
 Shapes in names: B batch · T target.
 """
@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from .loss import IGNORED_LABEL
 
 DIRECTIONS = ("left-to-right", "right-to-left")
-# What `generate` would read as written, while it means what is read.
+# Settings that `generate` would apply in writing order, while the caller means reading order.
 _OF_READING_ORDER = {
     "streamer": "hands out tokens as they are written, the last first",
     "prefix_allowed_tokens_fn": "is asked of what a target begins with",
@@ -29,17 +29,17 @@ def is_right_to_left(config: PreTrainedConfig) -> bool:
 
 
 def turned(ids_BT: torch.Tensor, config: Any) -> torch.Tensor:
-    """Places, (batch, target length), that turn what stands before each `</s>`: from reading to writing, and back.
+    """Returns indices (batch, target length) that reverse the tokens before each `</s>`; applied twice, they cancel.
 
     Args:
-        ids_BT: Targets without the token that starts the decoder; padding or -100 follows them.
-        config: Says what `</s>` and padding are.
+        ids_BT: Targets without the decoder start token, followed by padding or -100.
+        config: Gives the ids of `</s>` and padding.
     """
     places_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     ends_BT = torch.isin(ids_BT, torch.tensor(ends, device=ids_BT.device))
     text_BT = (ids_BT != IGNORED_LABEL) & (ids_BT != config.pad_token_id)
-    # What was broken off has no `</s>`.
+    # A truncated target has no `</s>`.
     to_last_B1 = ((places_T + 1) * text_BT).amax(1, keepdim=True)
     length_B1 = torch.where(ends_BT.any(1, keepdim=True), ends_BT.int().argmax(1, keepdim=True), to_last_B1)
     return torch.where(places_T < length_B1, length_B1 - 1 - places_T, places_T)
@@ -54,14 +54,14 @@ def as_read(output: Any, config: Any) -> Any:
 
 
 def check_request(asked: Mapping[str, Any], *settings: Any) -> None:
-    """Refuses what `generate` cannot mean where the target is written from its end.
+    """Refuses settings of `generate` that have no meaning where the target is written from its end.
 
     Args:
         asked: The arguments of the call.
         settings: The generation configs of the call and of the model.
 
     Raises:
-        ValueError: Names it.
+        ValueError: The call or a configuration has such a setting.
     """
     for name, why in _OF_READING_ORDER.items():
         if any(value is not None for value in (asked.get(name), *(getattr(one, name, None) for one in settings))):

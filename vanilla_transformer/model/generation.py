@@ -1,7 +1,7 @@
-"""Section 6.1: beam search with Google's length penalty and a limit for each sentence.
+"""Section 6.1: beam search with Google's length penalty and a length limit for each sentence.
 
-The search is the library's. Where the package is installed, its engine does the same faster, and declines what it does
-not know.
+The search is the library's. Where the package is installed, its engine does the same faster; it declines whatever it
+does not know.
 """
 
 import copy
@@ -25,25 +25,25 @@ from transformers.utils import ModelOutput, logging
 
 from .direction import as_read, check_request, is_right_to_left
 
-try:  # What is imported in a `try` is not copied with a saved model.
+try:  # A saved model does not copy what is imported in a `try`.
     from vanilla_transformer import engine
 except ImportError:
     engine = None  # type: ignore[assignment]
 
 logger = logging.get_logger(__name__)
 
-# Settings that are this package's own, with what stands for them where they are not given.
+# Settings that only this package has, with their defaults.
 _ENGINE_SETTINGS = {"length_penalty_type": "huggingface", "quantization": None}
 _OWN_SETTINGS = {**_ENGINE_SETTINGS, "max_length_beyond_source": None}
 _PAPER_EXPONENT = 0.6
-# A beam's settings: the paper's, and as the library has them where there is no beam.
+# Settings of a beam: the paper's values; without a beam the library's defaults apply.
 _PAPER_BEAM = {"length_penalty": _PAPER_EXPONENT, "early_stopping": "never"}
 _NO_BEAM = {"length_penalty": 1.0, "early_stopping": False}
-# The length that the library writes into a generation config in which there is none.
+# The length that the library writes into a generation config that gives none.
 _LIBRARY_MAX_LENGTH = 20
-# Stands in finished rows until the search is over; no token has this id, so it cannot be taken for one.
+# Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
-# All that a call may say and still need no preparation by the library.
+# Everything a call may contain without needing preparation by the library.
 _PLAIN = frozenset(
     [
         "input_ids",
@@ -69,7 +69,7 @@ _PLAIN = frozenset(
 
 
 class GoogleLengthPenalty(float):
-    """α of the penalty ((5 + |Y|) / 6)^α that a hypothesis's log-probability is divided by (Wu et al. 2016, Eq. 14).
+    """α of the length penalty ((5 + |Y|) / 6)^α that divides a hypothesis's log-probability (Wu et al. 2016, Eq. 14).
 
     A search divides by `length ** length_penalty`: this number gives that power Google's meaning, so that selecting,
     finishing and stopping all follow it.
@@ -82,10 +82,10 @@ class GoogleLengthPenalty(float):
 
 
 class SourceLengthLimit(StoppingCriteria):
-    """Ends each hypothesis at its own sentence's limit of new tokens.
+    """Ends each hypothesis at the limit of new tokens of its own sentence.
 
     Args:
-        limits: New tokens allowed, (sentences,).
+        limits: New tokens allowed for each sentence, (sentences,).
         prompt_length: Tokens that the decoder starts with.
     """
 
@@ -94,11 +94,11 @@ class SourceLengthLimit(StoppingCriteria):
         self.prompt_length = prompt_length
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Marks the rows that are as long as their sentence allows; rows of one sentence stand together."""
+        """Marks the rows that have reached their sentence's limit; the rows of one sentence are adjacent."""
         return input_ids.shape[1] - self.prompt_length >= self._of_rows(input_ids)
 
     def beyond(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Marks the tokens beyond the limit of their row, in the shape of the sequences."""
+        """Marks the tokens beyond their row's limit, in the shape of the sequences."""
         places = torch.arange(sequences.shape[1], device=sequences.device) - self.prompt_length
         return places >= self._of_rows(sequences)[:, None].clamp(min=1)
 
@@ -114,9 +114,9 @@ def paper_generation_config(
     length_penalty_type: Literal["google", "huggingface"] = "google",
     max_length_beyond_source: int = 50,
 ) -> GenerationConfig:
-    """Section 6.1: beam 4, α = 0.6, at most 50 tokens more than the source, stopping early where that is exact.
+    """Returns the settings of section 6.1: beam 4, α = 0.6, source length + 50 tokens, exact early stopping.
 
-    The paper chose beam and α on the development set, and so may a recipe; one beam is greedy search, with no α.
+    The paper chose beam and α on the development set, and a recipe may too; one beam is greedy search, without α.
     Three settings are this package's own: `length_penalty_type` ("google", or "huggingface" for the library's
     length^penalty), `max_length_beyond_source` (None for no limit but the library's) and `quantization` (None, or
     "int8" to decode with 8-bit weights on a CPU, which needs the package).
@@ -136,39 +136,39 @@ def paper_generation_config(
 
 
 class _Asked:
-    """A call's request: its arguments, then its `generation_config`, then the model's own.
+    """The settings of a call: its arguments, then its `generation_config`, then the model's own.
 
-    As in the library's `generate`, None in an argument is a value, and None in a configuration is nothing said.
+    As in the library's `generate`, None as an argument is a value; None in a configuration means not set.
     """
 
     def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, own: GenerationConfig) -> None:
         for name, value in _OWN_SETTINGS.items():
             if not hasattr(own, name):
-                setattr(own, name, value)  # The library refuses in a call what its configuration does not know.
+                setattr(own, name, value)  # The library refuses a call's setting that its configuration does not know.
         self.kwargs, self.given, self.own = kwargs, given, own
 
     def said(self, name: str) -> Any:
-        """A setting as the call itself gives it."""
+        """Returns a setting as the call itself gives it."""
         return self.kwargs[name] if name in self.kwargs else getattr(self.given, name, None)
 
     def effective(self, name: str) -> Any:
-        """A setting as call, model or paper give it, before the library's defaults."""
+        """Returns a setting as the call, the model or the paper gives it, before the library's defaults."""
         value = self.said(name)
         return getattr(self.own, name, None) if value is None and name not in self.kwargs else value
 
     def is_plain(self) -> bool:
-        """Tells whether nothing is asked for but a search and its limits."""
+        """Tells whether the call asks for nothing but a search and its limits."""
         given: dict[str, Any] = vars(self.given) if self.given is not None else {}
         asked = (self.kwargs, given, vars(self.own))
-        # What begins with an underscore is the library's memory of where a configuration comes from.
+        # Names that begin with an underscore are the library's record of where a configuration comes from.
         others = (name for part in asked for name, value in part.items() if value is not None and value is not False)
         return all(name in _PLAIN or name[0] == "_" for name in others)
 
     def search(self) -> dict[str, Any]:
-        """Settings of the beam and its penalty that the call implies.
+        """Returns the settings of the beam and its penalty that the call implies.
 
-        Without a beam no setting of one, of which the library would warn; and where Google's penalty has no exponent,
-        as in a model of greedy search that is asked for a beam, the paper's.
+        Without a beam there are none, because the library would warn of them. Where Google's penalty has no exponent,
+        as in a model of greedy search that is asked for a beam, the paper's is used.
         """
         meant: dict[str, Any] = {}
         beams = self.said("num_beams")
@@ -182,7 +182,7 @@ class _Asked:
         return meant | self.penalty(meant)
 
     def penalty(self, meant: dict[str, Any]) -> dict[str, Any]:
-        """The exponent of Google's penalty as a number that says so; nothing of the library's own.
+        """Returns the exponent of Google's penalty as a `GoogleLengthPenalty`; nothing for the library's own penalty.
 
         Raises:
             ValueError: There is no penalty of that name.
@@ -194,10 +194,10 @@ class _Asked:
         return {} if kind == "huggingface" or exponent is None else {"length_penalty": GoogleLengthPenalty(exponent)}
 
     def beyond_source(self) -> int | None:
-        """The tokens allowed beyond the source's length, or None where another limit was asked for.
+        """Returns the tokens allowed beyond the source's length, or None where another limit was given.
 
-        A call that says both a length and this means the length, as in the library `max_new_tokens` comes before
-        `max_length`.
+        If a call gives both a length and this, the length wins, just as `max_new_tokens` beats `max_length` in the
+        library.
         """
         if self.kwargs.get("max_new_tokens") is not None or self.kwargs.get("max_length") is not None:
             return None
@@ -206,7 +206,7 @@ class _Asked:
             if settings is None or (said and settings is self.own):
                 continue
             beyond = getattr(settings, "max_length_beyond_source", None)
-            # `Seq2SeqTrainer` writes all of the library's own settings into `model.generation_config` by itself.
+            # `Seq2SeqTrainer` writes all of the library's settings into `model.generation_config` unasked.
             written = settings.max_length == _LIBRARY_MAX_LENGTH and beyond is not None
             written &= settings is self.own or settings.min_length is not None
             if settings.max_new_tokens is not None or (settings.max_length is not None and not written):
@@ -217,7 +217,7 @@ class _Asked:
 
 
 def savable(settings: GenerationConfig) -> GenerationConfig:
-    """The same settings without those of a beam where there is none: with them the library refuses to save."""
+    """Returns the settings without those of a beam where there is none: the library refuses to save them."""
     if settings.num_beams not in (None, 1):
         return settings
     kept = copy.deepcopy(settings)
@@ -228,24 +228,24 @@ def savable(settings: GenerationConfig) -> GenerationConfig:
 
 
 class _EngineMixin(GenerationMixin):
-    """The library's searches, done by the engine wherever it knows the model and all that is asked for."""
+    """The library's searches, run by the engine wherever it knows the model and everything asked for."""
 
     config: Any
     device: torch.device
 
     @contextmanager
     def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[Any]:
-        """A `with` in which the weights are held fixed, so that `generate` decodes at full speed.
+        """Holds the weights fixed inside a `with`, so that `generate` decodes at full speed.
 
-        Inside, weights are packed, quantized or compiled once, when they are first needed, and used by each call from
-        any thread. The weights, modules and configuration of the model must not change meanwhile: changes are not
-        seen. Settings of `generate` may change. Where the engine does not know the model, each call is as outside.
+        Inside, weights are packed, quantized or compiled once, on first use, and shared by all calls from any thread.
+        The weights, modules and configuration of the model must not change meanwhile: changes are not seen. Settings
+        of `generate` may change. Where the engine does not know the model, calls run as they do outside.
 
         Args:
-            quantization: "int8" for 8-bit weights in every call, on a CPU; None for what each call asks for.
+            quantization: "int8" for 8-bit weights in every call, on a CPU; None for the setting of each call.
 
         Raises:
-            ValueError: There is no such quantization here, or the package is not installed.
+            ValueError: The quantization is not available here, or the package is not installed.
         """
         if quantization is not None:
             _need_engine(quantization)
@@ -255,7 +255,7 @@ class _EngineMixin(GenerationMixin):
     def _with_settings(
         self, settings: dict[str, Any], generation_config: GenerationConfig | None, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig | None, dict[str, Any]]:
-        """The call's configuration and arguments with some settings instead of its own."""
+        """Returns the call's configuration and arguments, with the given settings in place of its own."""
         quantization = _Asked(kwargs, generation_config, self.generation_config).effective("quantization")
         if quantization is not None:
             _need_engine(quantization)
@@ -263,7 +263,7 @@ class _EngineMixin(GenerationMixin):
             return None, {**kwargs, **settings}
         kwargs = {name: value for name, value in kwargs.items() if name not in settings}
         generation_config = copy.deepcopy(generation_config)
-        # What is this package's own is known to the object by then: the library refuses what it does not know.
+        # By now the object knows this package's own settings: the library refuses names it does not know.
         generation_config.update(**settings, allow_custom_entries=True)
         return generation_config, kwargs
 
@@ -295,7 +295,7 @@ class _EngineMixin(GenerationMixin):
         outputs: Any = super()._sample(  # type: ignore[misc]
             input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
         )
-        # Without an end the library goes on with rows that have ended, until all have.
+        # Without an end token the library continues rows that have ended until all have.
         padding = getattr(generation_config, "_pad_token_tensor", None)
         padding = self.config.pad_token_id if padding is None else int(padding)
         sequences = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
@@ -305,12 +305,12 @@ class _EngineMixin(GenerationMixin):
         return outputs
 
     def _by_engine(self, *asked: Any) -> Any:
-        """The engine's result; None if the library has to search."""
+        """Returns the engine's result, or None if the library has to search."""
         return None if engine is None else engine.decode(engine.Request(self, *asked))
 
 
 def _need_engine(quantization: str) -> None:
-    """Refuses weights of 8 bits where nobody has them."""
+    """Refuses 8-bit weights where the package is not installed."""
     missing = [name for name in ("_beam_search", "_sample") if not hasattr(GenerationMixin, name)]
     if engine is None or missing:
         raise ValueError(
@@ -320,9 +320,9 @@ def _need_engine(quantization: str) -> None:
 
 
 def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaList) -> GenerationConfig:
-    """A copy of settings in whose `max_length`, the library's room for tokens, a caller's own limit fits.
+    """Returns a copy of the settings in which `max_length`, the library's room for tokens, fits a caller's own limit.
 
-    A cache of a fixed size has no more room: there the search has to end before by itself.
+    A cache of fixed size has no more room: there the search has to end earlier by itself.
     """
     settings = copy.copy(settings)
     lengths = [part.max_length for part in stopping_criteria if isinstance(part, MaxLengthCriteria)]
@@ -332,7 +332,7 @@ def _with_room(settings: GenerationConfig, stopping_criteria: StoppingCriteriaLi
 
 
 class CausalGenerationMixin(_EngineMixin):
-    """`generate` of a decoder without a source, with two settings more than the library's."""
+    """`generate` of a decoder without a source, with two settings beyond the library's."""
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -342,7 +342,7 @@ class CausalGenerationMixin(_EngineMixin):
         *args: Any,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        """The library's `generate`; see its documentation for all arguments.
+        """Generates with the library's `generate`; see its documentation for all arguments.
 
         Prompts of several lengths are padded on the left. Two settings are this package's own: `quantization` (None,
         or "int8" to decode with 8-bit weights on a CPU), and `length_penalty_type` ("huggingface", or "google" for
@@ -355,7 +355,7 @@ class CausalGenerationMixin(_EngineMixin):
 
 
 class PaperGenerationMixin(_EngineMixin):
-    """`generate` as in section 6.1 where nothing else is asked for; all else is the library's."""
+    """`generate` with the defaults of section 6.1; everything else is the library's."""
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
@@ -367,15 +367,15 @@ class PaperGenerationMixin(_EngineMixin):
         *args: Any,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        """The library's `generate`; see its documentation for all arguments.
+        """Generates with the library's `generate`; see its documentation for all arguments.
 
-        With no argument but the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at most
-        its own source length (`</s>` counts on both sides) + 50 new tokens. What a call asks for overrides that:
-        `max_new_tokens` or `max_length` the limit, `num_beams` the beam. What neither the call nor its
-        `generation_config` sets comes from `self.generation_config`, the settings of this package included, so that
+        Without arguments beyond the inputs: beam 4, Google's length penalty with α = 0.6, and for each sentence at
+        most its own source length (`</s>` counts on both sides) + 50 new tokens. A call can override each of these:
+        `max_new_tokens` or `max_length` the limit, `num_beams` the beam. A setting given by neither the call nor its
+        `generation_config` comes from `self.generation_config`, including this package's own settings, so that
         `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request. `do_sample=True`
-        without `num_beams` samples without a beam. A model that writes from right to left gives `sequences` as they
-        are read; what else its output holds of single steps is in the order of writing.
+        without `num_beams` samples without a beam. A right-to-left model returns `sequences` in reading order; the
+        per-step parts of its output are in writing order.
         """
         finished: Any = None
         if is_right_to_left(self.config):
@@ -405,7 +405,7 @@ class PaperGenerationMixin(_EngineMixin):
         return found if finished is None else finished(found)
 
     def _answer(self, inputs: Any, asked: _Asked, settings: dict[str, Any], beyond: int | None) -> Any:
-        """The engine's result for a plain call inside `frozen`, which the library need not prepare."""
+        """Returns the engine's result for a plain call inside `frozen`, which needs no preparation by the library."""
         if engine is None or engine.opened(self) is None or not asked.is_plain():
             return None
         ids = asked.kwargs.get("input_ids") if inputs is None else inputs
@@ -418,7 +418,7 @@ class PaperGenerationMixin(_EngineMixin):
         )
 
     def _limits(self, lengths: torch.Tensor, prompt_length: int) -> torch.Tensor:
-        """New tokens of each sentence that are allowed and have a position."""
+        """Returns the new tokens allowed for each sentence, as far as there are positions for them."""
         if getattr(self.config, "positional_encoding", None) == "learned":
             # The last new token is never read, so it needs no position.
             return lengths.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
@@ -436,12 +436,12 @@ class PaperGenerationMixin(_EngineMixin):
         if states is None:
             encoder_outputs = kwargs.get("encoder_outputs")
             if encoder_outputs is None:
-                return torch.ones(1, dtype=torch.long)  # The library's source is then one `<s>`.
+                return torch.ones(1, dtype=torch.long)  # The library's source is then a single `<s>`.
             states = encoder_outputs[0]
         return torch.full((states.shape[0],), states.shape[1])
 
     def _prompt_length(self, asked: _Asked, decoder_input_ids: torch.Tensor | None) -> int:
-        """Tokens in the decoder before the first new one; the library puts a missing start token there itself."""
+        """Returns the number of decoder tokens before the first new one; the library adds a missing start token."""
         if decoder_input_ids is None:
             return 1
         start = asked.effective("decoder_start_token_id")
@@ -450,9 +450,9 @@ class PaperGenerationMixin(_EngineMixin):
         return decoder_input_ids.shape[1] + lacks_start
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the library does, but for a mask over the target's prompt, which stays as it was given.
+        """Prepares inputs as the library does, but keeps a mask over the target's prompt as it was given.
 
-        For a static cache the library makes one of four dimensions from it, which shows no longer where a prompt
+        For a static cache the library turns it into a four-dimensional mask, which no longer shows where a prompt
         begins, so that positions would count its padding.
         """
         mask = kwargs.pop("decoder_attention_mask", None)
@@ -460,14 +460,14 @@ class PaperGenerationMixin(_EngineMixin):
         return prepared if mask is None else {**prepared, "decoder_attention_mask": mask.to(self.device)}
 
     def adjust_generation_fn(self, generation_config: GenerationConfig | None, *args: Any, **kwargs: Any) -> None:
-        """Loads the settings of a search; where a checkpoint has no file of them, the paper's are taken."""
+        """Loads the search settings; a checkpoint without a file of them gets the paper's."""
         super().adjust_generation_fn(generation_config, *args, **kwargs)  # type: ignore[misc]
-        # The library makes some up from the model's configuration: one beam and 20 tokens.
+        # The library derives its own from the model's configuration: one beam and 20 tokens.
         if generation_config is None and getattr(self.generation_config, "_from_model_config", False):
             self.generation_config = paper_generation_config(self.config)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Saves as the library does, with settings of a search that it takes."""
+        """Saves as the library does, with search settings that it accepts."""
         chosen = self.generation_config
         self.generation_config = savable(chosen)
         try:
@@ -478,7 +478,7 @@ class PaperGenerationMixin(_EngineMixin):
     def _maybe_prepare_encoder_kwargs_for_generation(
         self, inputs_tensor: Any, model_kwargs: dict[str, Any], model_input_name: Any, generation_config: Any
     ) -> dict[str, Any]:
-        """Runs the encoder once, by the engine inside `frozen`."""
+        """Runs the encoder once; inside `frozen` the engine runs it."""
         if model_kwargs.get("encoder_outputs") is None and engine is not None:
             name, quantization = model_input_name or "input_ids", getattr(generation_config, "quantization", None)
             output = engine.encode(self, inputs_tensor, name, quantization, model_kwargs)

@@ -12,12 +12,12 @@ from torch import nn
 
 from .loss import label_smoothed_loss, number_of_items
 
-try:  # What is imported in a `try` is not copied with a saved model: there the loss holds all logits.
+try:  # A saved model does not copy what is imported in a `try`: there the loss holds all logits.
     from vanilla_transformer.engine.cross_entropy import summed_cross_entropy
 except ImportError:
     summed_cross_entropy = None  # type: ignore[assignment]
 
-# Types that share each label's place with it, (batch, target length, types), and the share of each.
+# Types that share a label's place, (batch, target length, types), and the share of each.
 SoftTargets = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -41,7 +41,7 @@ class LanguageModelHead:
         soft_targets: SoftTargets | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Logits (batch, target length, vocabulary) unless they are skipped, and the loss where there are labels."""
+        """Returns logits (batch, target length, vocabulary) unless skipped, and the loss if there are labels."""
         logits_BTV, loss = None, None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -62,9 +62,9 @@ class LanguageModelHead:
         return logits_BTV, loss
 
     def _project(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
-        """Section 3.4: the shared embedding is the output projection too, with all that an adapter adds to it.
+        """Section 3.4: the shared embedding as the output projection, including anything an adapter adds to it.
 
-        LoRA wraps a module and leaves its weight as it is until it is merged: all rows are asked of the module.
+        LoRA wraps a module and leaves its weight unchanged until it is merged, so the module is asked for all rows.
         """
         if not self._has_adapted_embedding():
             return self.lm_head(hidden_BTD)
@@ -81,8 +81,8 @@ class LanguageModelHead:
 
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
-        """Section 5.4, or what was set in its place."""
-        # What is a module itself is not seen by the setter.
+        """The loss of section 5.4, or the loss set in its place."""
+        # The setter is not called for a module.
         custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
         return custom or partial(self._plain_loss, label_smoothing=self._label_smoothing())
 
@@ -94,7 +94,7 @@ class LanguageModelHead:
         return float(self.config.label_smoothing) if self.training else 0.0
 
     def _has_plain_loss(self) -> bool:
-        """Tells whether loss and projection are those of the paper, and none that others have set or adapted."""
+        """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
         return (
             summed_cross_entropy is not None
             and isinstance(self.loss_function, partial)
@@ -130,10 +130,10 @@ class LanguageModelHead:
 def soft_targets_of(
     labels: torch.Tensor | None, ids: torch.Tensor | None, weights: torch.Tensor | None
 ) -> SoftTargets | None:
-    """Soft targets as they were given to a model, None where there are none.
+    """Returns the soft targets given to a model, or None where there are none.
 
     Raises:
-        ValueError: One of both is missing, or they are not those of the labels.
+        ValueError: One of the two is missing, or their shape does not match the labels.
     """
     if ids is None and weights is None:
         return None

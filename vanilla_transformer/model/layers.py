@@ -1,4 +1,4 @@
-"""Section 3 of "Attention Is All You Need", in the paper's order: what the layers of every family are made of.
+"""Section 3 of "Attention Is All You Need", in the paper's order: the parts of the layers of every family.
 
 Shapes in names: B batch · Q query positions · L key positions · D d_model · H heads · K d_k (keys) or d_v (values).
 """
@@ -29,12 +29,12 @@ def scaled_dot_product_attention(
     """Section 3.2.1, Eq. 1: softmax(QKᵀ / √d_k) V, written out; `attn_implementation="eager"` uses it.
 
     Args:
-        module: Says by `training` whether dropout acts.
+        module: Its `training` says whether dropout acts.
         query: (batch, heads, query positions, d_k).
         key: (batch, heads, key positions, d_k).
         value: (batch, heads, key positions, d_v).
-        attention_mask: Added to the scores: 0 where a query may attend, the least number elsewhere.
-        scaling: 1 / √d_k where not given.
+        attention_mask: Added to the scores: 0 where a query may attend, the lowest number elsewhere.
+        scaling: 1 / √d_k by default.
         dropout: Share of the attention weights set to zero in training. The paper has none here.
 
     Returns:
@@ -78,13 +78,13 @@ class MultiHeadAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(batch, positions, d_model) to the same shape, and the attention weights where the implementation has them.
+        """Maps (batch, positions, d_model) to the same shape, and attention weights where the backend has them.
 
         Args:
-            hidden_states: Where the queries come from, (batch, query positions, d_model).
-            attention_mask: As the attention implementation wants it.
-            key_value_states: Where keys and values come from in cross-attention; the queries' own states if None.
-            past_key_values: Keys and values of earlier positions; this call adds its own.
+            hidden_states: States that give the queries, (batch, query positions, d_model).
+            attention_mask: In the form that the attention implementation expects.
+            key_value_states: States that give keys and values in cross-attention; those of the queries if None.
+            past_key_values: Keys and values of earlier positions, to which this call adds its own.
         """
         q_BHQK = self._heads(self.q_proj(hidden_states), self.d_k)
         k_BHLK, v_BHLK = self._keys_and_values(hidden_states, key_value_states, past_key_values)
@@ -142,15 +142,15 @@ class PositionwiseFeedForward(nn.Module):
         self.activation_dropout = Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(batch, positions, d_model) to the same shape."""
+        """Maps (batch, positions, d_model) to the same shape."""
         return self.w_2(self.activation_dropout(self.activation(self.w_1(hidden_states))))
 
 
 class PositionalEncoding(nn.Module):
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same.
 
-    Computed in float32 whenever it is asked for: nothing is stored, so there is no longest sequence, nothing to
-    load, and nothing that a change of the model's dtype could round. `learned` positions are Table 3, row E.
+    Computed in float32 at each call: nothing is stored, so sequences have no maximum length, nothing has to be loaded,
+    and a change of the model's dtype rounds nothing. `learned` positions are Table 3, row E.
     """
 
     def __init__(self, config: VanillaTransformerBaseConfig) -> None:
@@ -163,21 +163,22 @@ class PositionalEncoding(nn.Module):
         )
 
     def forward(self, length: int, start: int | torch.Tensor = 0, device: torch.device | None = None) -> torch.Tensor:
-        """Encodings of the positions `start` to `start + length - 1`, (length, d_model).
+        """Returns the encodings of positions `start` to `start + length - 1`, (length, d_model).
 
         Raises:
-            ValueError: Learned positions end before.
+            ValueError: There are fewer learned positions.
         """
         if self.learned is not None and not torch.compiler.is_compiling():
-            # A compiled graph cannot look at `start`, which a static cache holds in a tensor.
+            # A compiled graph cannot read `start`, which a static cache holds in a tensor.
             self._check_room(int(start + length))
         return self._encode(torch.arange(length, device=device) + start)
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """Encodings of a caller's own positions, (batch, length) to (batch, length, d_model).
+        """Returns the encodings of a caller's own positions, (batch, length) to (batch, length, d_model).
 
         Raises:
-            ValueError: Learned positions end before; an accelerator, which looking would stop, finds that itself.
+            ValueError: There are fewer learned positions; on an accelerator, where checking would stall it, the lookup
+                fails.
         """
         if self.learned is not None and positions.device.type == "cpu" and not torch.compiler.is_compiling():
             self._check_room(int(positions.max()) + 1)
@@ -199,14 +200,14 @@ class PositionalEncoding(nn.Module):
 
 
 class Dropout(nn.Dropout):
-    """Section 5.4: each value is zero with probability P_drop in training, the others grow by 1 / (1 - P_drop).
+    """Section 5.4: in training, sets each value to 0 with probability P_drop and divides the others by 1 - P_drop.
 
-    On the CPU torch draws one number at a time for each value, a fifth of a small model's step. Here a value takes
-    16 bits of a 64-bit number, so P_drop is met to the nearest 1/65536.
+    On the CPU torch draws one number at a time for each value, which takes a fifth of a small model's step. Here a
+    value takes 16 bits of a 64-bit number, so P_drop is met to the nearest 1/65536.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Any shape to the same shape."""
+        """Maps any shape to the same shape."""
         if not self.training or self.p == 0:
             return input
         dropped_of_65536 = round(self.p * 65536)
@@ -231,7 +232,7 @@ class EncoderLayer(GradientCheckpointingLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor:
-        """(batch, source length, d_model) to the same shape."""
+        """Maps (batch, source length, d_model) to the same shape."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask, **kwargs)
         x = self.self_attention_norm(x + self.dropout(attended))
@@ -239,9 +240,9 @@ class EncoderLayer(GradientCheckpointingLayer):
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """Section 3.1: as the encoder's layer, with attention to the encoder's output between its two sub-layers.
+    """Section 3.1: like the encoder's layer, with attention to the encoder's output between its two sub-layers.
 
-    In a decoder-only model there is no such output, and nothing that attends to one (`has_cross_attention`).
+    A decoder-only model has no such output and no sub-layer that attends to it (`has_cross_attention`).
     """
 
     def __init__(self, config: VanillaTransformerBaseConfig, layer_idx: int, has_cross_attention: bool = True) -> None:
@@ -264,7 +265,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """(batch, target length, d_model) to the same shape; a decoder on its own, without a source, skips it."""
+        """Maps (batch, target length, d_model) to the same shape; a decoder without a source skips cross-attention."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask, past_key_values=past_key_values, **kwargs)
         x = self.self_attention_norm(x + self.dropout(attended))

@@ -17,17 +17,17 @@ def label_smoothed_loss(
     soft_target_weights: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Section 5.4: mean cross-entropy in nats a label, against 1 - ε_ls on the label and ε_ls / V on every type.
+    """Section 5.4: mean cross-entropy in nats per label, against 1 - ε_ls on the label and ε_ls / V on every type.
 
     Args:
         logits: (batch, target length, vocabulary).
-        labels: (batch, target length), -100 where they do not count.
+        labels: (batch, target length), -100 where a label does not count.
         vocab_size: Not needed; the library's losses have it.
-        num_items_in_batch: What the sum is divided by; the number of labels that count if None.
+        num_items_in_batch: Divisor of the sum; the number of labels that count if None.
         label_smoothing: ε_ls.
         soft_target_ids: Types that share the label's place, (batch, target length, types).
-        soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
-        **kwargs: What `forward` was given besides; not used.
+        soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
+        **kwargs: Other arguments of `forward`; not used.
     """
     by_label = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(),
@@ -47,13 +47,14 @@ def label_smoothed_loss(
 def next_token_loss(
     logits: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **kwargs: Any
 ) -> torch.Tensor:
-    """`label_smoothed_loss` of each position's logits on the next position's label, as a decoder-only model has it.
+    """`label_smoothed_loss` of each position's logits against the next position's label, for decoder-only models.
 
     Args:
         logits: (batch, length, vocabulary).
-        labels: (batch, length), the first of which no position predicts.
-        shift_labels: (batch, length), instead of `labels` where they stand at the position that predicts them.
-        **kwargs: As of `label_smoothed_loss`.
+        labels: (batch, length); the first is predicted by no position.
+        shift_labels: (batch, length), given instead of `labels` if each already stands at the position that predicts
+            it.
+        **kwargs: Passed on to `label_smoothed_loss`.
     """
     logits, labels = (logits[:, :-1], labels[:, 1:]) if shift_labels is None else (logits, shift_labels)
     return label_smoothed_loss(logits, labels, **kwargs)
@@ -66,14 +67,15 @@ def classification_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """Mean loss of a row, or of a row's numbers, as the library's `problem_type` has it.
+    """Mean loss per row, or per number of a row, by the library's `problem_type`.
 
     Args:
         logits: (rows, labels).
-        labels: Classes in any shape, -100 where they do not count; or (rows, labels), 0 and 1 for several labels each,
-            or numbers for regression. Without any the loss is zero, for a process that has no row in a step.
+        labels: Classes in any shape, -100 where a label does not count; or (rows, labels): 0 and 1 for several labels
+            each, or numbers for regression. Without any labels the loss is zero, for a process that has no row in a
+            step.
         problem_type: `regression`, `single_label_classification` or `multi_label_classification`.
-        num_items_in_batch: What the sum is divided by; the labels of this batch if None.
+        num_items_in_batch: Divisor of the sum; the number of labels in this batch if None.
         label_smoothing: ε_ls over the classes of `single_label_classification`.
     """
     labels = labels.to(logits.device)
@@ -96,17 +98,17 @@ def classification_loss(
 
 
 def number_of_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """The divisor of a summed loss: the given number, or that of the labels that count."""
+    """Returns the divisor of a summed loss: the given number, or the number of labels that count."""
     if num_items_in_batch is None:
         return (labels != IGNORED_LABEL).sum().clamp(min=1)
     return num_items_in_batch.to(labels.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch
 
 
 def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
-    """Refuses labels that no type has. An accelerator finds them itself, where looking would make it wait.
+    """Refuses labels outside the vocabulary. An accelerator finds them itself: checking there would make it wait.
 
     Raises:
-        ValueError: There is one that is neither a type nor -100.
+        ValueError: A label is neither a type nor -100.
     """
     if type(labels) is not torch.Tensor or labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
@@ -119,7 +121,7 @@ def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
 
 
 def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
-    """Refuses a mask, (batch, tokens), of another number of tokens: which of them it speaks of is not known.
+    """Refuses a mask (batch, tokens) of another length: which tokens it covers would be unclear.
 
     Raises:
         ValueError: It is longer or shorter.

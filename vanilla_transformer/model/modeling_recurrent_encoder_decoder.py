@@ -26,18 +26,18 @@ from .saving import SavedWithItsCode
 
 State = tuple[torch.Tensor, ...]
 
-# Torch's names of a layer's weights.
+# Torch's names for a layer's weights.
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 @dataclass
 class RecurrentEncoderOutput(BaseModelOutput):
-    """The decoder's first state.
+    """The encoder's states, and the last of each layer, from which the decoder starts.
 
     Args:
         last_hidden_state: The states of the last layer, (batch, source length, d_model).
-        hidden: Every layer's last hidden state, both directions side by side, (batch, layers, d_model).
-        cell: The same of an LSTM's cells; None with GRUs.
+        hidden: Each layer's last hidden state, both directions side by side, (batch, layers, d_model).
+        cell: Each layer's last LSTM cell, in the same shape; None with GRUs.
     """
 
     hidden: torch.Tensor | None = None
@@ -45,12 +45,12 @@ class RecurrentEncoderOutput(BaseModelOutput):
 
 
 class RecurrentState:
-    """The decoder's memory of a target's beginning: as large after a hundred words as after one.
+    """The decoder's memory of the target so far; its size does not grow with the number of words.
 
     Args:
-        layers: Each layer's state, (batch, d_model) a tensor.
+        layers: Each layer's state, one (batch, d_model) tensor each.
         fed: Luong's attentional state of the last step, (batch, d_model).
-        keys: What the attention compares with, made once from the source.
+        keys: Attention keys, made once from the source.
         length: Target tokens read.
     """
 
@@ -60,17 +60,17 @@ class RecurrentState:
         self.layers, self.fed, self.keys, self.length = layers, fed, keys, length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Target tokens read so far."""
+        """Returns the number of target tokens read so far."""
         return self.length
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Each row goes on from the row named; the rows of a sentence share their keys."""
+        """Makes each row continue the row named in `beam_idx`; the rows of a sentence share their keys."""
         self.layers = [tuple(part.index_select(0, beam_idx) for part in layer) for layer in self.layers]
         self.fed = self.fed.index_select(0, beam_idx)
 
 
 class SourceAttention(nn.Module):
-    """Attention from a target word to the source: those of Bahdanau et al. 2015 and Luong et al. 2015."""
+    """Attention from a target word to the source, after Bahdanau et al. 2015 and Luong et al. 2015."""
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__()
@@ -87,21 +87,21 @@ class SourceAttention(nn.Module):
 
     @property
     def is_additive(self) -> bool:
-        """Tells whether query and key are added and not multiplied."""
+        """Tells whether query and key are added instead of multiplied."""
         return self.kind in ("bahdanau", "luong-concat")
 
     def keys(self, encoder_BSD: torch.Tensor) -> torch.Tensor:
-        """The part of the scores that is the source's alone, (batch, source length, d_model)."""
+        """Returns the part of the scores that depends only on the source, (batch, source length, d_model)."""
         return encoder_BSD if self.kind == "luong-dot" else self.key_proj(encoder_BSD)
 
     def forward(
         self, query_BTD: torch.Tensor, key_BSD: torch.Tensor, value_BSD: torch.Tensor, mask_BS: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The context vectors, (batch, target, d_model), and the weights they are a mean by, (batch, target, source).
+        """Returns context vectors (batch, target, d_model) and the attention weights (batch, target, source).
 
         Args:
             query_BTD: The decoder's states.
-            key_BSD: What `keys` made of the encoder's.
+            key_BSD: Keys that `keys` made from the encoder's states.
             value_BSD: The encoder's states.
             mask_BS: True on source tokens.
         """
@@ -128,7 +128,7 @@ class SourceAttention(nn.Module):
 
 
 class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
-    """Initial weights, and what the library's tools may do with the model."""
+    """Initial weights, and the model's abilities as the library's tools know them."""
 
     config: RecurrentEncoderDecoderConfig
     base_model_prefix = "model"
@@ -139,7 +139,7 @@ class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
     }
     hub_pipelines = custom_pipelines()
     _no_split_modules = ["RecurrentEncoder", "RecurrentDecoder"]
-    # A state is no list of positions: none of the library's caches can hold it, and none can be cut back.
+    # A state is not a list of positions: none of the library's caches can hold it, and it cannot be cropped.
     _is_stateful = True
 
     @torch.no_grad()
@@ -153,9 +153,9 @@ class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
 
 
 class _StepByStep:
-    """Torch's own layers, which are cuDNN's on a GPU, and what else reads their weights.
+    """A recurrent layer of torch (cuDNN on a GPU) that can also run other code that reads its weights.
 
-    It has to be called by them: they may be elsewhere before (`cpu_offload`).
+    That code has to run inside the layer's call: before it, the weights may be elsewhere (`cpu_offload`).
     """
 
     def forward(self, *args: Any, steps: Callable[[], Any] | None = None) -> Any:
@@ -197,11 +197,11 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> RecurrentEncoderOutput:
-        """Source tokens, (batch, source length), to the states of each and those that every layer ends with.
+        """Maps source tokens (batch, source length) to each token's states and the last state of each layer.
 
         Args:
             input_ids: Source tokens.
-            attention_mask: 1 on source tokens, 0 on padding, on whichever side.
+            attention_mask: 1 on source tokens, 0 on padding, on either side.
             inputs_embeds: Embeddings instead of `input_ids`.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -222,7 +222,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         )
 
     def _without_padding(self, embedded_BSD: torch.Tensor, mask_BS: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The recurrence over each row's own words: padding is moved behind them, left out, and put back."""
+        """Runs over the words of each row: moves padding behind them, leaves it out, and puts it back."""
         order_BS = mask_BS.long().argsort(dim=-1, descending=True, stable=True)
         lengths = mask_BS.sum(-1).clamp(min=1).cpu()
         packed = pack_padded_sequence(
@@ -237,7 +237,7 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         return in_front_BSD.gather(1, back_BSD), last
 
     def _unrolled(self, states_BSD: torch.Tensor, mask_BS: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """As `_without_padding`, for `torch.export`, which knows no packed sequences and unrolls loops."""
+        """Does the same for `torch.export`, which has no packed sequences and unrolls loops."""
         advance: Callable[..., State] = lstm_step if self.config.cell == "lstm" else gru_step
         ends: list[State] = []
         places, seen_BS1 = range(states_BSD.shape[1]), mask_BS[..., None]
@@ -261,12 +261,12 @@ class RecurrentEncoder(RecurrentPreTrainedModel):
         return states_BSD, parts if len(parts) > 1 else parts[0]
 
     def _side_by_side(self, last: torch.Tensor) -> torch.Tensor:
-        """(layers · directions, batch, width) to (batch, layers, d_model)."""
+        """Reshapes (layers · directions, batch, width) to (batch, layers, d_model)."""
         return last.unflatten(0, (self.config.num_layers, -1)).permute(2, 0, 1, 3).flatten(2)
 
 
 class RecurrentDecoder(RecurrentPreTrainedModel):
-    """Writes the target word by word from the encoder's last states and, with attention, from all of them."""
+    """Writes the target word by word from the encoder's last states and, with attention, from all its states."""
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__(config)
@@ -296,14 +296,14 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
-        """Shifted target tokens, (batch, target length), to what the vocabulary is multiplied with.
+        """Maps shifted target tokens (batch, target length) to the input of the output projection.
 
         Args:
-            input_ids: Target tokens shifted right, those not read yet.
-            attention_mask: 1 on target tokens, 0 on padding, which leaves the state as it is.
-            encoder_outputs: The encoder's.
+            input_ids: Target tokens shifted right, without those already read.
+            attention_mask: 1 on target tokens, 0 on padding, which leaves the state unchanged.
+            encoder_outputs: The encoder's output.
             encoder_attention_mask: 1 on source tokens, 0 on padding.
-            past_key_values: The state after the tokens read before.
+            past_key_values: The state after the tokens already read.
             inputs_embeds: Embeddings instead of `input_ids`.
 
         Returns:
@@ -323,7 +323,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         if attention_mask is not None:
             check_mask(attention_mask, state.length + embedded_BTD.shape[1])
             reads_BT = attention_mask[:, -embedded_BTD.shape[1] :].bool()
-            # Behind the last word nothing is read any more: only padding before it has to be stepped over.
+            # Nothing is read behind the last word: only padding before it has to be skipped.
             if not torch.compiler.is_exporting() and bool(reads_BT[:, 0].all()):
                 reads_BT = None
         return self.advance(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
@@ -336,14 +336,14 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         mask_BS: torch.Tensor,
         reads_BT: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
-        """As `forward`, from embeddings; rows of the target may be several of each source, which stand together."""
+        """`forward` from embeddings; each source may have several target rows, which are adjacent."""
         if self.feeds or reads_BT is not None:
             steps = partial(self._step_by_step, embedded_BTD, state, values_BSD, mask_BS, reads_BT)
             return self.rnn(steps=steps)
         return self._all_at_once(embedded_BTD, state, values_BSD, mask_BS)
 
     def start(self, encoded: RecurrentEncoderOutput) -> RecurrentState:
-        """The encoder's last states; with Bahdanau's attention tanh(W h) of the one read backwards (A.2.2)."""
+        """Starts from the encoder's last states; Bahdanau's attention from tanh(W h) of the backward one (A.2.2)."""
         hidden_BND, values_BSD = encoded.hidden, encoded.last_hidden_state
         assert hidden_BND is not None and values_BSD is not None
         if self.is_bahdanau:
@@ -356,7 +356,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     def _all_at_once(
         self, embedded_BTD: torch.Tensor, state: RecurrentState, values_BSD: torch.Tensor, mask_BS: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
-        """Nothing that a step gives is the input of the next but its state: the recurrence is torch's own."""
+        """Runs torch's own recurrence: a step's only input from the step before is its state."""
         parts = tuple(torch.stack(part) for part in zip(*state.layers, strict=True))
         hidden_BTD, last = self.rnn(embedded_BTD, parts if len(parts) > 1 else parts[0])
         ends = last if isinstance(last, tuple) else (last,)
@@ -379,9 +379,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         mask_BS: torch.Tensor,
         reads_BT: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
-        """Feeds what a step read of the source into the next step, or into its own output."""
+        """Feeds the context of each step into the next step, or into its own output."""
         weight_GD = self._weight("ih", 0)
-        # What the words add to the first layer's gates is one product for all of them.
+        # The words' part of the first layer's gates is one product for all words.
         words_BTG = nn.functional.linear(embedded_BTD, weight_GD[:, : self.config.d_model], self._bias("ih", 0))
         fed_weight_GD = weight_GD[:, self.config.d_model :]
         layers, fed_BD = state.layers, state.fed
@@ -397,7 +397,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
                 gates_BG = gates_BG + fed_BD @ fed_weight_GD.T
             new = self._through_layers(gates_BG, layers)
             if self.is_bahdanau:
-                # Bahdanau et al. 2015, section A.2.2: the state before the word, the last word and the context.
+                # Bahdanau et al. 2015, section A.2.2: the state before the word, the previous word and the context.
                 output_BD = maxout(self.readout(torch.cat((above_BD, embedded_BTD[:, step], fed_BD), -1)))
             elif state.keys is not None:
                 context_BD, seen_BS = self._look_once(new[-1][0], state, values_BSD, mask_BS)
@@ -422,7 +422,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
     def _look(
         self, query_BTD: torch.Tensor, state: RecurrentState, values_NSD: torch.Tensor, mask_NS: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Contexts and weights; the rows that share a source are so many more of its target positions."""
+        """Returns contexts and weights; rows that share a source count as more target positions of it."""
         batch, length = query_BTD.shape[:2]
         queries = query_BTD.reshape(len(values_NSD), -1, query_BTD.shape[-1])
         context, weights = self.attention(queries, state.keys, values_NSD, mask_NS)
@@ -433,7 +433,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         return context_B1D[:, 0], weights_B1S[:, 0]
 
     def _through_layers(self, gates_BG: torch.Tensor, layers: list[State]) -> list[State]:
-        """One step of every layer, with the weights of torch's own recurrence."""
+        """Runs one step of every layer, with the weights of torch's own recurrence."""
         advance: Callable[..., State] = lstm_step if self.config.cell == "lstm" else gru_step
         new: list[State] = []
         for number, layer in enumerate(layers):
@@ -451,7 +451,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
 
 
 def source_mask(values_BSD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """True on source tokens, (batch, source length)."""
+    """Returns a mask that is True on source tokens, (batch, source length)."""
     check_mask(attention_mask, values_BSD.shape[1])
     if attention_mask is None:
         return values_BSD.new_ones(values_BSD.shape[:2], dtype=torch.bool)
@@ -470,11 +470,11 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
+        """Returns the embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
         return self.encoder.embedding
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Puts another embedding instead of the source's."""
+        """Replaces the embedding of the source."""
         self.encoder.embedding = value
 
     @can_return_tuple
@@ -492,20 +492,20 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
         output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
-        """Source and shifted target to the decoder's last states, (batch, target length, d_model).
+        """Maps source and shifted target to the decoder's last states, (batch, target length, d_model).
 
         Args:
             input_ids: Source tokens, (batch, source length).
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
             decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
-            encoder_outputs: What the encoder gave before, instead of `input_ids`.
+            encoder_outputs: An earlier output of the encoder, instead of `input_ids`.
             past_key_values: The state after the target's earlier tokens.
             inputs_embeds: Embeddings instead of `input_ids`.
             decoder_inputs_embeds: Embeddings instead of `decoder_input_ids`.
             use_cache: Whether to return the state as `past_key_values`.
-            output_attentions: Whether to return the weights of the attention over the source as `cross_attentions`,
-                (batch, 1, target length, source length); there are none with the attention `none`.
+            output_attentions: Whether to return the attention weights over the source as `cross_attentions`, (batch,
+                1, target length, source length); there are none with the attention `none`.
         """
         if kwargs.get("output_hidden_states", self.config.output_hidden_states):
             raise ValueError(
@@ -538,7 +538,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
 class RecurrentEncoderDecoderForConditionalGeneration(
     LanguageModelHead, PaperGenerationMixin, RecurrentPreTrainedModel
 ):
-    """A recurrent encoder-decoder with its output projection, trained and searched as the Transformer is."""
+    """A recurrent encoder-decoder with its output projection, trained and searched like the Transformer."""
 
     _tied_weights_keys = {
         "model.decoder.embedding.weight": "model.encoder.embedding.weight",
@@ -554,10 +554,10 @@ class RecurrentEncoderDecoderForConditionalGeneration(
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # A `RecurrentState` is made by the first step.
+        return False  # The first step makes a `RecurrentState`.
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The target shifted right by one place; ignored labels become padding."""
+        """Shifts the target right by one place; ignored labels become padding."""
         if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
             raise ValueError(
                 "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
@@ -584,23 +584,23 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        # A Trainer takes what has `label` in its name for labels, which have to be there to be evaluated.
+        # A Trainer takes every argument with `label` in its name for labels, and evaluates only when all are given.
         soft_target_ids: torch.Tensor | None = None,
         soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """As `RecurrentEncoderDecoderModel.forward`, to logits (batch, target length, vocabulary) and a loss.
+        """`RecurrentEncoderDecoderModel.forward`, with logits (batch, target length, vocabulary) and a loss.
 
         Args:
-            labels: Target tokens, (batch, target length), -100 where they do not count. Where given, the decoder's
-                input is made from them and the loss is returned: the mean cross-entropy in nats a target token,
+            labels: Target tokens, (batch, target length), -100 where a label does not count. If given, the decoder's
+                input is made from them and the loss is returned: the mean cross-entropy in nats per target token,
                 smoothed by `config.label_smoothing` in training mode.
-            logits_to_keep: Only the last so many positions get logits (0: all), or those of an index tensor.
-            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
-            soft_target_ids: Tokens that share each label's place with it, (batch, target length, tokens), as those
-                that a teacher considers likely (word-level distillation).
-            soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
+            soft_target_ids: Tokens that share each label's place, (batch, target length, tokens), such as those that a
+                teacher considers likely (word-level distillation).
+            soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
         """
         soft_targets = soft_targets_of(labels, soft_target_ids, soft_target_weights)
         if labels is not None:

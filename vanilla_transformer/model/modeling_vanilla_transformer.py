@@ -1,4 +1,4 @@
-"""Section 3: encoder and decoder together, as the paper has them, and the head over the vocabulary.
+"""Section 3: the paper's encoder and decoder together, and the head over the vocabulary.
 
 Shapes in names: B batch · S source · T target · D d_model · V vocabulary.
 """
@@ -22,7 +22,7 @@ from .stacks import Decoder, Encoder, Stack, VanillaTransformerPreTrainedModel
 
 
 class _EncoderDecoder(VanillaTransformerPreTrainedModel):
-    """Shared parts of the encoder-decoder with its head and without."""
+    """Shared parts of the encoder-decoder, with its head and without."""
 
     config: VanillaTransformerConfig
     hub_classes = {
@@ -35,7 +35,7 @@ class _EncoderDecoder(VanillaTransformerPreTrainedModel):
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """The library knows of one embedding and the projection; one of the target's own has to grow with them."""
+        """Resizes a separate target embedding too: the library knows only one embedding and the projection."""
         resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder = self.get_decoder()
         if not decoder.shares_embedding:
@@ -48,13 +48,13 @@ class _EncoderDecoder(VanillaTransformerPreTrainedModel):
 class VanillaTransformerModel(_EncoderDecoder):
     """Section 3: encoder and decoder, without the projection to the vocabulary.
 
-    `shared` is the embedding of section 3.4: of source, target and output. With `tie_word_embeddings` off it is the
-    source's alone.
+    `shared` is the embedding of section 3.4, for source, target and output. With `tie_word_embeddings` off it is the
+    source's only.
     """
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
-        self.register_module("shared", None)  # It stands first: optimizers know weights by their place.
+        self.register_module("shared", None)  # Comes first: optimizers identify weights by their order.
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.encoder.share(self.encoder.embed_tokens)
@@ -64,16 +64,16 @@ class VanillaTransformerModel(_EncoderDecoder):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
+        """Returns the embedding of the source, which is the target's too unless `tie_word_embeddings` is off."""
         return self.shared
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Puts another embedding instead of the shared one."""
+        """Replaces the shared embedding."""
         self.shared = value
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        # In a replica of `nn.DataParallel` the stacks are still those of the original.
+        # In a replica of `nn.DataParallel` the stacks still belong to the original.
         if name == "shared" and not getattr(self, "_is_replica", False):
             for stack in (self.encoder, self.decoder):
                 if stack.shares_embedding:
@@ -88,7 +88,7 @@ class VanillaTransformerModel(_EncoderDecoder):
     def _embedded(
         self, stack: Stack, ids: torch.Tensor | None, embeddings: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Ids and embeddings for a stack, which in a replica on another device knows the original's alone."""
+        """Returns ids and embeddings for a stack, which in a replica knows only the original's embedding."""
         if stack.shares_embedding and ids is not None and embeddings is None:
             return None, self.shared(ids)
         return ids, embeddings
@@ -107,14 +107,14 @@ class VanillaTransformerModel(_EncoderDecoder):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
-        """Source and shifted target to the decoder's last states, (batch, target length, d_model).
+        """Maps source and shifted target to the decoder's last states, (batch, target length, d_model).
 
         Args:
             input_ids: Source tokens, (batch, source length).
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
             decoder_attention_mask: 1 on target tokens, 0 on padding, (batch, target length so far).
-            encoder_outputs: What the encoder gave before, instead of `input_ids`.
+            encoder_outputs: An earlier output of the encoder, instead of `input_ids`.
             past_key_values: Keys and values of the target's earlier positions and of the source.
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
             decoder_inputs_embeds: Unscaled embeddings instead of `decoder_input_ids`.
@@ -167,7 +167,7 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
         self.generation_config = paper_generation_config(config)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Section 3.1: the target shifted right by one place; ignored labels become padding."""
+        """Section 3.1: shifts the target right by one place; ignored labels become padding."""
         if is_right_to_left(self.config):
             raise ValueError(
                 "This model writes from right to left and turns labels by itself: give it labels alone, and no model= "
@@ -201,29 +201,29 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        # A Trainer takes what has `label` in its name for labels, which have to be there to be evaluated.
+        # A Trainer takes every argument with `label` in its name for labels, and evaluates only when all are given.
         soft_target_ids: torch.Tensor | None = None,
         soft_target_weights: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """As `VanillaTransformerModel.forward`, to logits (batch, target length, vocabulary) and a loss.
+        """`VanillaTransformerModel.forward`, with logits (batch, target length, vocabulary) and a loss.
 
         Args:
-            labels: Target tokens, (batch, target length), -100 where they do not count. Where given, the decoder's
+            labels: Target tokens, (batch, target length), -100 where a label does not count. If given, the decoder's
                 input is made from them and the loss is returned.
-            logits_to_keep: Only the last so many positions get logits (0: all), or those of an index tensor.
-            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None. A step
-                of several batches gives the number of labels in all of them.
-            skip_logits: Returns the loss of `labels` without logits: half the time and memory of a step may be theirs.
-            soft_target_ids: Tokens that share each label's place with it, (batch, target length, tokens), as those
-                that a teacher considers likely (word-level distillation).
-            soft_target_weights: The share of each; what they leave of 1 is the label's, smoothed.
+            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None. A step of several
+                batches gives the number of labels in all of them.
+            skip_logits: Returns the loss of `labels` without logits: they can take half the time and memory of a step.
+            soft_target_ids: Tokens that share each label's place, (batch, target length, tokens), such as those that a
+                teacher considers likely (word-level distillation).
+            soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
 
-        A model that writes from right to left turns labels by itself, and the logits that it gives for them back.
+        A right-to-left model reverses the labels by itself, and returns their logits in reading order.
 
-        The loss is the mean cross-entropy in nats a target token; in training mode the targets are smoothed by
+        The loss is the mean cross-entropy in nats per target token; in training mode the targets are smoothed by
         `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
-        with a `label_smoothing_factor` asks for no loss and smooths by its own: never both. Another loss is set as
+        with a `label_smoothing_factor` requests no loss and smooths by itself: never both. Set another loss as
         `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
         num_items_in_batch=)`.
         """

@@ -1,4 +1,4 @@
-"""The decoder of section 3.1 on its own, without the attention to a source: a language model.
+"""The decoder of section 3.1 on its own, without attention to a source: a language model.
 
 Shapes in names: B batch · T positions · D d_model · V vocabulary.
 """
@@ -26,7 +26,7 @@ _FILE = "modeling_vanilla_transformer_decoder"
 
 
 class _DecoderOnly(VanillaTransformerPreTrainedModel):
-    """Shared parts of the decoder-only models with the head and without."""
+    """Shared parts of the decoder-only models, with the head and without."""
 
     config: VanillaTransformerDecoderConfig
     hub_classes = {
@@ -37,7 +37,7 @@ class _DecoderOnly(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerDecoderModel(_DecoderOnly, Stack):
-    """Section 3.1: a stack of N decoder layers with no source to attend to, in which no position sees a later one."""
+    """Section 3.1: a stack of N decoder layers without a source, in which no position sees a later one."""
 
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
@@ -60,14 +60,14 @@ class VanillaTransformerDecoderModel(_DecoderOnly, Stack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Token ids (batch, length) to the last states, (batch, length, d_model).
+        """Maps token ids (batch, length) to the last states, (batch, length, d_model).
 
         Args:
             input_ids: Tokens, (batch, length).
-            attention_mask: 1 on tokens, 0 on padding, (batch, length with what is cached).
-            position_ids: Positions from 0, (batch, length); without them they count the tokens in the mask. Where
-                they begin again within a row, texts that are packed there do not see each other, as long as there is
-                neither a mask nor a cache (`use_cache=False`, or labels).
+            attention_mask: 1 on tokens, 0 on padding, (batch, length including cached tokens).
+            position_ids: Positions from 0, (batch, length); by default they count the tokens in the mask. If they
+                restart within a row, the texts packed there do not see each other, as long as there is neither a mask
+                nor a cache (`use_cache=False`, or labels).
             past_key_values: Keys and values of earlier positions.
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
             use_cache: Whether to return `past_key_values`.
@@ -84,13 +84,13 @@ class VanillaTransformerDecoderModel(_DecoderOnly, Stack):
             position_ids=position_ids,
         )
         for layer in self.layers:
-            # Positional: gradient checkpointing and the output hooks read the arguments by place.
+            # Positional: gradient checkpointing and output hooks read the arguments by place.
             x = layer(x, mask, None, None, past_key_values, **kwargs)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=past_key_values)
 
 
 class VanillaTransformerDecoderForCausalLM(LanguageModelHead, CausalGenerationMixin, _DecoderOnly):
-    """A language model: the decoder, and the embedding of section 3.4 as its output projection."""
+    """A language model: the decoder, with the embedding of section 3.4 as its output projection."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _plain_loss = staticmethod(next_token_loss)
@@ -116,17 +116,17 @@ class VanillaTransformerDecoderForCausalLM(LanguageModelHead, CausalGenerationMi
         skip_logits: bool = False,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """As `VanillaTransformerDecoderModel.forward`, to logits (batch, length, vocabulary) and a loss.
+        """`VanillaTransformerDecoderModel.forward`, with logits (batch, length, vocabulary) and a loss.
 
         Args:
-            labels: The tokens themselves, (batch, length), -100 where they do not count: each is predicted from those
-                before it, the first from none, so it does not count. Or `shift_labels=`, which stand at the position
-                that predicts them.
-            logits_to_keep: Only the last so many positions get logits (0: all), or those of an index tensor.
-            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            labels: The tokens themselves, (batch, length), -100 where a label does not count: each is predicted from
+                those before it; the first is predicted from none and does not count. Or `shift_labels=`, where each
+                label already stands at the position that predicts it.
+            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
 
-        The loss is the mean cross-entropy in nats a token, smoothed by `config.label_smoothing` in training mode.
+        The loss is the mean cross-entropy in nats per token, smoothed by `config.label_smoothing` in training mode.
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if shift_labels is not None:
@@ -175,7 +175,7 @@ class VanillaTransformerDecoderForCausalLM(LanguageModelHead, CausalGenerationMi
 
 VanillaTransformerDecoderModel.register_for_auto_class("AutoModel")
 VanillaTransformerDecoderForCausalLM.register_for_auto_class("AutoModelForCausalLM")
-# By this table alone `Trainer` knows whose labels it has to shift where it smooths them itself.
+# `Trainer` finds only in this table which models' labels it has to shift when it smooths them itself.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(
     VanillaTransformerDecoderConfig.model_type, VanillaTransformerDecoderForCausalLM.__name__
 )

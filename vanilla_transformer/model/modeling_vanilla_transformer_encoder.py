@@ -1,4 +1,4 @@
-"""The encoder of section 3.1 on its own: for masked language models, classifiers of texts and of their tokens.
+"""The encoder of section 3.1 on its own: for masked language models and classifiers of texts and tokens.
 
 Shapes in names: B batch · T positions · D d_model · C labels.
 """
@@ -22,7 +22,7 @@ _FILE = "modeling_vanilla_transformer_encoder"
 
 
 class _EncoderOnly(VanillaTransformerPreTrainedModel):
-    """Shared parts of the encoder-only models with each head and without."""
+    """Shared parts of the encoder-only models, with each head and without."""
 
     config: VanillaTransformerEncoderConfig
     hub_classes = {
@@ -35,14 +35,14 @@ class _EncoderOnly(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerEncoderModel(_EncoderOnly, Encoder):  # type: ignore[misc]  # Of another configuration.
-    """Section 3.1: a stack of N encoder layers, to the last states (batch, length, d_model)."""
+    """Section 3.1: a stack of N encoder layers that gives the last states (batch, length, d_model)."""
 
     def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
         super().__init__(config)  # type: ignore[arg-type]
 
 
 class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
-    """An encoder that predicts tokens where they are masked, by the embedding of section 3.4."""
+    """An encoder that predicts masked tokens, by the embedding of section 3.4."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -63,14 +63,14 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
         skip_logits: bool = False,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Token ids (batch, length) to logits (batch, length, vocabulary) and a loss.
+        """Maps token ids (batch, length) to logits (batch, length, vocabulary) and a loss.
 
         Args:
             input_ids: Tokens, some of them masked, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            labels: The tokens at masked places, -100 elsewhere, (batch, length).
-            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            labels: The tokens at masked positions, -100 elsewhere, (batch, length).
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
             skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
         """
         if labels is not None:
@@ -89,7 +89,7 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
         num_items_in_batch: torch.Tensor | int | None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Of the few places that are masked alone: the projection is most of the work. A graph has fixed shapes."""
+        """Projects only the few masked positions: the projection is most of the work. A graph has fixed shapes."""
         if type(labels) is torch.Tensor and not torch.compiler.is_compiling():
             counts_BT = labels != IGNORED_LABEL
             hidden_BTD, labels = hidden_BTD[counts_BT][None], labels[counts_BT][None]
@@ -97,7 +97,7 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
 
 
 class _Classifier(_EncoderOnly):
-    """An encoder with a linear classifier, over which section 5.4's dropout and label smoothing act as elsewhere."""
+    """An encoder with a linear classifier, with section 5.4's dropout and label smoothing."""
 
     def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
         super().__init__(config)
@@ -109,7 +109,7 @@ class _Classifier(_EncoderOnly):
 
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
-        """The loss of the head's `problem_type`, or what was set in its place."""
+        """The loss of the head's `problem_type`, or the loss set in its place."""
         custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
         return custom or partial(self._classification_loss)
 
@@ -132,7 +132,7 @@ class _Classifier(_EncoderOnly):
 
 
 class VanillaTransformerEncoderForSequenceClassification(_Classifier):
-    """An encoder that gives a whole text a label, several, or numbers, as `config.problem_type` says."""
+    """An encoder that gives a whole text a label, several labels, or numbers, as `config.problem_type` says."""
 
     @can_return_tuple
     def forward(
@@ -144,16 +144,16 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Token ids (batch, length) to logits (batch, labels) and a loss.
+        """Maps token ids (batch, length) to logits (batch, labels) and a loss.
 
         Args:
             input_ids: Tokens, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            labels: Classes (batch,), -100 where they do not count; or, (batch, labels), 0 and 1 for several labels
-                each, or numbers. Which of them, `config.problem_type` says, or the first labels where it is None: one
-                number a text is regression, whole numbers are classes, all else is several labels.
-            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            labels: Classes (batch,), -100 where a label does not count; or, (batch, labels), 0 and 1 for several
+                labels each, or numbers. `config.problem_type` says which; if it is None, the first labels do: one
+                number per text is regression, whole numbers are classes, anything else is several labels.
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         pooled_BD = self._pool(outputs.last_hidden_state, attention_mask)
@@ -173,7 +173,7 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
         )
 
     def _pool(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """One state for each text, (batch, d_model)."""
+        """Returns one state per text, (batch, d_model)."""
         if self.config.classifier_pooling == "first":
             if attention_mask is None:
                 return hidden_BTD[:, 0]
@@ -185,7 +185,7 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
         return (hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1).clamp(min=1)
 
     def _problem_type(self, labels: torch.Tensor) -> str:
-        """The kind of labels: as configured, or guessed from the first labels, as in the library, and kept."""
+        """Returns the kind of labels: as configured, or guessed from the first labels, as in the library, and kept."""
         if self.config.problem_type is None:
             if self.num_labels == 1:
                 self.config.problem_type = "regression"
@@ -209,14 +209,14 @@ class VanillaTransformerEncoderForTokenClassification(_Classifier):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput:
-        """Token ids (batch, length) to logits (batch, length, labels) and a loss.
+        """Maps token ids (batch, length) to logits (batch, length, labels) and a loss.
 
         Args:
             input_ids: Tokens, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            labels: Classes of the tokens, -100 where they do not count, (batch, length).
-            num_items_in_batch: What the summed loss is divided by; the number of labels that count if None.
+            labels: Classes of the tokens, -100 where a label does not count, (batch, length).
+            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits_BTC, loss = self.classifier(self.dropout(outputs.last_hidden_state)), None

@@ -11,7 +11,7 @@ from transformers.utils import ModelOutput, logging
 
 logger = logging.get_logger(__name__)
 
-# A task that names two languages.
+# Matches a task that names two languages.
 LANGUAGES = re.compile("translation_(.+)_to_(.+)")
 
 
@@ -24,7 +24,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
 
     return_name = "generated"
 
-    # As the library declares them, neither has the methods that are called here.
+    # The library's declarations lack the methods called here.
     model: Any
     tokenizer: Any
 
@@ -36,23 +36,23 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         """Generates from one text, from several, or from a stream of them.
 
         Args:
-            inputs: A string; or a list, a column of a dataset or another sequence of strings; or, to be worked off as
-                the results are asked for, a generator or a `KeyDataset`.
-            kwargs: `batch_size` and `num_workers`; `truncation=False` to hand over texts that are longer than the
-                model's limit; `return_tensors=True` for token ids instead of text;
-                `clean_up_tokenization_spaces` for the tokenizer; all else goes to `model.generate`.
+            inputs: A string; a list, a column of a dataset or another sequence of strings; or a generator or a
+                `KeyDataset`, which is read as the results are asked for.
+            kwargs: `batch_size` and `num_workers`; `truncation=False` to pass on texts longer than the model's limit;
+                `return_tensors=True` for token ids instead of text; `clean_up_tokenization_spaces` for the tokenizer;
+                everything else goes to `model.generate`.
 
         Returns:
             For a string, a list with one dictionary for each of `num_return_sequences`, best first. For a sequence, a
-            list of such lists, or a flat one where there is one result for each text. For a stream, an iterator of
-            such lists. The key is `generated_text`, or `translation_text` in translation; with tensors
-            `generated_token_ids` or `translation_token_ids`. A text of white space alone gives an empty one.
+            list of such lists, or a flat one if there is one result per text. For a stream, an iterator of such lists.
+            The key is `generated_text`, or `translation_text` in translation; with tensors `generated_token_ids` or
+            `translation_token_ids`. A text of only white space gives an empty one.
         """
         if isinstance(inputs, str) or not isinstance(inputs, Sequence):
             return super().__call__(inputs, *args, **kwargs)
         if not inputs:
             return []
-        # One text is there sooner than weights are packed for it.
+        # A single text is done sooner than weights are packed for it.
         held = getattr(self.model, "frozen", nullcontext) if len(inputs) > 1 else nullcontext
         with held():
             results = super().__call__(list(inputs), *args, **kwargs)
@@ -75,7 +75,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return _given(preprocess), generate_kwargs, _given(postprocess)
 
     def preprocess(self, input_: str, truncation: bool = True) -> dict[str, Any]:  # type: ignore[override]
-        """Token ids of one text, cut to the model's limit where it has one, (1, source length)."""
+        """Returns the token ids of one text, cut to the model's limit if it has one, (1, source length)."""
         if not isinstance(input_, str):
             raise ValueError(f"{type(self).__name__} takes strings, not {type(input_).__name__}.")
         text = input_ if input_.strip() else ""
@@ -89,14 +89,14 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return inputs
 
     def _source_limit(self) -> int:
-        """Tokens that the tokenizer and the model's positions allow."""
+        """Returns the number of tokens that the tokenizer and the model's positions allow."""
         limit = self.tokenizer.model_max_length
         if getattr(self.model.config, "positional_encoding", None) == "learned":
             limit = min(limit, self.model.config.max_position_embeddings)
         return limit
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:
-        """The output of `model.generate`, (batch, sequences, target length), and padding alone for empty texts."""
+        """Returns the output of `model.generate`, (batch, sequences, target length); only padding for empty texts."""
         is_empty = input_tensors["attention_mask"].sum(dim=1) <= self.tokenizer.num_special_tokens_to_add()
         found = self.model.generate(**input_tensors, **self._asked_of_generate(generate_kwargs))
         sequences = found["sequences"] if isinstance(found, ModelOutput) else found
@@ -105,7 +105,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return {"output_ids": output_ids}
 
     def _asked_of_generate(self, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Settings of this call, and those given when the pipeline was made."""
+        """Returns the settings of this call, and those given when the pipeline was made."""
         if hasattr(Pipeline, "_prepare_generate_kwargs"):
             return self._prepare_generate_kwargs(generate_kwargs)
         logger.warning_once(
@@ -120,7 +120,7 @@ class VanillaTransformerText2TextGenerationPipeline(Pipeline):
         return_tensors: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """A dictionary for each sequence that was generated from one text."""
+        """Returns a dictionary for each sequence generated from one text."""
         sequences = model_outputs["output_ids"][0]
         if return_tensors:
             return [{f"{self.return_name}_token_ids": ids} for ids in sequences]
@@ -147,14 +147,14 @@ class VanillaTransformerTranslationPipeline(VanillaTransformerText2TextGeneratio
     def preprocess(  # type: ignore[override]
         self, input_: str, truncation: bool = True, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> dict[str, Any]:
-        """As for text to text; the languages are for tokenizers that know several, others have no use for them."""
+        """Prepares one text; the languages are for multilingual tokenizers, others ignore them."""
         build = getattr(self.tokenizer, "_build_translation_inputs", None)
         if build is None or (src_lang is None and tgt_lang is None):
             return super().preprocess(input_, truncation)
         return build(input_, return_tensors="pt", truncation=truncation, src_lang=src_lang, tgt_lang=tgt_lang)
 
 
-# Each pipeline by the task that `pipeline` is asked for.
+# Pipelines by the name of their task.
 PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
     "translation": VanillaTransformerTranslationPipeline,
     "text2text-generation": VanillaTransformerText2TextGenerationPipeline,
@@ -162,7 +162,7 @@ PIPELINES: dict[str, type[VanillaTransformerText2TextGenerationPipeline]] = {
 
 
 def custom_pipelines() -> dict[str, dict[str, Any]]:
-    """The entry of a saved configuration by which `pipeline` finds this file beside a model."""
+    """Returns the entry of a saved configuration by which `pipeline` finds this file beside a model."""
     file = __name__.rpartition(".")[2]
     return {
         task: {"impl": f"{file}.{pipeline.__name__}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}

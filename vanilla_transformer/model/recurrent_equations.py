@@ -1,4 +1,4 @@
-"""The recurrent layers and the attentions that the paper replaced, each equation under its authors' names.
+"""Recurrent layers and attentions that the paper replaced, each equation named after its authors.
 
 Shapes in names: B batch · S source · T target · D width · G gates of a cell, side by side.
 """
@@ -17,10 +17,10 @@ def lstm_step(
     c_t = f ⊙ c_{t-1} + i ⊙ g and h_t = o ⊙ tanh(c_t), with the gates i, f, o by a sigmoid and the candidate g by tanh.
 
     Args:
-        input_BG: What the input adds to input gate, forget gate, candidate and output gate, (batch, 4 · width).
+        input_BG: The input's part of input gate, forget gate, candidate and output gate, (batch, 4 · width).
         state: h_{t-1} and c_{t-1}, (batch, width) each.
-        weight_GD: What the hidden state is multiplied by, (4 · width, width).
-        bias_G: Added to that, (4 · width).
+        weight_GD: Multiplies the hidden state, (4 · width, width).
+        bias_G: Added to that product, (4 · width).
 
     Returns:
         h_t and c_t.
@@ -37,14 +37,14 @@ def gru_step(
 ) -> tuple[torch.Tensor]:
     """One step of a GRU (Cho et al. 2014, Eq. 5 to 8): h_t = z ⊙ h_{t-1} + (1 - z) ⊙ n.
 
-    Deviation: as in cuDNN and torch, the reset gate acts after the product with the hidden state and not before it,
+    Deviation: as in cuDNN and torch, the reset gate acts after the product with the hidden state instead of before it,
     so that all three products are one.
 
     Args:
-        input_BG: What the input adds to reset gate, update gate and candidate, (batch, 3 · width).
+        input_BG: The input's part of reset gate, update gate and candidate, (batch, 3 · width).
         state: h_{t-1}, (batch, width).
-        weight_GD: What the hidden state is multiplied by, (3 · width, width).
-        bias_G: Added to that, (3 · width).
+        weight_GD: Multiplies the hidden state, (3 · width, width).
+        bias_G: Added to that product, (3 · width).
 
     Returns:
         h_t.
@@ -61,8 +61,8 @@ def additive_score(query_BTD: torch.Tensor, key_BSD: torch.Tensor, v_D: torch.Te
     """Bahdanau et al. 2015, section A.1.2: vᵀ tanh(W s + U h); Luong et al. 2015, Eq. 8, "concat", is the same sum.
 
     Args:
-        query_BTD: W s, the decoder's states multiplied, (batch, target, width).
-        key_BSD: U h, the encoder's states multiplied, (batch, source, width).
+        query_BTD: W s, the projected decoder states, (batch, target, width).
+        key_BSD: U h, the projected encoder states, (batch, source, width).
         v_D: The vector v, (width).
 
     Returns:
@@ -72,7 +72,7 @@ def additive_score(query_BTD: torch.Tensor, key_BSD: torch.Tensor, v_D: torch.Te
 
 
 def multiplicative_score(query_BTD: torch.Tensor, key_BSD: torch.Tensor) -> torch.Tensor:
-    """Luong et al. 2015, Eq. 8: hᵀ h̄, "dot"; with W h̄ for the key it is "general".
+    """Luong et al. 2015, Eq. 8: hᵀ h̄, "dot"; with W h̄ as the key it is "general".
 
     Args:
         query_BTD: The decoder's states h, (batch, target, width).
@@ -88,12 +88,12 @@ def local_window(center_BT: torch.Tensor, position_BS: torch.Tensor, half_width:
     """Luong et al. 2015, Eq. 10: exp(-(s - p)² / (2 σ²)) with σ = D / 2, and 0 where |s - p| > D.
 
     Args:
-        center_BT: p, the position in the source that a target word looks at, (batch, target).
-        position_BS: s, the positions of the source's words, (batch, source).
+        center_BT: p, the source position that a target word looks at, (batch, target).
+        position_BS: s, the positions of the source words, (batch, source).
         half_width: D.
 
     Returns:
-        What the attention weights are multiplied by, (batch, target, source).
+        Factors of the attention weights, (batch, target, source).
     """
     distance_BTS = position_BS[:, None] - center_BT[..., None]
     return (-2 * (distance_BTS / half_width) ** 2).exp() * (distance_BTS.abs() <= half_width)

@@ -10,25 +10,25 @@ from typing import Any, ClassVar
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
-# In the first models the embedding that all share was the encoder's.
+# In the first models the shared embedding was named as the encoder's.
 _OLD_NAME = re.compile(r"(^|\.)encoder\.embed_tokens\.weight$")
 register_checkpoint_conversion_mapping(
     "vanilla_transformer", [WeightRenaming("encoder.embed_tokens.weight", "shared.weight")], overwrite=True
 )
 
-# Replaces the library's template of a card on the Hub, after a push; set where this package is installed.
+# Replaces the library's template of a model card after a push to the Hub; set where this package is installed.
 push_card: Callable[..., None] | None = None
 
 
 def rename_old_weights(weights: MutableMapping[str, Any]) -> None:
-    """Gives weights that were saved under earlier names those that they have now."""
+    """Renames weights that were saved under earlier names."""
     for name in list(weights):
         if _OLD_NAME.search(name):
             weights[_OLD_NAME.sub(r"\1shared.weight", name)] = weights.pop(name)
 
 
 def _push_with_card(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Pushes as the library does; where this package is installed, with a card that says what the model is."""
+    """Pushes as the library does; where this package is installed, with a card that describes the model."""
     pushed = super(SavedWithItsCode, self).push_to_hub(*args, **kwargs)
     if push_card is not None:
         push_card(self, pushed, **kwargs)
@@ -40,7 +40,7 @@ class SavedWithItsCode:
 
     Attributes:
         hub_classes: The class for each Auto class, by its file.
-        hub_pipelines: The pipelines that a saved configuration names, where the library has none.
+        hub_pipelines: The pipelines that a saved configuration names, because the library has none.
     """
 
     config: Any
@@ -50,9 +50,9 @@ class SavedWithItsCode:
     hub_pipelines: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Saves as the library does: with the files of the classes, as they are registered for the Auto classes.
+        """Saves as the library does, with the files of the classes registered for the Auto classes.
 
-        The library names one Auto class for a model; the others and the pipelines are named here.
+        The library names only one Auto class per model; the others and the pipelines are named here.
         """
         if self.hub_classes:
             self.config.auto_map = {**self.hub_classes, **(getattr(self.config, "auto_map", None) or {})}
@@ -60,18 +60,19 @@ class SavedWithItsCode:
             self.config.custom_pipelines = self.hub_pipelines
         weights = kwargs["state_dict"] if kwargs.get("state_dict") is not None else self.state_dict()  # type: ignore
         if not self._is_tied(weights):
-            # The library leaves out names that share a weight, also where it will not tie them again.
+            # The library leaves out names that share a weight, even where it will not tie them again.
             kwargs["state_dict"] = {name: weight.clone() for name, weight in weights.items()}
-        # In its "original format" the library would bring the names of earlier versions back.
+        # In its "original format" the library would restore the names of earlier versions.
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        # safetensors makes files that nobody else may read, whatever the umask; the configuration follows it.
+        # safetensors writes files that only their owner may read, whatever the umask; give them the configuration's
+        # mode.
         config = os.path.join(save_directory, "config.json")
         for weights in Path(save_directory).glob("*.safetensors") if os.path.isfile(config) else ():
             shutil.copymode(config, weights)
 
     def _is_tied(self, weights: Mapping[str, Any]) -> bool:
-        """Tells whether each weight that loading ties to another is that other."""
+        """Tells whether all weights that loading ties together share their memory."""
         pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
         is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
         return is_same and self.config.tie_word_embeddings

@@ -1,4 +1,4 @@
-"""Section 3.1: stacks of layers over embedded tokens, and how the weights of every model begin.
+"""Section 3.1: stacks of layers over embedded tokens, and the initial weights of every model.
 
 Shapes in names: B batch · T positions · D d_model.
 """
@@ -24,7 +24,7 @@ from .saving import SavedWithItsCode
 
 
 class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
-    """Initial weights, and what the library's tools may do with the model, in all three families."""
+    """Initial weights, and the model's abilities as the library's tools know them, in all three families."""
 
     config: VanillaTransformerBaseConfig
     base_model_prefix = "model"
@@ -41,7 +41,7 @@ class VanillaTransformerPreTrainedModel(SavedWithItsCode, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot uniform for projections, N(0, d_model^-½) for embeddings, zeros for biases.
 
-        The paper gives no initialisation; this is its authors' code.
+        The paper gives no initialisation; this is the one of its authors' code.
         """
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
@@ -60,36 +60,36 @@ class Stack(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerBaseConfig, layers: Sequence[nn.Module]) -> None:
         super().__init__(config)
         self._modules["embed_tokens"] = nn.Embedding(config.vocab_size, config.d_model)
-        self._shared: tuple[nn.Module, ...] = ()  # In a tuple it is not registered.
+        self._shared: tuple[nn.Module, ...] = ()  # A tuple keeps it from being registered.
         self.positional_encoding = PositionalEncoding(config)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()
-        # The library would divide the embedding too, which is the output projection, or the source's and the target's.
+        # The library would also split the embedding, which is the output projection, or shared by source and target.
         self._tp_plan = {} if config.is_encoder_decoder else dict(config.base_model_tp_plan or {})
 
     @property
     def shares_embedding(self) -> bool:
-        """Tells whether the stack uses the embedding of its model and has none of its own."""
+        """Tells whether the stack uses the embedding of its model instead of its own."""
         return "embed_tokens" not in self._modules
 
     @property
     def embed_tokens(self) -> nn.Module:
-        """The stack's own embedding, or `shared` of its model, which is registered there alone.
+        """The stack's own embedding, or its model's `shared`, which only the model registers.
 
-        A module that is registered in several places is replaced in only one of them by what adapts models.
+        If a module is registered in several places, tools that adapt models replace it in only one of them.
         """
         own = self._modules.get("embed_tokens")
         return self._shared[0] if own is None else own
 
     def share(self, embedding: nn.Module) -> None:
-        """From now on the stack uses the embedding of its model, and gives its own up."""
+        """Makes the stack use its model's embedding instead of its own."""
         self._modules.pop("embed_tokens", None)
         self._shared = (embedding,)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """An adapter may untie a model that was built tied: what is loaded then asks for the target's embedding."""
+        """Saves the target's embedding too: an adapter may untie a model built tied, and loading then asks for it."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.shares_embedding and isinstance(self, Decoder) and not self.config.tie_word_embeddings:
             weight: Any = self.embed_tokens.weight
@@ -103,7 +103,7 @@ class Stack(VanillaTransformerPreTrainedModel):
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Stack":
-        """An encoder that is kept without its model takes the embedding with it to another device or type."""
+        """Moves a shared embedding too: an encoder kept without its model takes it to another device or type."""
         for embedding in self._shared:
             embedding._apply(fn, recurse)
         return super()._apply(fn, recurse)
@@ -116,10 +116,10 @@ class Stack(VanillaTransformerPreTrainedModel):
         start: int | torch.Tensor = 0,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Sections 3.4, 3.5 and 5.4: embeddings times √d_model, plus positional encodings, and the sum's dropout.
+        """Sections 3.4, 3.5 and 5.4: embeddings times √d_model, plus positional encodings, with dropout on the sum.
 
-        A sentence's first token that is not padding has position 0, on whichever side the padding stands. A mask
-        covers the cached tokens too, `start` of them. Positions that are given come before both.
+        A sentence's first token that is not padding has position 0, on whichever side the padding is. A mask also
+        covers the `start` cached tokens. Explicit positions override both.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"{type(self).__name__} needs either token ids or their embeddings, and not both.")
@@ -140,10 +140,10 @@ class Stack(VanillaTransformerPreTrainedModel):
 
 
 def refuse_positions(kwargs: dict[str, Any]) -> None:
-    """Refuses positions that a caller gives, which would be of no effect.
+    """Refuses a caller's positions, which would have no effect.
 
     Raises:
-        ValueError: There are some.
+        ValueError: The caller gives positions.
     """
     for name in ("position_ids", "decoder_position_ids"):
         if kwargs.get(name) is not None:
@@ -175,7 +175,7 @@ class Encoder(Stack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """(batch, source length) token ids to (batch, source length, d_model)."""
+        """Maps token ids (batch, source length) to states (batch, source length, d_model)."""
         refuse_positions(kwargs)
         x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
@@ -185,7 +185,7 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """Section 3.1: a stack of N decoder layers, in which no position sees a later one."""
+    """Section 3.1: a stack of N decoder layers in which no position sees a later one."""
 
     config: VanillaTransformerConfig
 
@@ -211,7 +211,7 @@ class Decoder(Stack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """(batch, target length) token ids to (batch, target length, d_model)."""
+        """Maps token ids (batch, target length) to states (batch, target length, d_model)."""
         refuse_positions(kwargs)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -237,7 +237,7 @@ class Decoder(Stack):
             encoder_hidden_states=encoder_hidden_states,
         )
         for layer in self.layers:
-            # Positional: gradient checkpointing and the output hooks read the arguments by place.
+            # Positional: gradient checkpointing and output hooks read the arguments by place.
             x = layer(x, causal_mask, encoder_hidden_states, source_mask, past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=past_key_values)
 

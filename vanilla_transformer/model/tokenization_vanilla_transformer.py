@@ -1,4 +1,4 @@
-"""Section 5.1: one vocabulary of sub-words for source and target, from which any text comes back exactly."""
+"""Section 5.1: one vocabulary of sub-words for source and target, which reproduces any text exactly."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -6,18 +6,18 @@ from typing import Any, Self
 from tokenizers import AddedToken, Tokenizer, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-# The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence, 3 is there because the library wants it.
+# The order gives the ids: 0 pads, 1 starts the decoder, 2 ends a sentence; 3 exists because the library needs it.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
-# Only where it is asked for, after all others: masked language models read it instead of a piece.
+# Added only on request, after all other tokens: masked language models read it in place of a piece.
 MASK_TOKEN = "<mask>"
 
 
 class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
-    """Section 5.1: text to ids of sub-words, ended by `</s>`, and back to exactly the same text.
+    """Section 5.1: text to sub-word ids, ended by `</s>`, and back to exactly the same text.
 
-    Sub-words are made of bytes, so no character is unknown. The string of a special token in a text is that token, and
-    with `split_special_tokens=True` only text. Text that was split before (`presplit`) comes back joined.
+    Sub-words are made of bytes, so no character is unknown. The string of a special token in a text becomes that
+    token; with `split_special_tokens=True` it stays text. Text that is already split (`presplit`) comes back joined.
     """
 
     @classmethod
@@ -33,27 +33,28 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         mask_token: bool = False,
         lowercase: bool = False,
     ) -> Self:
-        """Learns a vocabulary; the same texts in the same order give the same one.
+        """Learns a vocabulary; the same texts in the same order give the same vocabulary.
 
-        Words of more than 1,000 characters are learned from in pieces of so many, and are split like any other later.
+        Words of more than 1,000 characters are learned in pieces of that length; later they are split like any other.
 
         Args:
             texts: Sentences of source and target together; read once.
-            vocab_size: Types in the vocabulary: 4 special tokens, 256 bytes, and what is learned. `presplit` takes
-                all pieces there are if it is None.
+            vocab_size: Types in the vocabulary: 4 special tokens, 256 bytes, and the learned pieces. If None,
+                `presplit` takes all pieces there are.
             algorithm: `bpe` (byte-pair encoding), `wordpiece` (its pieces, the longest first), `unigram` (the
-                likeliest pieces), `character` (one piece for each character), or `presplit` (for text that is split
-                already: what stands between spaces, where a piece of a word that goes on ends with `@@`).
-            begins: Whether `<s>` stands before a text, as decoder-only and encoder-only models have it.
-            ends: Whether `</s>` stands after it; a decoder-only model goes on with a text that it is given. Without it
-                no space is put before a text, so that pieces decoded alone keep theirs (`presplit` drops it still).
-            tags: Pieces that no text gives, to be put before sources of one kind, as `<BT>` before synthetic ones.
-            mask_token: Whether there is a `<mask>`; the space before it is part of what it masks.
+                likeliest pieces), `character` (one piece per character), or `presplit` (for text already split at
+                spaces, where a piece inside a word ends with `@@`).
+            begins: Whether `<s>` stands before a text, as in decoder-only and encoder-only models.
+            ends: Whether `</s>` stands after it; a decoder-only model continues the text it is given. If False, no
+                space is put before a text, so that pieces decoded alone keep theirs (`presplit` still drops it).
+            tags: Pieces that no text contains, to put before sources of one kind, such as `<BT>` before synthetic
+                ones.
+            mask_token: Whether there is a `<mask>`; the space before it is part of the masked text.
             lowercase: Whether text is lower-cased before it is split; a target (`text_target=`) keeps its case. The
-                texts given here are learned from as they are: see `lowercased`.
+                texts given here are learned as they are: see `lowercased`.
 
         Raises:
-            VocabularyError: The texts cannot give so many types.
+            VocabularyError: The texts cannot give that many types.
         """
         try:
             from vanilla_transformer.tokenizer import learning
@@ -69,24 +70,24 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         return cls(tokenizer_object=tokenizer, **names)
 
     def detokenize(self, text: str) -> str:
-        """The text as a translation into it comes out: the same, but for `presplit`, whose pieces become words."""
+        """Returns the text as a translation would give it: unchanged, but `presplit` pieces are joined to words."""
         ids = self(text_target=text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return str(self.decode(ids, skip_special_tokens=True))
 
     def _switch_to_target_mode(self) -> None:
-        """Keeps the case of references: called by the library for `text_target`."""
+        """Keeps the case of references; the library calls it for `text_target`."""
         normalizer = self.__dict__.setdefault("_of_input", self.backend_tokenizer.normalizer)
         self.backend_tokenizer.normalizer = cased(normalizer)
 
     def _switch_to_input_mode(self) -> None:
-        """The end of `text_target`, and the beginning of text."""
+        """Ends `text_target`: handles the case of source text again."""
         if (normalizer := self.__dict__.pop("_of_input", None)) is not None:
             self.backend_tokenizer.normalizer = normalizer
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Adds tokens as the library does. Where special tokens are text, a user's are found all the same.
+        """Adds tokens as the library does. Where special tokens are plain text, a user's tokens are still found.
 
-        So they were in the tokenizers of earlier versions.
+        The tokenizers of earlier versions did the same.
         """
         if not (special_tokens and self.split_special_tokens):
             return super()._add_tokens(new_tokens, special_tokens)
@@ -129,13 +130,13 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
         self.backend_tokenizer.post_processor = _post_processor(self.backend_tokenizer, self.add_bos_token, value)
 
     def update_post_processor(self) -> None:
-        """Puts around a text what was asked for when the tokenizer was loaded, and leaves the rest as it is."""
+        """Sets the tokens around a text as asked for at loading, and leaves the rest as it is."""
         for name in {"add_bos_token", "add_eos_token"} & self.init_kwargs.keys():
             setattr(self, name, self.init_kwargs[name])
 
 
 def cased(normalizer: Any) -> Any:
-    """The same normalizer without lower-casing: that of a target, and of text that is lower-cased already."""
+    """Returns the normalizer without lower-casing, for targets and for text already in lower case."""
     if not isinstance(normalizer, normalizers.Sequence):
         return normalizer
     parts = [normalizer[place] for place in range(len(normalizer))]
@@ -144,7 +145,7 @@ def cased(normalizer: Any) -> Any:
 
 
 def _post_processor(tokenizer: Tokenizer, begins: bool, ends: bool) -> processors.PostProcessor:
-    """Adds tokens before a text, between the two of a pair and at the end; offsets leave a word's space out."""
+    """Adds tokens before a text, between the two of a pair and at the end; offsets exclude a word's leading space."""
     trim = processors.ByteLevel(add_prefix_space=_has_space_before_text(tokenizer), trim_offsets=True)
     start, end = SPECIAL_TOKENS["bos_token"], SPECIAL_TOKENS["eos_token"]
     first, last = [start] * begins, [end] * ends
@@ -161,7 +162,7 @@ def _has_space_before_text(tokenizer: Tokenizer) -> bool:
 
 
 def _spaced(words: Any) -> Any:
-    """Words, or lists of words, each but the first with the space before it."""
+    """Puts a space before each word but the first, in a list of words or of lists."""
     if not isinstance(words, list | tuple):
         return words
     return type(words)(

@@ -1,1 +1,1 @@
-"""Recipes: what a run is asked for, and what the data and the device decide of the rest."""
+"""Recipes: the settings given for a run, and the defaults chosen from the data and the device."""

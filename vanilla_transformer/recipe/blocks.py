@@ -1,6 +1,6 @@
 """The blocks of a recipe: settings that belong together, each with its type, limits and option of the commands.
 
-Corpora may be given as words, as mappings like those of YAML, or as `CorpusSpec`s, which they are from then on.
+Corpora may be given as words, as mappings like those of YAML, or as `CorpusSpec`s, which they then become.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from vanilla_transformer.data.text_lines import CorpusError
 
 
 class RecipeError(Exception):
-    """An invalid recipe, said in one sentence.
+    """An invalid recipe; the message is one sentence.
 
-    Not a ValueError: the command-line parser takes those for its own and wraps them in its internal names.
+    Not a ValueError: the command-line parser treats those as its own and adds its internal names.
     """
 
 
@@ -30,7 +30,7 @@ CorporaOption = typing.Annotated[
     PrimitiveConstructorSpec(
         nargs="*",
         metavar="[STR [STR ...]]",
-        instance_from_str=tuple,  # The recipe makes corpora of words, and knows for which field.
+        instance_from_str=tuple,  # The recipe turns words into corpora, and knows for which field.
         is_instance=lambda value: isinstance(value, tuple) and all(isinstance(one, CorpusSpec) for one in value),
         str_from_instance=to_words,
     ),
@@ -46,20 +46,20 @@ def setting(
     below: float = math.inf,
     above: float | None = None,
 ) -> Any:
-    """A field of a block.
+    """Declare a field of a block.
 
     Args:
-        default: Its value where a recipe gives none; None for what is chosen later, or off.
-        option: Its name in flat recipes and on the command line, that of the field by default.
-        metavar: Its value in the help, by default after its type.
-        least, below, above: Limits of a number, which is `least` or more, or more than `above`.
+        default: Its value if a recipe gives none; None for a value chosen later, or for off.
+        option: Its name in flat recipes and on the command line; by default the field's name.
+        metavar: Its value in the help; by default from its type.
+        least, below, above: Limits of a number, which is at least `least`, or more than `above`.
     """
     limits = None if least is above is None else (least, below, above)
     return dataclasses.field(default=default, metadata={"option": option, "metavar": metavar, "limits": limits})
 
 
 def option_of(field: "dataclasses.Field[Any]") -> str:
-    """The name of a field in flat recipes and, with dashes, on the command line."""
+    """Return the name of a field in flat recipes and, with dashes, on the command line."""
     return field.metadata.get("option") or field.name
 
 
@@ -68,7 +68,7 @@ class Block:
     """Settings that belong together, checked as they are made.
 
     Raises:
-        RecipeError: A value is not of the type of its field, or beyond its limits.
+        RecipeError: A value has another type than its field, or exceeds its limits.
     """
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Block:
 
     @property
     def is_used(self) -> bool:
-        """Tells whether anything is not as it is by default."""
+        """Tells whether any field differs from its default."""
         return any(getattr(self, field.name) != field.default for field in dataclasses.fields(self))
 
 
@@ -119,7 +119,7 @@ class Data(Block):
     stand, each one text with its line ends, cut into blocks of max_length tokens so that none is lost."""
 
     def corpora(self, name: str) -> Corpora:
-        """The corpora of `train`, `dev` or `test`; columns named for all are those of the tables that name none."""
+        """Return the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
         tables = any(map(may_have_columns, (*self.train, *self.dev, *self.test)))
         named = {column: getattr(self, column) for column in COLUMN_SETTINGS}
         return tuple(
@@ -259,7 +259,7 @@ class Optimization(Block):
     number of pairs."""
     batches_per_step: int | None = setting(least=1)
     """Batches per step, for gradient accumulation and over all devices; by default chosen from the device's memory."""
-    # Python counts no further than a machine's word, and no run so far.
+    # Python counts no further than a machine word, and no run has come that far.
     max_steps: int | None = setting(least=1, below=10**15)
     """Number of training steps (section 5.2); by default chosen from the data and the device."""
     warmup_steps: int | None = setting(least=1)
@@ -353,7 +353,7 @@ def _check_limits(option: str, value: float, least: float | None, below: float, 
 
 
 def checked_type(option: str, value: Any, hint: Any) -> Any:
-    """`value` as the type that the field wants: YAML reads 1e-9 as text, and gives lists for tuples."""
+    """Return `value` in the type of the field: YAML reads 1e-9 as text, and gives lists for tuples."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     if value is None and types.NoneType in kinds:
         return None
@@ -378,7 +378,7 @@ def checked_type(option: str, value: Any, hint: Any) -> Any:
 
 
 def _checked_corpora(option: str, value: Any, _: Any) -> Corpora:
-    """Corpora however they are given: several to learn from, one that is held out."""
+    """Return corpora in any notation as `CorpusSpec`s: several for training, one for held-out data."""
     try:
         corpora = corpora_from_values(value)
         if corpora and option != "train":

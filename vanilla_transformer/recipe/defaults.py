@@ -14,13 +14,13 @@ from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 
 
 class Architecture(Protocol):
-    """The part of a task that defaults need: what its model is made of, and what training it costs.
+    """The part of a task that defaults need: the sizes of its model, and the cost of training it.
 
     Attributes:
-        form: The columns of text that it reads, and what its rows are called.
-        metrics: What `dev` and `test` are scored by where a recipe does not say.
-        size_presets: What suits corpora by their number of rows, the smallest first.
-        least_warmup: Steps over which the learning rate rises at least, where a recipe does not say.
+        form: The columns of text that it reads, and the word for its rows.
+        metrics: Metrics of `dev` and `test` unless a recipe names others.
+        size_presets: Presets by the number of rows of a corpus, smallest first.
+        least_warmup: Minimum number of warm-up steps unless a recipe gives one.
     """
 
     form: TextForm
@@ -29,21 +29,21 @@ class Architecture(Protocol):
     least_warmup: int
 
     def config(self, recipe: Recipe) -> Any:
-        """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
+        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
 
     def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
-        """Operations of one training pass over rows of these lengths, column by column, counted as in Table 2."""
+        """Returns the operations of one training pass over rows of these lengths, column by column, as in Table 2."""
 
     def numbers_kept(self, config: Any) -> int:
-        """Roughly how many numbers the forward pass keeps of a token for the backward pass."""
+        """Returns roughly how many numbers per token the forward pass keeps for the backward pass."""
 
     def describe(self, config: Any) -> str:
-        """The sizes in words, as in "6+6 layers of width 512 with dropout 0.1"."""
+        """Returns the sizes in words, as in "6+6 layers of width 512 with dropout 0.1"."""
 
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """The size of the training data: rows, such as pairs, tokens of each column, the vocabulary's, tokens of `dev`."""
+    """The size of the training data: rows, such as pairs, tokens per column, vocabulary entries, tokens of `dev`."""
 
     pairs: int
     tokens: tuple[int, ...]
@@ -53,7 +53,7 @@ class CorpusFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """The device of a run, `memory` in bytes and for one process."""
+    """The device of a run; `memory` is in bytes and per process."""
 
     kind: str
     cores: int
@@ -81,7 +81,7 @@ MODEL_FIELDS = (
     *("cell", "attention", "attention_window"),
 )
 
-# The one table to tune. Small corpora follow what is published for Multi30k (4+4 layers of width 128, dropout 0.3),
+# The one table to tune. Small corpora follow published settings for Multi30k (4+4 layers of width 128, dropout 0.3),
 # the largest section 5 of the paper.
 SIZE_PRESETS: tuple[SizePreset, ...] = (
     SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 100),
@@ -93,34 +93,34 @@ SIZE_PRESETS: tuple[SizePreset, ...] = (
 MOST_STEPS = 100_000  # Section 5.2, base.
 CPU_HOURS = 1.5
 CPU_FLOPS_PER_CORE = {"float32": 55e9, "bfloat16": 100e9}
-# Text that is split already brings its own pieces. More than this many were not split at all.
+# Text that is already split has its own pieces. With more than this many it was not split at all.
 MOST_PIECES = 100_000
-# Batches hold some padding, and rarely all that they may.
+# Batches hold some padding, and are rarely full.
 SHARE_OF_REAL_TOKENS = 0.92
-# bfloat16 pays on a CPU only where matrices are wide enough to outweigh the conversions.
+# bfloat16 pays on a CPU only if matrices are wide enough to outweigh the conversions.
 CPU_BFLOAT16_FROM_WIDTH = 128
 MEMORY_SHARE_OF_A_BATCH = 0.3
-# Steps of sentences of one length alone pull the weights to and fro. After 1,000 steps of 2,048 tokens in 2 and in 4
-# batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
+# Steps with sentences of a single length pull the weights back and forth. After 1,000 steps of 2,048 tokens in 2 and
+# in 4 batches the WER on CMUdict is 45.7 and 43.9, the perplexity on Multi30k 10.7 and 10.3; 8 batches are no better.
 LEAST_BATCHES = 4
 MOST_TOKENS_IN_A_BATCH = {"cpu": 2_048, "accelerator": 8_192}
-# Shorter ones raise the rate to where small post-norm models stop learning; the paper's is the longest.
+# Shorter warm-ups raise the rate so high that small post-norm models stop learning; the paper's is the longest.
 LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
-# Of a run that has no time for that, the rate rises over this share of the steps, to no more than after LEAST_WARMUP.
+# In shorter runs the rate rises over this share of the steps, to at most its value after LEAST_WARMUP.
 SHORT_WARMUP = 1 / 3
-# The field's for recurrent models (Luong et al. 2015 clip to 5), whose rate is their own and not Eq. 3's.
+# The usual values for recurrent models (Luong et al. 2015 clip to 5), whose rate does not follow Eq. 3.
 RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
-# Weights that have learned go on at the rate that Eq. 3 ends with in section 5.2, and need fewer epochs.
+# Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
-# Matrices that begin at zero want larger steps; ten times those of all weights is the usual rule.
+# Matrices that start at zero need larger steps; ten times the rate of the full weights is the usual rule.
 LORA_FACTOR = 10
 EVALUATIONS = CHECKPOINTS = 50
-# The loss on `dev` takes at most this share of the time, a token a third of what it takes to learn from.
+# Evaluating on `dev` takes at most this share of the time; a token costs a third of a training token.
 EVALUATION_SHARE = 0.1
 
 
 def choose_vocab_size(recipe: Recipe, task: Architecture, rows: int) -> tuple[int, list[str]]:
-    """Chooses the size of the vocabulary, which everything else is counted in, and explains it in a sentence."""
+    """Chooses the vocabulary size, on which all other counts depend, and explains it in a sentence."""
     if recipe.tokenizer.vocab_size is not None:
         return recipe.tokenizer.vocab_size, []
     if recipe.tokenizer.algorithm == "presplit":
@@ -139,7 +139,7 @@ def resolve(
         RecipeError: It names no output.
     """
     metrics = task.metrics if recipe.evaluation.metrics is None else recipe.evaluation.metrics
-    # There are as many processes as were started, whatever the recipe of an earlier run says.
+    # The number of processes is that of the started ones, whatever an earlier run's recipe says.
     recipe = recipe.with_options(vocab_size=corpus.vocab_size, metrics=metrics, processes=device.processes)
     sentences: list[str] = []
 
@@ -171,10 +171,10 @@ def resolve(
 
 
 def check_sizes(recipe: Recipe, task: Architecture) -> None:
-    """Refuses sizes that make no model, before any text is read.
+    """Refuses sizes of which no model can be built, before any text is read.
 
     Raises:
-        ValueError: There is no such preset, or the sizes fit to none that could be chosen.
+        ValueError: There is no such preset, or the sizes fit none that could be chosen.
     """
     refusals = []
     for preset in (
@@ -191,7 +191,7 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
 
 
 def device_facts(device: torch.device, processes: int) -> DeviceFacts:
-    """The device as torch describes it."""
+    """Returns the device as torch describes it."""
     if device.type == "cuda":
         memory, bfloat16 = torch.cuda.get_device_properties(device).total_memory, torch.cuda.is_bf16_supported(False)
     else:
@@ -211,7 +211,7 @@ def _choose_model(
 ) -> tuple[dict[str, Any], str]:
     sizes = _size_preset(task, corpus.pairs)
     preset = recipe.model.preset or (sizes.cpu_preset if device.kind == "cpu" else sizes.preset)
-    # The paper's presets state their dropout; our small ones leave it to the size of the data.
+    # The paper's presets state their dropout; for our small ones it depends on the size of the data.
     is_papers_choice = recipe.model.preset not in (None, "tiny", "small")
     dropout = recipe.model.dropout if recipe.model.dropout is not None or is_papers_choice else sizes.dropout
     config = task.config(recipe.with_options(preset=preset, dropout=dropout))
@@ -237,7 +237,7 @@ def _choose_batches(
     bytes_per_token = 4 * task.numbers_kept(task.config(recipe))
     fitting = int(device.memory * MEMORY_SHARE_OF_A_BATCH / bytes_per_token)
     most = min(MOST_TOKENS_IN_A_BATCH["cpu" if device.kind == "cpu" else "accelerator"], max(fitting, 1))
-    # Equally many for each process.
+    # The same number for each process.
     batches = device.processes * math.ceil(max(LEAST_BATCHES, batch_tokens / most) / device.processes)
     batches = min(batches, batch_tokens)
     count = recipe.optimization.batches_per_step or batches
@@ -271,7 +271,7 @@ def _choose_length(
     if recipe.start.model is not None:
         warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
     if recipe.optimization.warmup_steps is not None:
-        scale = 1.0  # What is given is the paper's.
+        scale = 1.0  # A given warm-up is used in Eq. 3 unscaled, as in the paper.
     scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
     sentence = (
@@ -283,7 +283,7 @@ def _choose_length(
 
 
 def _paper_warmup(steps: int, task: Architecture) -> tuple[int, float]:
-    """The warm-up of a run of so many steps, and the factor on Eq. 3 that keeps the peak where it may be."""
+    """Returns the warm-up of a run of so many steps, and the factor on Eq. 3 that limits its peak."""
     least = min(task.least_warmup, max(1, int(steps * SHORT_WARMUP)))
     warmup = min(max(steps // 10, least), MOST_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
@@ -339,7 +339,7 @@ def _counted(steps: int) -> str:
 
 
 def _epochs(number: float) -> str:
-    """The number with two digits that count, and never as a power of ten."""
+    """Writes the number with two significant digits, never as a power of ten."""
     words = f"{float(f'{number:.2g}'):,.{1 if number < 10 else 0}f}" if number >= 1 else f"{number:.2g}"
     return "1 epoch" if words in ("1", "1.0") else f"{words.removesuffix('.0')} epochs"
 
@@ -351,7 +351,7 @@ def _cpu_seconds_per_epoch(recipe: Recipe, task: Architecture, corpus: CorpusFac
 
 
 def _rounded(steps: int) -> int:
-    """Two digits that count are enough for a number that is chosen."""
+    """Rounds a chosen number to two significant digits."""
     unit = 10 ** max(0, len(str(steps)) - 2)
     return max(1, steps // unit * unit)
 
@@ -364,5 +364,5 @@ def _name(device: DeviceFacts) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits its length."""
+    """Writes a time in a suitable unit."""
     return f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{math.ceil(seconds / 60)} min"

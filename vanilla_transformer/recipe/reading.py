@@ -1,4 +1,4 @@
-"""Recipes by name or from YAML files, in blocks or, as they once were, flat."""
+"""Recipes by name or from YAML files, in blocks or in the older flat form."""
 
 import dataclasses
 import importlib.resources
@@ -18,7 +18,7 @@ from vanilla_transformer.suggestions import did_you_mean
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
-    """The recipe of that name that comes with the package, or the one in that YAML file."""
+    """Returns the recipe of that name that comes with the package, or the one in that YAML file."""
     shipped = shipped_recipes()
     path = Path(name_or_path)
     file: Traversable = shipped.get(str(name_or_path), path)
@@ -35,10 +35,10 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 
 def recipe_from(values: Mapping[Any, Any]) -> Recipe:
-    """The recipe of these blocks; what stands in none is an option, as everything did in flat recipes.
+    """Returns the recipe of these blocks; a key that is no block is an option, as all were in flat recipes.
 
     Raises:
-        RecipeError: There is no such block or option, one is given twice, or cannot have that value.
+        RecipeError: There is no such block or option, or one is given twice or cannot have that value.
     """
     blocks = Recipe().blocks
     options: dict[str, Any] = {}
@@ -60,13 +60,13 @@ def recipe_from(values: Mapping[Any, Any]) -> Recipe:
 
 
 def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe:
-    """The recipe of that name to train by, with these options in place of its own.
+    """Returns the named recipe to train by, overridden by these options.
 
-    Its settings for data or a tokenizer that these replace are left out; the model goes to a directory of its name
-    unless they name another.
+    If they replace its data or tokenizer, its settings for those are dropped; the model goes to a directory of its
+    name unless they give another.
 
     Raises:
-        RecipeError: There is none, it cannot have these options, or it comes without data and gets none.
+        RecipeError: There is none, it cannot have these options, or it has no data and gets none.
     """
     named = load_recipe(name_or_path)
     recipe = named.with_options(**options)
@@ -84,7 +84,7 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe
         left.append("vocab_size")
     fewer = steps.max_steps != its_steps.max_steps
     if fewer and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0):
-        # Of so few steps the recipe's would be all warm-up.
+        # The recipe's warm-up would take up all of so few steps.
         left += ["warmup_steps"] if steps.warmup_steps == its_steps.warmup_steps else []
         left += ["learning_rate_scale"] if "warmup_steps" in left else []
     replaced = {option: None for option in left if recipe[option] == named[option]}
@@ -93,7 +93,7 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe
 
 
 def shipped_recipes() -> dict[str, Traversable]:
-    """The recipes that come with the package, by name."""
+    """Returns the recipes that come with the package, by name."""
     folder = importlib.resources.files("vanilla_transformer") / "recipes"
     if not folder.is_dir():
         return {}
@@ -101,7 +101,7 @@ def shipped_recipes() -> dict[str, Traversable]:
 
 
 class _RecipeLoader(yaml.SafeLoader):
-    """Reads plain values, each once: aliases of aliases grow without end, and of two values one would be lost."""
+    """Reads plain values without aliases, which could grow without end, or repeated keys, which would lose a value."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuses an alias."""
@@ -114,7 +114,7 @@ class _RecipeLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuses a key that stands twice."""
+        """Refuses a repeated key."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
@@ -128,7 +128,7 @@ def _read_yaml(file: Traversable) -> dict[str, Any]:
         values = yaml.load(file.read_text(encoding="utf-8"), _RecipeLoader)
     except OSError as error:
         raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
-    # Some numbers and dates that are none make the reader stumble in its own ways.
+    # Malformed numbers and dates make the reader fail with errors of its own.
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
         raise RecipeError(f"{file} is not YAML that can be read: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""The recipe: all settings that decide a training run, in blocks; with options, the same settings by flat names."""
+"""The recipe: all settings of a training run, in blocks, or as options with flat names."""
 
 import dataclasses
 import types
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExtraBlock(Block):
-    """A block that an extra brings to the recipe, at the seam `recipe`."""
+    """A block that an extra adds to the recipe, at the seam `recipe`."""
 
     @property
     def place(self) -> str | None:
-        """What it reads beside the text, if it is used and reads anything."""
+        """Returns the location that it reads besides the text, if it is used and reads any."""
         return None
 
     def complete(self, recipe: "Recipe") -> "Recipe":
-        """The recipe with what the block decides of it.
+        """Returns the recipe with the values that the block determines.
 
         Raises:
-            RecipeError: It cannot be followed with this block; the message says what to leave out.
+            RecipeError: The recipe cannot be combined with this block; the message says what to leave out.
         """
         return recipe
 
     def corpus(self, corpus: "TrainingCorpus", recipe: "Recipe", say: Callable[[str], None]) -> "TrainingCorpus":
-        """The corpus that a run of the recipe learns from."""
+        """Returns the corpus that a run of the recipe learns from."""
         return corpus
 
 
@@ -65,10 +65,10 @@ def _extra_blocks() -> Mapping[str, ExtraBlock]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a training run as given; what is left out is chosen from the data and the device, and printed.
+    """Settings of a training run as given; the others are chosen from the data and the device, and printed.
 
-    `Recipe.of(train=("a.en", "a.de"), max_steps=300)` takes them by the names of options, as the command line has
-    them, and `recipe["max_steps"]` gives one back.
+    `Recipe.of(train=("a.en", "a.de"), max_steps=300)` takes them by the names of options, as on the command line, and
+    `recipe["max_steps"]` returns one.
     """
 
     task: str = "translation"
@@ -93,7 +93,7 @@ class Recipe:
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """A recipe with these options.
+        """Returns a recipe with these options.
 
         Raises:
             RecipeError: There is no such option, or it cannot have that value.
@@ -101,7 +101,7 @@ class Recipe:
         return cls().with_options(**options)
 
     def with_options(self, **options: Any) -> Self:
-        """The recipe with these options in place of its own.
+        """Returns the recipe overridden by these options.
 
         Raises:
             RecipeError: There is no such option, or it cannot have that value.
@@ -120,39 +120,39 @@ class Recipe:
 
     @property
     def blocks(self) -> dict[str, Block]:
-        """All blocks by their names, those of the extras last."""
+        """Returns all blocks by name, those of the extras last."""
         own = {name: value for name, value in vars(self).items() if isinstance(value, Block)}
         return own | dict(self.extras)
 
     @property
     def options(self) -> dict[str, Any]:
-        """All settings by the names of options."""
+        """Returns all settings by the names of options."""
         blocks = self.blocks
         return {"task": self.task} | {
             option: getattr(blocks[block], field) for option, (block, field) in places().items()
         }
 
     def __getitem__(self, option: str) -> Any:
-        """The setting of that option."""
+        """Returns the setting of that option."""
         if option == "task":
             return self.task
         block, field = places()[option]
         return getattr(self.blocks[block], field)
 
     def used(self, *names: str) -> list[str]:
-        """The options among these, or in blocks of these names, that are not as by default."""
+        """Returns the options among these, or in blocks of these names, that differ from their defaults."""
         default = Recipe()
         options = [option for option, (block, _) in places().items() if block in names or option in names]
         return [option for option in options if self[option] != default[option]]
 
     def given(self) -> dict[str, Any]:
-        """The options that are not left to be chosen, of plain types as YAML has them."""
+        """Returns the options that are set, in plain YAML types."""
         return {option: _plain(value) for option, value in self.options.items() if value is not None}
 
     def to_yaml(self) -> str:
-        """The recipe as YAML that `load_recipe` reads back; what is None is left to be chosen.
+        """Returns the recipe as YAML that `load_recipe` reads back; None stands for a value to be chosen.
 
-        Blocks that not every recipe uses are left out where they are as by default.
+        Blocks that not every recipe uses are left out if they equal their defaults.
         """
         plain: dict[str, Any] = {"task": self.task}
         for name, block in self.blocks.items():
@@ -164,17 +164,17 @@ class Recipe:
             if settings and (block.is_used or name in _ALWAYS):
                 plain[name] = settings
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
-        # YAML as it is read takes some rare characters, U+0085 among them, for line breaks unless they are escaped.
+        # Some rare characters, such as U+0085, are line breaks to the YAML reader unless they are escaped.
         return text if yaml.safe_load(text) == plain else yaml.safe_dump(plain, sort_keys=False, width=1000)
 
 
-# Defaults of these may become others, and a run keeps its own.
+# Their defaults may change, and a run keeps its own.
 _ALWAYS = ("data", "tokenizer", "model", "optimization", "evaluation", "decoding", "run")
 
 
 @cache
 def places() -> dict[str, tuple[str, str]]:
-    """The block and the field of each option."""
+    """Returns the block and the field of each option."""
     return {
         option_of(field): (name, field.name)
         for name, block in Recipe().blocks.items()
@@ -184,21 +184,21 @@ def places() -> dict[str, tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedTokenizer(Tokenizer):
-    """The pieces, and how many there are."""
+    """The tokenizer with its vocabulary size chosen."""
 
     vocab_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedModel(Model):
-    """The sizes that were chosen; `Task.config` gives them with their types."""
+    """The chosen sizes; `Task.config` gives them with their types."""
 
     preset: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedOptimization(Optimization):
-    """The steps that were chosen."""
+    """The chosen steps."""
 
     batch_tokens: int
     batches_per_step: int
@@ -210,7 +210,7 @@ class ResolvedOptimization(Optimization):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedEvaluation(Evaluation):
-    """The evaluations that were chosen."""
+    """The chosen evaluations."""
 
     eval_steps: int
     metrics: tuple[str, ...]
@@ -218,7 +218,7 @@ class ResolvedEvaluation(Evaluation):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRun(Run):
-    """The directory and the checkpoints that were chosen."""
+    """The chosen directory and checkpoints."""
 
     output: str
     save_steps: int
@@ -226,9 +226,9 @@ class ResolvedRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRecipe(Recipe):
-    """Settings of a training run with nothing left to choose, as `resolve` makes it of a recipe.
+    """Settings of a training run with nothing left to choose, as made by `resolve`.
 
-    A field that may still be None is one that is off then: no tokenizer to take, no limit to a gradient, no patience.
+    A field that is still None is off: no tokenizer to take, no limit to a gradient, no patience.
     """
 
     tokenizer: ResolvedTokenizer
@@ -239,10 +239,10 @@ class ResolvedRecipe(Recipe):
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> "ResolvedRecipe":
-        """The same settings, where nothing is left open, as in the recipe.yaml of a run that has begun.
+        """Returns a recipe with nothing left to choose, such as the recipe.yaml of a run that has begun.
 
         Raises:
-            RecipeError: Something is open.
+            RecipeError: A choice is still open.
         """
         kinds = {
             field.name: field.type
@@ -263,13 +263,13 @@ class ResolvedRecipe(Recipe):
 
 
 def in_words(value: Any) -> str:
-    """The value of an option as on the command line."""
+    """Returns the value of an option as written on the command line."""
     plain = _plain(value)
     return " ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML has it; corpora as words, or as mappings where words would be read otherwise."""
+    """Returns a value as YAML has it; corpora as words, or as mappings if words would be ambiguous."""
     if not isinstance(value, tuple):
         return value
     if not value or not isinstance(value[0], CorpusSpec):

@@ -13,7 +13,7 @@ from vanilla_transformer.atomic_files import atomic_replace
 def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path, unit: str) -> None:
     """Plots training loss, loss on `dev` and learning rate over the steps from the records of a metrics.jsonl.
 
-    `unit` is what the losses are counted in, such as nats per target token.
+    `unit` is the unit of the losses, such as nats per target token.
     """
     figure = Figure(figsize=(8, 6), layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -27,7 +27,7 @@ def plot_learning_curves(records: Sequence[dict[str, Any]], file: Path, unit: st
 
 
 def save_figure(figure: Figure, file: Path, dpi: int = 150) -> None:
-    """Writes a picture of the kind that its name ends with, whole or not at all."""
+    """Writes a picture in the format of its suffix, completely or not at all."""
     with atomic_replace(file) as temporary:
         figure.savefig(temporary, dpi=dpi)
 

@@ -1,4 +1,4 @@
-"""The model card, README.md of a model directory. What is not known is left out."""
+"""The model card, README.md of a model directory. Unknown facts are left out."""
 
 import dataclasses
 import errno
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
 _TRANSLATION = ("translation", "translate")
-# The pipeline of each other head, by the end of its class's name, and what it is called in the card.
+# The pipeline of each other head, by the suffix of its class, and its name in the card.
 _PIPELINES = {
     "ForMaskedLM": ("fill-mask", "fill"),
     "ForSequenceClassification": ("text-classification", "classify"),
     "ForTokenClassification": ("token-classification", "tag"),
     "ForCausalLM": ("text-generation", "generate"),
 }
-# Which command asks a model that works in a pipeline.
+# The command for a model that works in a pipeline.
 _COMMANDS = {
     "translation": "translate",
     "text-generation": "generate",
@@ -59,7 +59,7 @@ _NOT_SCORED = "No scores are given here."
 
 
 class CardError(ValueError):
-    """A card that cannot be read or may not be changed, said in one sentence."""
+    """A card that cannot be read or must not be changed; the message is one sentence."""
 
 
 def write_model_card(
@@ -71,7 +71,7 @@ def write_model_card(
 ) -> None:
     """Writes the card of a finished run; an edited card is kept, and the new one is written as model_card.md.
 
-    `answers` are what the model makes of the recipe's examples.
+    `answers` are the model's outputs for the recipe's examples.
     """
     results = [
         _result(directory, recipe.data.corpora(part)[0], score, split=part)
@@ -109,7 +109,7 @@ def write_model_card(
 
 
 def write_plain_card(directory: Path, title: str) -> None:
-    """Writes the card of a model of which nothing but the files is known."""
+    """Writes the card of a model of which only the files are known."""
     _write(directory / CARD, _with_checksum(_fill(directory, [], title=title)))
 
 
@@ -194,7 +194,7 @@ def _save(directory: Path, text: str, unmodified: bool) -> None:
 
 
 def _read(path: Path) -> str:
-    """The text with its line endings unchanged."""
+    """Returns the text with its line endings unchanged."""
     return path.read_bytes().decode("utf-8-sig")
 
 
@@ -223,7 +223,7 @@ def _fill(
     limits: Sequence[str] = (),
     **sections: Any,
 ) -> str:
-    """The template filled with the arguments and with what the files of the model say."""
+    """Fills the template with the arguments and the facts in the model's files."""
     title = title or directory.resolve().name
     tag, verb = _pipeline(directory)
     if example is None:
@@ -288,7 +288,7 @@ def _result(
 
 
 def _settings(result: EvalResult) -> dict[str, Any]:
-    """The decoding settings of a result; a card written by others may hold anything there."""
+    """Returns the decoding settings of a result; a card written by others may hold anything there."""
     given = result.metric_args
     arguments = given if isinstance(given, Mapping) else {} if given is None else {"args": given}
     return {name: value for name, value in arguments.items() if name != "signature"}
@@ -300,24 +300,24 @@ def _identity(result: EvalResult) -> tuple[str, str, str]:
 
 def _row(result: EvalResult) -> str:
     settings = "".join(f", {name} {value}" for name, value in _settings(result).items())
-    signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # Markdown ends a cell there.
+    signature = (result.metric_args or {}).get("signature", "").replace("|", r"\|")  # A bar ends a cell.
     cells = result.dataset_name + settings, result.metric_type, f"{result.metric_value:.2f}", f"`{signature}`"
     return f"| {' | '.join(cells)} |"
 
 
 def _cell(text: str) -> str:
-    """Text in a table, where a bar or a line end would end its cell."""
+    """Escapes text in a table, where a bar or a line end would end its cell."""
     return "<br>".join(html.escape(text, quote=False).replace("|", "&#124;").splitlines())
 
 
 def _explained(results: Sequence[EvalResult]) -> list[str]:
-    """Explains the metrics that not everybody knows."""
+    """Explains the less known metrics."""
     names = dict.fromkeys(result.metric_type.partition(":")[0] for result in results)
     return [f"- {name}: {_METRICS[name]}." for name in names if name in _METRICS]
 
 
 def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
-    """The text with a row for each result, replacing its earlier row or appended to the table of scores."""
+    """Returns the text with a row for each result, replacing its earlier row or appended to the table of scores."""
     if TABLE not in text:
         section, place = f"## Scores\n\n{TABLE}\n\n", re.search(r"^## (Data|Model and training)$", text, re.MULTILINE)
         at = place.start() if place else len(text)
@@ -359,7 +359,7 @@ def _is_recurrent(directory: Path) -> bool:
 
 
 def _kind(directory: Path) -> str:
-    """The kind of the model, as the first words of the card."""
+    """Returns the kind of the model, the first words of the card."""
     if not _is_recurrent(directory):
         return 'A Transformer of "Attention Is All You Need" (Vaswani et al., 2017)'
     config = _config(directory)
@@ -368,7 +368,7 @@ def _kind(directory: Path) -> str:
 
 
 def _pipeline(directory: Path) -> tuple[str, str]:
-    """The pipeline that the model of a directory works in, and what it is called in the card."""
+    """Returns the pipeline for the model of a directory, and its name in the card."""
     config = _config(directory)
     name = "".join((config.get("architectures") or [""])[:1])
     return next((found for end, found in _PIPELINES.items() if name.endswith(end)), _TRANSLATION)
@@ -387,7 +387,7 @@ def _model_lines(directory: Path) -> list[str]:
 
 
 def _count_parameters(directory: Path) -> int:
-    """Number of parameters in the weight files, where tied weights are stored once."""
+    """Counts the parameters in the weight files, where tied weights are stored once."""
     total = 0
     for file in directory.glob("model*.safetensors"):
         with safe_open(file, framework="pt") as weights:
@@ -454,7 +454,7 @@ def _training_lines(summary: Summary, task: "Task") -> list[str]:
 
 
 def without_local_paths(recipe: Recipe) -> Recipe:
-    """The recipe for publication: local files and directories are reduced to their names."""
+    """Returns the recipe for publication: local files and directories are reduced to their names."""
     train, dev, test = (
         tuple(dataclasses.replace(corpus, parts=_names(corpus.parts)) for corpus in corpora)
         for corpora in (recipe.data.train, recipe.data.dev, recipe.data.test)
@@ -465,12 +465,12 @@ def without_local_paths(recipe: Recipe) -> Recipe:
 
 
 def _hub_id(model: str | None) -> str | None:
-    """The Hub id of a model that is no directory."""
+    """Returns the Hub id of a model that is not a directory."""
     return model if model and re.fullmatch(_HUB_ID, model) and not Path(model).exists() else None
 
 
 def _dataset_id(source: str) -> str | None:
-    """The Hub id of a corpus that is neither a file nor built in."""
+    """Returns the Hub id of a corpus that is neither a file nor built in."""
     name = source.partition(":")[0]
     is_id = re.fullmatch(_HUB_ID, name) and name != BUILT_IN and CorpusSpec((source,)).prepared is None
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
@@ -485,7 +485,7 @@ def _names_of(recipe: Recipe, field: str) -> str:
 
 
 def _name(corpus: CorpusSpec) -> str:
-    """A readable name for a corpus, with its columns, its tag and, in a mixture, its weight."""
+    """Returns a readable name for a corpus, with its columns, its tag and, in a mixture, its weight."""
     tag = "" if corpus.tag is None else f"tag {corpus.tag.strip('<>')}"
     beside = [words for words in (_columns(corpus), tag, _weight(corpus)) if words]
     return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
@@ -503,10 +503,10 @@ def _weight(corpus: CorpusSpec) -> str:
 
 
 def _names(source: tuple[str, ...]) -> tuple[str, ...]:
-    """The parts of a corpus, with local files reduced to their names.
+    """Returns the parts of a corpus, with local files reduced to their names.
 
-    Decided by the form of the arguments, since the files may have been moved: two parts are always files, and one is a
-    file unless it could be a Hub id.
+    Decided by the form of the arguments, because the files may have been moved: two parts are always files, and one is
+    a file unless it could be a Hub id.
     """
     names = []
     for part in source:

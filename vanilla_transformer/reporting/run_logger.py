@@ -1,4 +1,4 @@
-"""Reports a run as it goes: progress bar, train.log and metrics.jsonl."""
+"""Reports of a running training: progress bar, train.log and metrics.jsonl."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from vanilla_transformer.progress import ProgressBar
 
 
 class LogError(OSError):
-    """A log that cannot be written, said in one sentence."""
+    """A log that cannot be written; the message is one sentence."""
 
 
 class RunLogger:
@@ -63,17 +63,17 @@ class RunLogger:
             self.bar.update(1)
 
     def close_bar(self) -> None:
-        """Leaves the bar as it is; what follows is written below it."""
+        """Leaves the bar as it is; later output appears below it."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl, without lines that are truncated or otherwise not records."""
+        """Returns the records of metrics.jsonl, without truncated lines and others that are no records."""
         return [record for line in self._lines() if (record := _parsed(line)) is not None]
 
     def truncate_after(self, step: int) -> None:
-        """Drops the records of steps that are about to be repeated, and damaged lines, whose number is reported."""
+        """Drops the records of steps that will be repeated, and damaged lines, whose number is reported."""
         if self.enabled and self.metrics.exists():
             records = self.read_metrics()
             damaged = len(self._lines()) - len(records)
@@ -84,20 +84,20 @@ class RunLogger:
             atomic_write_text(self.metrics, "".join(f"{line}\n" for line in kept))
 
     def _lines(self) -> list[bytes]:
-        """The non-empty lines of metrics.jsonl."""
+        """Returns the non-empty lines of metrics.jsonl."""
         data = self.metrics.read_bytes() if self.metrics.exists() else b""
         return [line for line in data.split(b"\n") if line.strip()]
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The record in a line, which holds finite numbers only, among them the step; None for anything else."""
+    """Returns the record in a line, all finite numbers and with its step; None for anything else."""
     try:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or type(record.get("step")) is not int:
         return None
-    if "dev_nll" in record:  # As earlier versions called it.
+    if "dev_nll" in record:  # The name in earlier versions.
         record["dev_loss"] = record.pop("dev_nll")
     return record if all(type(value) in (int, float) and math.isfinite(value) for value in record.values()) else None
 

@@ -50,7 +50,7 @@ class Summary:
     scores: "dict[str, list[Score]]"
 
     def describe(self, items: str = "target tokens") -> str:
-        """The summary as a sentence, in which the items of the loss are called as given."""
+        """Returns the summary as a sentence, with the given name for the items of the loss."""
         losses = [f"last training loss {self.last_loss:.3f}"] if self.last_loss is not None else []
         if self.best_dev_loss is not None:
             best = f"{self.best_dev_loss:.4f} (step {self.best_dev_step:,})"
@@ -62,7 +62,7 @@ class Summary:
         )
 
     def describe_cost(self, items: str = "target tokens") -> list[str]:
-        """Speed, operations and memory, each with its reference."""
+        """Describes speed, operations and memory, each with its reference."""
         speed = f"{self.target_tokens_per_second:,.0f} {items}/s"
         memory = f"peak memory {self.peak_memory_bytes / 1e9:.2f} GB"
         if self.processes > 1:
@@ -79,7 +79,7 @@ class Summary:
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with None for numbers that JSON cannot represent, such as a score of no text."""
+    """Replaces numbers that JSON cannot represent, such as a score of no text, by None."""
     if isinstance(value, dict):
         return {name: _without_nan(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -88,7 +88,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def read_summary(file: Path) -> dict[str, Any] | None:
-    """The summary of a finished run as a dictionary, None if there is none; earlier versions wrote fewer fields."""
+    """Returns the summary of a finished run as a dictionary, or None; earlier versions wrote fewer fields."""
     if not file.is_file():
         return None
     try:
@@ -102,13 +102,13 @@ def read_summary(file: Path) -> dict[str, Any] | None:
 
 
 def describe_weights(averaged_steps: Sequence[int]) -> str:
-    """The checkpoints that the model's weights come from."""
+    """Describes the checkpoints that the model's weights come from."""
     checkpoints = "the mean of the checkpoints of steps" if len(averaged_steps) > 1 else "the checkpoint of step"
     return f"{checkpoints} {', '.join(f'{step:,}' for step in averaged_steps)}"
 
 
 def format_flops_per_second(flops_per_second: float) -> str:
-    """FLOP/s with a suitable unit."""
+    """Formats FLOP/s with a suitable unit."""
     value, unit = (
         (flops_per_second / 1e12, "TFLOP/s") if flops_per_second >= 1e12 else (flops_per_second / 1e9, "GFLOP/s")
     )

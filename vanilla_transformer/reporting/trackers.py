@@ -23,12 +23,12 @@ PROJECT = "vanilla-transformer"
 
 
 def tracker_files(output: Path) -> Path:
-    """The directory in which trackers write their files."""
+    """Returns the directory in which trackers write their files."""
     return output / "trackers"
 
 
 def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTracker]:
-    """The trackers of these names for the run in `output`; nothing is written until they start.
+    """Returns the trackers of these names for the run in `output`; nothing is written until they start.
 
     Raises:
         RecipeError: A tracker does not exist or is not installed.
@@ -46,14 +46,14 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
 
 
 def start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
-    """Starts the trackers with the settings of the run, lists in words."""
+    """Starts the trackers with the settings of the run, with lists written as words."""
     settings = recipe.given()
     words = {name: in_words(value) for name, value in settings.items() if isinstance(value, list)}
     accelerator.init_trackers(PROJECT, settings | words)
 
 
 def final_scores(summary: Path) -> dict[str, float]:
-    """The final scores of a run for the trackers, named by split and metric, as in ``test/sacrebleu``."""
+    """Returns the final scores of a run for the trackers, named by split and metric, as in ``test/sacrebleu``."""
     scores = json.loads(summary.read_text(encoding="utf-8"))["scores"]
     values = {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
     return {name: value for name, value in values.items() if value is not None}
@@ -100,7 +100,7 @@ _CLASSES: dict[str, type[RunTensorBoard | RunWandB | RunTrackio]] = {
 
 
 def _run_id(output: Path) -> str:
-    """The id of the run: drawn when it first starts, and kept when it resumes."""
+    """Returns the id of the run: drawn when it first starts, and kept when it resumes."""
     file = tracker_files(output) / "run-id"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

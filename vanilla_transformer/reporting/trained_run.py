@@ -1,4 +1,4 @@
-"""A finished run as Python has it: where the model is, and what it came to."""
+"""A finished run in Python: its directory and its results."""
 
 import base64
 import html
@@ -15,7 +15,7 @@ class TrainedRun(os.PathLike[str]):
     """The directory of a finished run, an `os.PathLike`. A notebook shows its scores and its curves.
 
     Attributes:
-        directory: The model, with its tokenizer, card, log and learning curves.
+        directory: The directory of the model, with its tokenizer, card, log and learning curves.
     """
 
     directory: Path
@@ -27,7 +27,7 @@ class TrainedRun(os.PathLike[str]):
 
     @property
     def scores(self) -> dict[str, dict[str, float]]:
-        """The value of each metric on `dev` and `test`, as far as there were such texts."""
+        """The value of each metric on `dev` and `test`, if given."""
         parts = self.summary.get("scores", {}).items()
         return {part: {score["name"]: score["value"] for score in scores} for part, scores in parts}
 
@@ -41,7 +41,7 @@ class TrainedRun(os.PathLike[str]):
         return f"{type(self).__name__}({str(self.directory)!r}, scores={self.scores})"
 
     def __truediv__(self, name: str) -> Path:
-        """A file of the directory."""
+        """Returns the path of a file in the directory."""
         return self.directory / name
 
     def _repr_png_(self) -> bytes | None:

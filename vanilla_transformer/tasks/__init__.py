@@ -1,4 +1,4 @@
-"""Tasks that a run trains for: one file each, behind the same interface, found by name."""
+"""Tasks that a run trains for: one file each, with the same interface, found by name."""
 
 from vanilla_transformer.tasks.evaluation import evaluate, metrics_of_model
 from vanilla_transformer.tasks.interface import Batch, Evaluated, Prediction, Predictor, RowRandom, SpecialTokens, Task

@@ -1,4 +1,4 @@
-"""Shared parts of the tasks of models of one stack: sizes, costs, and rows that pass through them in batches."""
+"""Shared parts of the tasks of models with one stack: sizes, costs, and rows that pass through them in batches."""
 
 import time
 from abc import ABC, abstractmethod
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 # Blocks and options of a recipe that only an encoder-decoder has.
 ONE_STACK_FOREIGN = ("architecture", "recurrent", "tokenizer_sides", "target_direction", "decoding")
-# Tokens of a row that a model reads where its positions have no end.
+# Tokens of a row that a model reads if its positions have no limit.
 LONGEST_ROW = 1024
 Row = tuple[str, ...]
 
 
 class EncoderTask(Task, ABC):
-    """A task of encoder-only models, or of others of one stack: what they have in common.
+    """Shared behaviour of the tasks of models with one stack, such as encoder-only models.
 
     Attributes:
         foreign: Blocks and options of a recipe that are refused.
-        kind: What its models are, as the refusal says it.
-        evaluation_settings: What `evaluate` may be told beside the tokens of a batch.
+        kind: Name of its models in the error message.
+        evaluation_settings: Settings that `evaluate` accepts besides the tokens of a batch.
     """
 
     name: str
@@ -63,7 +63,7 @@ class EncoderTask(Task, ABC):
     model_class: type[PreTrainedModel]
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses what only an encoder-decoder has, and metrics of other tasks."""
+        """Refuses options that only an encoder-decoder has, and metrics of other tasks."""
         for option in recipe.used(*self.foreign):
             raise RecipeError(f"{option} is not for {self.name}, whose model is {self.kind}: leave it out.")
         if recipe.classification.labels is not None and not 2 <= len(set(recipe.classification.labels)) == len(
@@ -78,47 +78,47 @@ class EncoderTask(Task, ABC):
 
     @abstractmethod
     def known_metrics(self) -> "Mapping[str, Metric]":
-        """The metrics that there are for it, by name."""
+        """Returns the task's metrics by name."""
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
-        """The texts, and no labels."""
+        """Returns the columns of text, without labels."""
         return tuple(column.name for column in self.form.columns if column.setting != "label_column")
 
     def config(self, recipe: Recipe) -> Any:
-        """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
+        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
         fields = [name for name in MODEL_FIELDS if hasattr(self.config_class, name)]
         given = {name: recipe[name] for name in fields if recipe[name] is not None}
         given["architectures"] = [self.model_class.__name__]
         config = self.config_class.from_preset(recipe.model.preset or "base", **given, **self.head(recipe))
-        # Only learned positions have an end.
+        # Only learned positions have a limit.
         config.max_position_embeddings = max(config.max_position_embeddings, recipe.data.max_length)
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """Fields of the configuration for the head."""
+        """Returns the configuration's fields for the head."""
         return {}
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
-        """The model that the recipe describes, with random weights."""
+        """Builds the recipe's model with random weights."""
         return self.model_class(self.config(recipe))
 
     def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
-        """Operations of one training pass over texts of these lengths, as Table 2 counts them."""
+        """Returns the operations of one training pass over texts of these lengths, counted as in Table 2."""
         return training_flops(config, lengths[-1])
 
     def numbers_kept(self, config: Any) -> int:
-        """Sums all layers."""
+        """Sums over all layers."""
         return config.num_hidden_layers * (10 * config.d_model + 2 * config.d_ff)
 
     def describe(self, config: Any) -> str:
-        """Layers, width and dropout."""
+        """Describes layers, width and dropout."""
         return f"{config.num_hidden_layers} layers of width {config.d_model} with dropout {config.dropout:g}"
 
     @abstractmethod
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> "EncoderPredictor":
-        """A function that predicts rows."""
+        """Returns a function that predicts rows."""
 
     def scorer(
         self,
@@ -128,22 +128,22 @@ class EncoderTask(Task, ABC):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> "EncoderPredictor":
-        """A function that makes the predictions that are scored."""
+        """Returns a function that makes the predictions to be scored."""
         return self.predictor(model, tokenizer, batch_tokens=batch_tokens)
 
     @abstractmethod
     def reference(self, row: Mapping[str, str]) -> str:
-        """The right prediction of a row, written as its `line` without a score."""
+        """Returns the right prediction of a row, written like its `line` without a score."""
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:  # noqa: B027, most have none
-        """Refuses a row whose prediction by a model with these labels cannot be scored.
+        """Refuses a row on which a model with these labels cannot be scored.
 
         Raises:
-            CorpusError: Says why.
+            CorpusError: The row cannot be scored; the message says why.
         """
 
     def written(self, prediction: Prediction) -> str:
-        """The line that a file of predictions has for a row."""
+        """Returns a row's line in a file of predictions."""
         return prediction.label
 
     def evaluate(
@@ -161,8 +161,8 @@ class EncoderTask(Task, ABC):
         """Predicts every row and scores the predictions.
 
         Raises:
-            ValueError: There are settings, which are for other models.
-            RowError: A row has a label that the model has not, or no number.
+            ValueError: Some settings are for other models.
+            RowError: A row has a label unknown to the model, or no number.
         """
         from vanilla_transformer.evaluation.metrics import MetricError, score
         from vanilla_transformer.evaluation.scoring import in_shares
@@ -203,10 +203,10 @@ class EncoderTask(Task, ABC):
         in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuses settings of an evaluation that are for other models.
+        """Refuses evaluation settings that are for other models.
 
         Raises:
-            ValueError: Says for which.
+            ValueError: A setting is for other models; the message names them.
         """
         foreign = [name for name in settings if name not in self.evaluation_settings]
         if foreign:
@@ -214,11 +214,11 @@ class EncoderTask(Task, ABC):
             raise ValueError(f"{' and '.join(foreign)} is for {whom}, and this one is for {self.name}.")
 
     def _rows(self, corpus: "Dataset") -> list[Row]:
-        """The texts of a corpus, without their labels."""
+        """Returns the texts of a corpus, without their labels."""
         return list(zip(*(corpus[name] for name in self.vocabulary_columns(Recipe.of(task=self.name))), strict=True))
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """The prediction of each text."""
+        """Returns the prediction of each text."""
         predictor = self.predictor(model, tokenizer)
         rows = [predictor.read(text) for text in texts]
         return [prediction.line for prediction in predictor.predict(rows, lambda count: None)]
@@ -226,7 +226,7 @@ class EncoderTask(Task, ABC):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of a corpus, one for each row, and their scores."""
+    """Predictions of a corpus, one per row, and their scores."""
 
     scores: "list[Score]"
     predictions: list[str]
@@ -235,7 +235,7 @@ class Predictions:
     unit: str
 
     def as_json(self) -> dict[str, Any]:
-        """The figures beside the scores."""
+        """Returns the figures shown beside the scores."""
         return {
             self.unit: len(self.predictions),
             f"truncated_{self.unit}": self.truncated,
@@ -244,7 +244,7 @@ class Predictions:
         }
 
     def in_words(self) -> list[str]:
-        """The same in sentences."""
+        """Returns the same figures in sentences."""
         count = len(self.predictions)
         speed = f"{count:,} {self.unit} in {self.seconds:.1f} s: {count / self.seconds:,.1f} {self.unit}/s"
         cut = f"{self.truncated:,} {self.unit} were too long for the model and were truncated"
@@ -252,10 +252,10 @@ class Predictions:
 
 
 class EncoderPredictor(ABC):
-    """A model that is asked about rows of text, in batches of about equal length.
+    """A model that predicts rows of text, in batches of about equal length.
 
     Args:
-        batch_tokens: Tokens in a batch, padding included; chosen by device where not given.
+        batch_tokens: Tokens in a batch, padding included; chosen by device if None.
     """
 
     def __init__(
@@ -272,16 +272,16 @@ class EncoderPredictor(ABC):
 
     @abstractmethod
     def read(self, line: str) -> Row:
-        """A row of text from a line of it."""
+        """Makes a row of text from a line."""
 
     @abstractmethod
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """A prediction for each row, in order; `progress` is told the rows of each batch."""
+        """Predicts each row, in order; `progress` receives the number of rows in each batch."""
 
     def answers(
         self, rows: Sequence[Sequence[int]], progress: Callable[[int], object]
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """The place of each row of ids, the longest first, and what its logits say."""
+        """Yields the place of each row of ids, longest first, and the result from its logits."""
         order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
         with evaluating(self.model), torch.inference_mode():
             while order:
@@ -294,17 +294,17 @@ class EncoderPredictor(ABC):
                 progress(len(batch))
 
     def activated(self, logits: torch.Tensor) -> torch.Tensor:
-        """Turns logits into probabilities of labels one of which is right."""
+        """Turns logits into probabilities of labels of which one is right."""
         return logits.softmax(-1)
 
     def cut(self, ids: Sequence[int]) -> list[int]:
-        """No more of a row than the model can read, still with what ends it."""
+        """Cuts a row to the length that the model can read, keeping its end token."""
         return [*ids] if len(ids) <= self.longest else [*ids[: self.longest - 1], ids[-1]]
 
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout; afterwards the model is as it was."""
+    """Runs its body without dropout, then restores the model's mode."""
     was_training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""A model scored on a corpus, in one call."""
+"""Scoring of a model on a corpus, in one call."""
 
 import dataclasses
 import os
@@ -19,20 +19,20 @@ from vanilla_transformer.translation.loading import load_model
 def evaluate(
     model: str | os.PathLike[str], data: Any, *, metrics: Sequence[str] | None = None, **settings: Any
 ) -> Evaluated:
-    """Scores a model on a corpus, in float32 and on the best device there is, as the command `evaluate` does.
+    """Scores a model on a corpus, in float32 and on the best device available, as the command `evaluate` does.
 
     `evaluate("my-model", ("test.en", "test.de")).scores` is what `vanilla-transformer evaluate my-model --data test.en
     test.de` prints; `.predictions` has a line for each row.
 
     Args:
         model: Model directory or Hub id.
-        data: A corpus in any form that a recipe takes, such as two line-aligned files or `cmudict:test`.
-        metrics: Their names; by default those of the model's recipe, or else of its task.
-        settings: Columns of the corpus (`source_column`, `label_column`, ...), and how the model is asked, such as
-            `num_beams` or, of a language model, `stride`.
+        data: A corpus in any form that a recipe accepts, such as two line-aligned files or `cmudict:test`.
+        metrics: Names of metrics; by default those of the model's recipe, or else of its task.
+        settings: Columns of the corpus (`source_column`, `label_column`, ...), and prediction settings, such as
+            `num_beams` or, for a language model, `stride`.
 
     Raises:
-        OSError, ValueError: There is no such model or corpus, or they do not belong together.
+        OSError, ValueError: There is no such model or corpus, or they do not fit together.
     """
     path = os.fspath(model)
     task = task_of_model(path)
@@ -46,7 +46,7 @@ def evaluate(
 
 
 def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
-    """The metrics of a model: those of its recipe, or else of its task."""
+    """Returns the metrics of a model's recipe, or else of its task."""
     recipe = Path(model) / "recipe.yaml"
     metrics = load_recipe(recipe).evaluation.metrics if recipe.is_file() else None
     return task.metrics if metrics is None else metrics

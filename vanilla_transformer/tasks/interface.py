@@ -1,4 +1,4 @@
-"""The interface of a task: all that training has to know of it."""
+"""The interface of a task: everything that training needs to know of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class RowRandom:
-    """Random numbers for each row of a batch: the same ones for a row of an epoch, whatever batch it comes in.
+    """Random numbers for each row of a batch: a row of an epoch gets the same ones in any batch.
 
-    So a resumed run, and one of another number of processes, draws what an uninterrupted one would have drawn.
+    So a resumed run, or one with another number of processes, draws the same as an uninterrupted one.
     """
 
     seed: int
@@ -35,14 +35,14 @@ class RowRandom:
     rows: Indices
 
     def __getitem__(self, place: int) -> np.random.Generator:
-        """The generator of the row at that place of the batch, always from its beginning."""
+        """Returns the generator of the row at that place of the batch, always from its start."""
         sequence = np.random.SeedSequence([self.seed, self.epoch], spawn_key=(int(self.rows[place]),))
         return np.random.default_rng(sequence)
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Tells whether `<s>` begins a text, whether `</s>` ends it, and whether there is a `<mask>`."""
+    """Special tokens of a text: whether `<s>` begins it, whether `</s>` ends it, and whether there is a `<mask>`."""
 
     begins: bool = False
     ends: bool = True
@@ -54,10 +54,10 @@ class Prediction:
     """A model's prediction for a row of text.
 
     Attributes:
-        label: What is compared with a reference.
-        line: The same for people, with its score, in one line.
-        values: The same for machines.
-        truncated: Whether the row was too long for the model, and was cut.
+        label: The part that is compared with a reference.
+        line: The prediction with its score in one line, for people.
+        values: The prediction for machines.
+        truncated: Whether the row was cut because it was too long for the model.
     """
 
     label: str
@@ -67,19 +67,19 @@ class Prediction:
 
 
 class Predictor(Protocol):
-    """A model with its settings that predicts; what predicts is as `Task.predictor` makes it.
+    """A model with its settings, ready to predict; `Task.predictor` makes it.
 
     Attributes:
-        chunk_lines: Rows that are best predicted together.
+        chunk_lines: Number of rows best predicted together.
     """
 
     chunk_lines: int
 
     def read(self, line: str) -> tuple[str, ...]:
-        """A row of text from a line of it, without what is to be predicted."""
+        """Makes a row of text from a line, without the column to be predicted."""
 
     def predict(self, rows: Sequence[tuple[str, ...]], progress: Callable[[int], object]) -> Sequence[Prediction]:
-        """A prediction for each row, in order; `progress` is told how many rows are done since it was told last."""
+        """Predicts each row, in order; `progress` receives the number of rows done since its last call."""
 
 
 class Evaluated(Protocol):
@@ -87,36 +87,36 @@ class Evaluated(Protocol):
 
     @property
     def scores(self) -> "list[Score]":
-        """Of each metric."""
+        """The score of each metric."""
 
     @property
     def predictions(self) -> list[str]:
         """A line for each row."""
 
     def as_json(self) -> dict[str, Any]:
-        """The figures beside the scores."""
+        """Returns the figures shown beside the scores."""
 
     def in_words(self) -> list[str]:
-        """The same in sentences."""
+        """Returns the same figures in sentences."""
 
 
 class Task(Architecture, Protocol):
-    """A task that a run trains for, with what most of them do. Nothing else in the package asks which task it is.
+    """A task that a run trains for, with the behaviour most tasks share. No other code asks which task it is.
 
     Attributes:
-        name: How a recipe calls it.
-        form: The columns of text that it reads, and what its rows are called.
-        columns: Names of the columns of ids that it makes of them, one or two; batches are planned by their lengths.
-        special_tokens: Which of them stand in its texts.
+        name: Its name in a recipe.
+        form: The columns of text that it reads, and the word for its rows.
+        columns: Names of the columns of ids made from them, one or two; batches are planned by their lengths.
+        special_tokens: Special tokens in its texts.
         auto_class: The Auto class of `transformers` that loads its models.
         pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
-        metrics: What `dev` and `test` are scored by where a recipe does not say.
-        item: What an item of the loss is, in the plural.
-        loss: What the loss of an item is counted in, such as nats.
-        use: What its models are for, as a card begins to say it.
+        metrics: Metrics of `dev` and `test` unless a recipe names others.
+        item: Name of an item of the loss, in the plural.
+        loss: Unit of the loss per item, such as nats.
+        use: The purpose of its models, as a model card begins to describe it.
 
-    Two rules keep a resumed run bit-exact, and a run of several processes the same as one: how many items of the loss
-    a row has follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
+    Two rules keep a resumed run bit-exact, and a run of several processes the same as a run of one: the number of loss
+    items in a row follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
     """
 
     name: str
@@ -129,57 +129,57 @@ class Task(Architecture, Protocol):
     use: str
 
     def of_recipe(self, recipe: Recipe) -> "Task":
-        """The task as the recipe has it: itself, but where a recipe chooses between kinds of text."""
+        """Returns the task for a recipe: itself, unless a recipe chooses between kinds of text."""
         return self
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses, before any text is read, what the recipe asks for and the task cannot do.
+        """Refuses, before any text is read, recipe settings that the task does not support.
 
         Raises:
-            ValueError: Names what, and what there is.
+            ValueError: Names the setting, and the supported ones.
         """
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe with what the text itself decides of it, such as the labels.
+        """Returns the recipe completed by values that come from the text itself, such as the labels.
 
         Args:
-            recipe: What it says already stays.
-            corpora: Those of `train`, `dev` and `test`.
+            recipe: Values it already gives are kept.
+            corpora: The streams of `train`, `dev` and `test`.
 
         Raises:
-            ValueError: A row cannot be used; the message says where it stands.
+            ValueError: A row cannot be used; the message says where it is.
         """
         return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """The encoding of text as ids for a complete recipe."""
+        """Returns the encoding of text as ids for a complete recipe."""
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
-        """The columns of text that a vocabulary is learned from."""
+        """Returns the columns of text that a vocabulary is learned from."""
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
-        """The model that the recipe describes, with random weights and the settings that it is to be saved with.
+        """Builds the recipe's model, with random weights and the settings to be saved with it.
 
-        Its `forward` takes what `collate` returns, `num_items_in_batch` (the items of all batches of the step, which
-        the summed loss is divided by) and `skip_logits`, and returns an output that has a `loss`.
+        Its `forward` takes the result of `collate`, `num_items_in_batch` (the items of all batches of the step, which
+        divide the summed loss) and `skip_logits`, and returns an output that has a `loss`.
         """
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """The number of items that each row adds to the loss; `lengths` are (rows,) for each of `columns`."""
+        """Returns the number of loss items in each row; `lengths` are (rows,) for each of `columns`."""
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads rows to a batch for the model.
 
-        Without rows the batch is one whose loss is zero: a process that has nothing to do in a step goes through the
-        same motions as the others.
+        Without rows, returns a batch whose loss is zero: a process with nothing to do in a step runs the same
+        operations as the others.
         """
 
     def examples(self, corpus: "Dataset") -> int:
-        """The number of texts that `evaluate` asks the model about."""
+        """Returns the number of texts that `evaluate` predicts."""
         return len(corpus)
 
     def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
-        """So many of the texts that `evaluate` would ask about, evenly spaced; all where asking costs little."""
+        """Returns so many of the texts that `evaluate` would predict, evenly spaced; all where that is cheap."""
         return corpus
 
     def evaluate(
@@ -193,11 +193,11 @@ class Task(Architecture, Protocol):
         processes: "Processes | None" = None,
         **settings: Any,
     ) -> Evaluated:
-        """A `Score` for each of the metrics on a corpus of its form; `settings` are for how it predicts.
+        """Returns a `Score` for each metric on a corpus of the task's form; `settings` control the prediction.
 
         Args:
-            progress: Called with the number of texts done since the last call.
-            processes: This one, the main process, and those that call `evaluate_worker`.
+            progress: Receives the number of texts done since its last call.
+            processes: This process, the main one, and those that call `evaluate_worker`.
         """
 
     def evaluate_worker(
@@ -213,11 +213,11 @@ class Task(Architecture, Protocol):
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> Predictor:
-        """The model, ready to predict.
+        """Returns the model, ready to predict.
 
         Raises:
-            ValueError: It is for another command; the message says for which.
+            ValueError: The model is for another command; the message names it.
         """
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """The model's predictions for some examples."""
+        """Returns the model's predictions for some examples."""

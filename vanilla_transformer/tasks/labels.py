@@ -1,4 +1,4 @@
-"""The labels of a corpus: found in its text, in an order that does not depend on that of the rows."""
+"""The labels of a corpus: found in its text, in an order independent of the order of rows."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,13 +18,14 @@ def with_labels(
     column: str,
     of_text: Callable[[str], Iterable[str]],
 ) -> Recipe:
-    """The recipe with the labels of `train`, unless it names them, once `dev` and `test` are seen to have no others.
+    """Returns the recipe with the labels of `train`, unless it names them; `dev` and `test` may have no others.
 
     Args:
-        of_text: The labels in a text of the column.
+        of_text: Returns the labels in a text of the column.
 
     Raises:
-        CorpusError: There are fewer than two, or `dev` or `test` has one that `train` has not; it says where.
+        CorpusError: There are fewer than two, or `dev` or `test` has a label unknown to `train`; the message says
+            where.
     """
     labels = recipe.classification.labels
     if labels is None:
@@ -48,15 +49,15 @@ def with_labels(
 
 
 def labels_in(text: str) -> list[str]:
-    """The labels of a text that may have several, each once."""
+    """Splits a text that may have several labels into its distinct labels."""
     return list(dict.fromkeys(label.strip() for label in text.split(BETWEEN_LABELS) if label.strip()))
 
 
 def number_of(label: str, numbers: Mapping[str, int]) -> int:
-    """The id of a label.
+    """Returns the id of a label.
 
     Raises:
-        CorpusError: It is none of those that there are.
+        CorpusError: The label is unknown.
     """
     if label not in numbers:
         raise CorpusError(f"the label {label!r} is none of the model's{_instead_of(label, numbers)}")
@@ -64,13 +65,13 @@ def number_of(label: str, numbers: Mapping[str, int]) -> int:
 
 
 def _instead_of(label: str, labels: Collection[str]) -> str:
-    """The nearest label, and all that there are."""
+    """Names the nearest label, and all labels."""
     there = f"There are {', '.join([*labels][:20])}{' ...' if len(labels) > 20 else ''}"
     return f"{did_you_mean(label, labels) or '.'} {there}"
 
 
 def label_maps(recipe: Recipe) -> dict[str, dict]:
-    """Fields of a configuration for the labels; before they are known, two of them."""
+    """Returns the configuration's fields for the labels; two placeholders until they are known."""
     if recipe.classification.labels is None:
         return {}
     return {
@@ -80,7 +81,7 @@ def label_maps(recipe: Recipe) -> dict[str, dict]:
 
 
 def texts_of(stream: "TextStream", column: str) -> Iterable[str]:
-    """The texts of a column."""
+    """Yields the texts of a column."""
     for table in stream.tables():
         yield from table.column(column).to_pylist()
 

@@ -1,4 +1,4 @@
-"""Text that goes on, by a decoder-only model: each token from those before it."""
+"""Language modeling with a decoder-only model: each token from those before it."""
 
 import math
 import time
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Metric
     from vanilla_transformer.evaluation.scoring import Processes
 
-# Tokens that an example is continued by.
+# Number of tokens that continue an example.
 _CONTINUATION = 40
 
 
 def in_blocks(ids: Sequence[int], most: int, stride: int | None = None) -> list[list[int]]:
-    """A text in blocks of so many ids, each `stride` after the one before, by default all that it predicts.
+    """Splits a text into blocks of `most` ids, each `stride` after the one before.
 
-    By default each but the first so begins with the last of the one before: all ids but the first of the text are
-    predicted, and once.
+    By default `stride` is the number of ids that a block predicts, so that each block but the first begins with the
+    last id of the one before: all ids of the text but the first are predicted exactly once.
     """
     stride = stride or most - 1
     return [[*ids[start : start + most]] for start in range(0, max(1, len(ids) - 1 - (most - 1 - stride)), stride)]
 
 
 def ids_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
-    """The ids of each text, with its end, which the tokenizer leaves out so that a prompt can go on."""
+    """Returns the ids of each text and its end token; the tokenizer leaves it out so that a prompt can continue."""
     return [[*ids, tokenizer.eos_token_id] for ids in token_ids(texts, tokenizer)]
 
 
 class _BlockEncoder:
-    """Texts in blocks of so many ids."""
+    """Encodes texts as blocks of at most so many ids."""
 
     form: TextForm = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
@@ -77,7 +77,7 @@ class _BlockEncoder:
 
 
 class _PieceEncoder:
-    """Pieces of text that goes on, of which an empty one begins a text."""
+    """Encodes pieces of continuous text; an empty piece begins a new text."""
 
     form: TextForm = PACKED_TEXT
     columns: tuple[str, ...] = ("text",)
@@ -97,7 +97,7 @@ class _PieceEncoder:
 
 
 class Block(NamedTuple):
-    """A block of a text, by the text's number, whose first ids are seen and the others predicted."""
+    """A block of a text, with the text's number; its first ids are context and the others are predicted."""
 
     text: int
     ids: list[int]
@@ -105,11 +105,11 @@ class Block(NamedTuple):
 
 
 class TextScorer(EncoderPredictor):
-    """Gives each text its log-probability, its end included unless the model has learned from text that goes on.
+    """Gives each text its log-probability, including its end unless the model was trained on continuous text.
 
     Args:
-        stride: How many tokens of a text that is longer than a block each further block adds; by default all that it
-            predicts. Fewer give tokens more of what is before them.
+        stride: Tokens that each further block adds to a text longer than a block; by default all that it predicts.
+            Fewer give tokens more context.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class TextScorer(EncoderPredictor):
         self.ends = getattr(model.config, "documents", "lines") == "lines"
 
     def read(self, line: str) -> Row:
-        """The line."""
+        """Returns the line as a row."""
         return (line,)
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """The log-probability of each text that is not empty, in nats; longer ones than the model reads in blocks."""
+        """Returns the log-probability of each nonempty text, in nats; reads texts too long for the model in blocks."""
         predictions = [Prediction("", "", {"log_probability": None, "tokens": 0})] * len(rows)
         full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
         texts = [rows[place][0] for place in full]
@@ -149,21 +149,21 @@ class TextScorer(EncoderPredictor):
         return predictions
 
     def blocks(self, texts: Sequence[Sequence[int]]) -> list[Block]:
-        """Texts of these ids in blocks."""
+        """Splits texts of these ids into blocks."""
         return [
-            # What an earlier block has predicted is only seen.
+            # Tokens that an earlier block has predicted are only context.
             Block(place, block, self.most - self.stride if number else 1)
             for place, ids in enumerate(texts)
             for number, block in enumerate(in_blocks(ids, self.most, self.stride))
         ]
 
     def losses(self, blocks: Sequence[Block], progress: Callable[[int], object] = lambda count: None) -> list[float]:
-        """The losses of the tokens that each block predicts; `progress` is told how many blocks are done."""
+        """Returns the losses of the tokens that each block predicts; `progress` receives the number of blocks done."""
         labels = [[LABEL_PADDING] * block.seen + block.ids[block.seen :] for block in blocks]
         return summed_losses(self, [block.ids for block in blocks], labels, shift=1, progress=progress)
 
     def costs(self, texts: Sequence[Sequence[int]], losses: Sequence[float]) -> list[TextCost]:
-        """The cost of texts of these ids, of which the first is given, from the losses of their blocks."""
+        """Returns the cost of texts of these ids, of which the first is given, from the losses of their blocks."""
         nats = [0.0] * len(texts)
         for block, loss in zip(self.blocks(texts), losses, strict=True):
             nats[block.text] += loss
@@ -179,7 +179,7 @@ def summed_losses(
     shift: int,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[float]:
-    """Of each row: the sum of minus the log-probabilities of its labels, so many places after those that predict."""
+    """Returns each row's summed negative log-probability of its labels, each `shift` after its predictor."""
     sums = [0.0] * len(inputs)
     order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
     with evaluating(scorer.model), torch.inference_mode():
@@ -209,7 +209,7 @@ class LanguageModeling(EncoderTask):
     kind = "a decoder"
     evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig
-    # The end is not the tokenizer's: a prompt must be able to go on.
+    # The tokenizer adds no end: a prompt must be able to continue.
     special_tokens = SpecialTokens(begins=True, ends=False)
     auto_class = "AutoModelForCausalLM"
     pipeline = "text-generation"
@@ -226,17 +226,17 @@ class LanguageModeling(EncoderTask):
     )
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses also blocks in which nothing is predicted."""
+        """Also refuses blocks in which nothing is predicted."""
         super().check(recipe)
         if recipe.data.max_length < 2:
             raise RecipeError(f"max_length must be 2 or more for {self.name}: a block is its first token and others.")
 
     def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
-        """For texts, or for text that goes on."""
+        """Returns the task for separate texts, or for continuous text."""
         return PackedLanguageModeling() if recipe.data.documents == "packed" else self
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """With the length of the blocks."""
+        """Returns the encoder for the recipe's block length."""
         return _BlockEncoder(self.name, recipe.data.max_length)
 
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -246,13 +246,13 @@ class LanguageModeling(EncoderTask):
         return LANGUAGE_MODEL_METRICS
 
     def config(self, recipe: Recipe) -> VanillaTransformerDecoderConfig:
-        """The sizes of the model, and the length of the blocks as that of its context."""
+        """Returns the sizes of the model, with the block length as its context."""
         config = super().config(recipe)
         config.max_position_embeddings = recipe.data.max_length
         return config
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """All tokens but the first."""
+        """Counts all tokens but the first."""
         return lengths[0] - 1
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
@@ -266,11 +266,11 @@ class LanguageModeling(EncoderTask):
         }
 
     def reference(self, row: Mapping[str, str]) -> str:
-        """The text, whose characters and bytes are counted."""
+        """Returns the text, whose characters and bytes are counted."""
         return row["text"]
 
     def written(self, prediction: Prediction) -> str:
-        """Its log-probability and its tokens, as `predict` writes them."""
+        """Returns its log-probability and its tokens, as `predict` writes them."""
         return prediction.line
 
     def scorer(
@@ -281,17 +281,17 @@ class LanguageModeling(EncoderTask):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> TextScorer:
-        """Gives each text what it costs."""
+        """Returns a scorer that gives each text its cost."""
         return TextScorer(model, tokenizer, batch_tokens, **settings)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> TextScorer:
-        """Gives each text its log-probability."""
+        """Returns a predictor that gives each text its log-probability."""
         return TextScorer(model, tokenizer, batch_tokens)
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """The continuation of each text, by greedy search."""
+        """Continues each text by greedy search."""
         continued, tokenizer = [], plain_text(tokenizer)
         for text in texts:
             inputs = tokenizer(text, return_tensors="pt").to(model.device)
@@ -302,16 +302,16 @@ class LanguageModeling(EncoderTask):
 
 
 class PackedLanguageModeling(LanguageModeling):
-    """A row is a block of text that goes on from one to the next: each token but the first is an item of the loss."""
+    """A row is a block of continuous text: each token but the first is an item of the loss."""
 
     form = PACKED_TEXT
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Of pieces, which are cut into blocks afterwards."""
+        """Returns an encoder of pieces, which are cut into blocks afterwards."""
         return _PieceEncoder(self.name)
 
     def config(self, recipe: Recipe) -> VanillaTransformerDecoderConfig:
-        """Says also that texts had no end."""
+        """Also records that texts had no end."""
         config = super().config(recipe)
         config.documents = "packed"
         return config
@@ -328,7 +328,7 @@ class PackedLanguageModeling(LanguageModeling):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> Predictions:
-        """The cost of each whole text; with a `stride`, each block but the first predicts so many tokens alone."""
+        """Returns the cost of each whole text; with a `stride`, blocks after the first predict only so many tokens."""
         from vanilla_transformer.evaluation.metrics import score
 
         self.check_settings(settings)
@@ -351,7 +351,7 @@ class PackedLanguageModeling(LanguageModeling):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> None:
-        """Goes through a part of the blocks."""
+        """Computes a part of the blocks."""
         predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
         self._losses(predictor, self._texts(corpus, tokenizer)[1], processes)
 
@@ -367,7 +367,7 @@ class PackedLanguageModeling(LanguageModeling):
         return in_shares(scorer.losses, scorer.blocks(texts), scorer.chunk_lines, processes, progress)
 
     def _texts(self, corpus: "Dataset", tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[list[int]]]:
-        """The texts of a corpus, whole, and their ids, which are those of training."""
+        """Returns the whole texts of a corpus, and their ids as in training."""
         pieces = list(corpus["text"])
         encoded = _PieceEncoder(self.name).encode({"text": pieces}, tokenizer)["text"]
         starts = [place for place, piece in enumerate(pieces) if not piece]
@@ -378,7 +378,7 @@ class PackedLanguageModeling(LanguageModeling):
 
 @dataclass(frozen=True)
 class _ScoredText(Predictions):
-    """The scores of text that goes on."""
+    """The scores of continuous text."""
 
     tokens: int
 
@@ -391,7 +391,7 @@ class _ScoredText(Predictions):
 
 
 def _in_proportion(progress: Callable[[int], object], rows: int, blocks: Sequence[Block]) -> Callable[[int], object]:
-    """Tells the share of the rows that is that of the blocks which are done."""
+    """Turns the share of blocks done into the same share of rows."""
     done = 0
 
     def tell(count: int) -> None:

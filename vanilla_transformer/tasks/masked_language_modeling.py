@@ -1,4 +1,4 @@
-"""Tokens that are masked, by an encoder-only model that reads what stands before and after them."""
+"""Masked language modeling with an encoder-only model that reads what stands before and after each masked token."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,14 +27,14 @@ from vanilla_transformer.tasks.language_modeling import summed_losses
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Metric
 
-# Of the tokens that are masked: those that `<mask>` stands for; as many of the rest are others as are themselves.
+# Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
-# Those before are special; the last is `<mask>`.
+# Smaller ids are special tokens; the last id is `<mask>`.
 _FIRST_PIECE = 4
 
 
 def masked(ids: Sequence[int], random: np.random.Generator, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A row with some tokens masked, and its labels, which are -100 elsewhere."""
+    """Masks some tokens of a row; returns the row and its labels, -100 at the other tokens."""
     seen = np.array(ids, dtype=np.int64)
     labels = np.full_like(seen, LABEL_PADDING)
     count = int(tokens_masked(np.array([len(seen)]))[0])
@@ -46,10 +46,10 @@ def masked(ids: Sequence[int], random: np.random.Generator, vocab_size: int) -> 
 
 
 def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, most: int) -> list[list[list[int]]]:
-    """The ids of each text, in blocks of so many that begin and end as texts do.
+    """Returns the ids of each text in blocks of at most `most`, each with a text's begin and end tokens.
 
     Raises:
-        CorpusError: `<mask>` is not the last entry of the vocabulary, where the model has it.
+        CorpusError: `<mask>` is not the last entry of the vocabulary, where the model expects it.
     """
     if tokenizer.mask_token_id != len(tokenizer) - 1:
         raise CorpusError("<mask> must be the last entry of the tokenizer: train one by leaving --tokenizer out")
@@ -61,7 +61,7 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, mo
 
 
 class _MaskedEncoder:
-    """Texts in blocks of so many ids."""
+    """Encodes texts as blocks of at most so many ids."""
 
     form: TextForm = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
@@ -80,14 +80,14 @@ class _MaskedEncoder:
 
 
 class MaskedScorer(EncoderPredictor):
-    """Masks each text, always in the same places, and says what the masked tokens cost."""
+    """Masks each text, always at the same places, and computes the cost of the masked tokens."""
 
     def read(self, line: str) -> Row:
-        """The line."""
+        """Returns the line as a row."""
         return (line,)
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """The cost of each text that is not empty; longer ones than the model reads in blocks."""
+        """Returns the cost of each nonempty text; texts too long for the model are read in blocks."""
         predictions = [Prediction("", "", {})] * len(rows)
         full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
         config: Any = self.model.config
@@ -110,7 +110,7 @@ class MaskedScorer(EncoderPredictor):
 class MaskedLanguageModeling(EncoderTask):
     """A row is a text between `<s>` and `</s>`, or a block of one: each masked token is an item of the loss.
 
-    Of 15% that are masked in a row, others in each epoch, 80% are `<mask>`, 10% any token and 10% as they are.
+    15% of a row's tokens are masked, others in each epoch: 80% of them become `<mask>`, 10% any token and 10% stay.
     """
 
     name = "masked-language-modeling"
@@ -133,13 +133,13 @@ class MaskedLanguageModeling(EncoderTask):
     )
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses also blocks without a token to mask."""
+        """Also refuses blocks without a token to mask."""
         super().check(recipe)
         if recipe.data.max_length < 3:
             raise RecipeError(f"max_length must be 3 or more for {self.name}: <s>, </s> and a token between them.")
 
     def encoder(self, recipe: Recipe) -> _MaskedEncoder:
-        """With the length of the blocks."""
+        """Returns the encoder for the recipe's block length."""
         return _MaskedEncoder(self.name, recipe.data.max_length)
 
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -149,13 +149,13 @@ class MaskedLanguageModeling(EncoderTask):
         return MASKED_METRICS
 
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
-        """The sizes of the model, and the length of the blocks as the most that it reads."""
+        """Returns the sizes of the model, with the block length as its maximum."""
         config: VanillaTransformerEncoderConfig = super().config(recipe)
         config.max_position_embeddings = recipe.data.max_length
         return config
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """The masked tokens."""
+        """Counts the masked tokens."""
         return tokens_masked(lengths[0])
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
@@ -170,11 +170,11 @@ class MaskedLanguageModeling(EncoderTask):
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def reference(self, row: Mapping[str, str]) -> str:
-        """The text."""
+        """Returns the text."""
         return row["text"]
 
     def written(self, prediction: Prediction) -> str:
-        """The log-probability of its masked tokens, and how many they are."""
+        """Returns the log-probability of its masked tokens, and their number."""
         return prediction.line
 
     def scorer(
@@ -185,17 +185,17 @@ class MaskedLanguageModeling(EncoderTask):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> MaskedScorer:
-        """Says what the masked tokens of each text cost."""
+        """Returns a scorer that computes the cost of the masked tokens of each text."""
         return MaskedScorer(model, tokenizer, batch_tokens)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> NoReturn:
-        """There is none: the library's pipeline fills masks."""
+        """Refuses: the library's pipeline fills masks."""
         raise ValueError('The model fills masks: give it to pipeline("fill-mask") in place of `predict`')
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """Each text with its first `<mask>` filled; one without any as it is."""
+        """Fills the first `<mask>` of each text; leaves texts without one as they are."""
         from transformers import pipeline
 
         fill: Any = pipeline("fill-mask", model=model, tokenizer=plain_text(tokenizer))

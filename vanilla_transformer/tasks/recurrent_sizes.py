@@ -1,12 +1,12 @@
-"""The recurrent encoder-decoders that the paper replaced, by the fields of a recipe."""
+"""The recurrent encoder-decoders that the paper replaced, from the fields of a recipe."""
 
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 
-# Width and layers: about as many parameters as the Transformer of that name; `big` is Luong et al.'s of 2015.
+# Width and layers, with about as many parameters as the Transformer of that name; `big` is that of Luong et al. 2015.
 SIZES = {"tiny": (192, 2), "small": (384, 2), "base": (768, 3), "big": (1000, 4)}
-# What only the Transformer has.
+# Fields that only the Transformer has.
 _FOREIGN = (
     "d_ff",
     "num_heads",
@@ -21,11 +21,11 @@ _OWN = ("cell", "attention", "attention_window", "dropout", "label_smoothing", "
 
 
 def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
-    """The sizes of the model that the recipe describes: its preset's, with the fields that it gives itself.
+    """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields.
 
     Raises:
-        RecipeError: It gives what only the Transformer has, other layers to the encoder than to the decoder, or a
-            preset that recurrent models do not have.
+        RecipeError: It sets a field that only the Transformer has, different numbers of encoder and decoder layers, or
+            a preset that recurrent models do not have.
     """
     for option in recipe.used(*_FOREIGN):
         raise RecipeError(f"{option} is the Transformer's: leave it out, or leave out architecture: recurrent.")

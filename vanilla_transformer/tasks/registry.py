@@ -1,4 +1,4 @@
-"""Tasks by their names."""
+"""Tasks by name."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ _TASKS: dict[str, Task] = {
 
 
 def get_task(name: str) -> Task:
-    """The task of that name.
+    """Returns the task of that name.
 
     Raises:
         RecipeError: There is none.
@@ -41,19 +41,19 @@ def get_task(name: str) -> Task:
 
 
 def task_for(recipe: Recipe) -> Task:
-    """The task of a recipe, as the recipe has it.
+    """Returns the task of a recipe, adapted to it.
 
     Raises:
-        RecipeError: There is none of that name.
+        RecipeError: There is no task of that name.
     """
     return get_task(recipe.task).of_recipe(recipe)
 
 
 def task_of_model(path: str | Path) -> Task:
-    """The task of a model in a directory or on the Hub: that of its recipe, or else of the head it was saved with.
+    """Returns the task of a model in a directory or on the Hub, from its recipe or else from its saved head.
 
     Raises:
-        OSError, ValueError: There is no such model, or it has a head of no task, or none.
+        OSError, ValueError: There is no such model, or no task has its head, or it has no head.
     """
     recipe = Path(path) / "recipe.yaml"
     if recipe.is_file():
@@ -71,10 +71,10 @@ def task_of_model(path: str | Path) -> Task:
 
 
 def _kind(config: Any) -> Recipe:
-    """Reads from a model's configuration the kind of text or label that its task is for."""
+    """Reads from a model's configuration the kind of text or label that its task needs."""
     return Recipe.of(documents=getattr(config, "documents", "lines"), problem_type=config.problem_type)
 
 
 def register_task(task: Task) -> None:
-    """Makes a task known by its name, in place of an earlier one of that name: recipes can ask for it from then on."""
+    """Registers a task under its name, replacing an earlier one of that name, so that recipes can use it."""
     _TASKS[task.name] = task

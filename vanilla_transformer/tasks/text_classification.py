@@ -1,4 +1,4 @@
-"""A label for each text, or for each two texts, by an encoder-only model."""
+"""A label for each text, or for each pair of texts, by an encoder-only model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _LabelEncoder:
-    """Texts, or two texts together, and the number of the label of each."""
+    """Encodes texts, or pairs of texts, and the id of each one's label."""
 
     name: str
     labels: tuple[str, ...]
@@ -53,13 +53,13 @@ class _LabelEncoder:
         return {"text": token_ids(pairs, tokenizer), "label": self.labels_of(texts["label"])}
 
     def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of labels of texts."""
+        """Returns the ids of the labels of texts."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         return [[number_of(label.strip(), numbers)] for label in texts]
 
 
 def one_or_two(texts: Sequence[str], pairs: Sequence[str]) -> list[Any]:
-    """Each text by itself, or with the second that belongs to it."""
+    """Returns each text, paired with its second text if there is one."""
     return [(text, pair) if pair else text for text, pair in zip(texts, pairs, strict=True)]
 
 
@@ -70,17 +70,17 @@ class TextClassifier(EncoderPredictor):
     """Gives each text its likeliest label, with the probability of each.
 
     Attributes:
-        nothing: What it says of an empty text.
+        nothing: The prediction for an empty text.
     """
 
     nothing: Mapping[str, Any] = MappingProxyType({"label": None})
 
     def read(self, line: str) -> Row:
-        """The text of a line; there is no second."""
+        """Returns the text of a line; there is no second text."""
         return line, ""
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """A label for each text that is not empty."""
+        """Predicts a label for each nonempty text."""
         predictions = [Prediction("", "", dict(self.nothing))] * len(rows)
         full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
         texts = one_or_two([rows[place][0] for place in full], [rows[place][1] for place in full])
@@ -92,28 +92,28 @@ class TextClassifier(EncoderPredictor):
         return predictions
 
     def prediction(self, answer: np.ndarray) -> Prediction:
-        """The likeliest label."""
+        """Returns the likeliest label."""
         label = self.labels[int(answer.argmax())]
         scores = self.scores(answer)
         values = {"label": label, "score": scores[label], "scores": scores}
         return Prediction(label, f"{label}\t{answer.max():.4f}", values)
 
     def scores(self, answer: np.ndarray) -> dict[str, float]:
-        """The probability of each label."""
+        """Returns the probability of each label."""
         return {name: round(float(share), 6) for name, share in zip(self.labels, answer, strict=True)}
 
 
 class MultiLabelClassifier(TextClassifier):
-    """Gives each text all labels that are likelier than not, with the probability of each."""
+    """Gives each text all labels with a probability above one half, with the probability of each."""
 
     nothing = MappingProxyType({"labels": []})
 
     def activated(self, logits: torch.Tensor) -> torch.Tensor:
-        """The probability of each label by itself."""
+        """Returns the probability of each label independently."""
         return logits.sigmoid()
 
     def prediction(self, answer: np.ndarray) -> Prediction:
-        """Several labels, one, or none."""
+        """Returns several labels, one, or none."""
         scores = self.scores(answer)
         found = [name for name, share in zip(self.labels, answer, strict=True) if share > _LIKELIER_THAN_NOT]
         labels = BETWEEN_LABELS.join(found)
@@ -127,17 +127,17 @@ class TextRegressor(TextClassifier):
     nothing = MappingProxyType({"score": None})
 
     def activated(self, logits: torch.Tensor) -> torch.Tensor:
-        """The numbers as they are."""
+        """Returns the numbers as they are."""
         return logits
 
     def prediction(self, answer: np.ndarray) -> Prediction:
-        """The number."""
+        """Returns the number."""
         number = float(answer[0])
         return Prediction(repr(number), f"{number:.6g}", {"score": number})
 
 
 class TextClassification(EncoderTask):
-    """Each text is an item of the loss, whose label is one of those that `train` has."""
+    """Each text is an item of the loss; its label is one of those in `train`."""
 
     name = "text-classification"
     form = LABELLED_TEXTS
@@ -158,16 +158,16 @@ class TextClassification(EncoderTask):
     )
 
     def of_recipe(self, recipe: Recipe) -> "TextClassification":
-        """For one label a text, for several, or for a number."""
+        """Returns the task for one label per text, for several, or for a number."""
         kinds = {"multi_label_classification": MultiLabelClassification, "regression": TextRegression}
         return kinds[recipe.classification.problem_type]() if recipe.classification.problem_type in kinds else self
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe with the labels of `train`."""
+        """Returns the recipe with the labels of `train`."""
         return with_labels(recipe, corpora, "label", lambda text: [text.strip()] if text.strip() else [])
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """With the numbers of the labels."""
+        """Returns the encoder with the ids of the labels."""
         return _LabelEncoder(self.name, recipe.classification.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -177,21 +177,21 @@ class TextClassification(EncoderTask):
         return LABEL_METRICS
 
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
-        """The sizes of the model, its labels, and what it reads of a text."""
+        """Returns the sizes of the model, its labels, and the pooling of its states."""
         config: VanillaTransformerEncoderConfig = super().config(recipe)
         config.classifier_pooling = recipe.classification.pooling or config.classifier_pooling
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """The labels, one of which is right."""
+        """Returns the labels, of which one is right."""
         return {**label_maps(recipe), "problem_type": "single_label_classification"}
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Each text is one."""
+        """Counts each text as one item."""
         return lengths[0]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads texts to `input_ids` and `attention_mask`; `labels` are those of `targets`."""
+        """Pads texts to `input_ids` and `attention_mask`; `labels` come from `targets`."""
         if not rows["text"]:
             nothing = torch.full((1, 1), config.pad_token_id)
             none = torch.zeros(0, dtype=torch.int64)
@@ -204,28 +204,28 @@ class TextClassification(EncoderTask):
         }
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
-        """The label of each text, (rows,)."""
+        """Returns the label of each text, (rows,)."""
         return torch.from_numpy(np.concatenate(labels).astype(np.int64))
 
     def reference(self, row: Mapping[str, str]) -> str:
-        """The label."""
+        """Returns the label."""
         return row["label"].strip()
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a label that the model has not, or none."""
+        """Refuses a missing label, or one unknown to the model."""
         if row["text"].strip():
             number_of(self.reference(row), labels)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> "TextClassifier":
-        """Gives each text its likeliest label."""
+        """Returns a predictor of the likeliest label."""
         return TextClassifier(model, tokenizer, batch_tokens)
 
 
 @dataclass(frozen=True)
 class _LabelSetEncoder(_LabelEncoder):
-    """The same for several labels: their numbers from 1, or 0 where a text has none."""
+    """Encodes texts with several labels: their ids from 1, or 0 for a text without labels."""
 
     form: TextForm = MULTI_LABELLED_TEXTS
 
@@ -242,22 +242,22 @@ class _LabelSetEncoder(_LabelEncoder):
 
 
 class MultiLabelClassification(TextClassification):
-    """Each text is an item of the loss: the sum over all labels of what it costs to say which it has."""
+    """Each text is an item of the loss: the summed cross-entropy of one yes-or-no question per label."""
 
     form = MULTI_LABELLED_TEXTS
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses also smoothing, for each label is a question of its own."""
+        """Also refuses label smoothing, because each label is a question of its own."""
         super().check(recipe)
         _refuse_smoothing(recipe)
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe with the labels of `train`."""
+        """Returns the recipe with the labels of `train`."""
         return with_labels(recipe, corpora, "label", labels_in)
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """With the numbers of the labels."""
+        """Returns the encoder with the ids of the labels."""
         return _LabelSetEncoder(self.name, recipe.classification.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -267,38 +267,38 @@ class MultiLabelClassification(TextClassification):
         return LABEL_SET_METRICS
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """The labels, each of which may be right."""
+        """Returns the labels, of which each may be right."""
         return {**label_maps(recipe), "problem_type": "multi_label_classification"}
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Each text is one."""
+        """Counts each text as one item."""
         return np.ones_like(lengths[0])
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
-        """Ones at the labels of each text, (rows, labels)."""
+        """Returns ones at the labels of each text, (rows, labels)."""
         ones = torch.zeros(len(labels), (config.num_labels or 0) + 1)
         for row, numbers in zip(ones, labels, strict=True):
             row[torch.from_numpy(numbers.astype(np.int64))] = 1
         return ones[:, 1:]
 
     def reference(self, row: Mapping[str, str]) -> str:
-        """The labels."""
+        """Returns the labels."""
         return BETWEEN_LABELS.join(labels_in(row["label"]))
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a label that the model has not."""
+        """Refuses a label unknown to the model."""
         for label in labels_in(row["label"]):
             number_of(label, labels)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> MultiLabelClassifier:
-        """Gives each text all labels that are likelier than not."""
+        """Returns a predictor of all labels with a probability above one half."""
         return MultiLabelClassifier(model, tokenizer, batch_tokens)
 
 
 class _NumberEncoder(_LabelEncoder):
-    """The same for a number: the bits that it has as a float32."""
+    """Encodes texts with a number: the bits of its float32."""
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -312,10 +312,10 @@ class _NumberEncoder(_LabelEncoder):
 
 
 def number_in(text: str) -> float:
-    """The number that a text says.
+    """Returns the number that a text gives.
 
     Raises:
-        CorpusError: It says none that a float32 can hold.
+        CorpusError: The text gives no number that a float32 can hold.
     """
     try:
         number = float(text)
@@ -327,7 +327,7 @@ def number_in(text: str) -> float:
 
 
 class TextRegression(TextClassification):
-    """Each text is an item of the loss: the square of what its number is missed by."""
+    """Each text is an item of the loss: the squared error of its number."""
 
     metrics: tuple[str, ...] = ("pearson", "mean_squared_error")
     use = "Giving texts a number"
@@ -335,12 +335,12 @@ class TextRegression(TextClassification):
     foreign = (*TextClassification.foreign, "labels")
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses also smoothing."""
+        """Also refuses label smoothing."""
         super().check(recipe)
         _refuse_smoothing(recipe)
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe as it is, once all that is to be learned is seen to be numbers."""
+        """Returns the recipe unchanged, after checking that all labels are numbers."""
         for streams in corpora.values():
             for stream in streams:
                 for row, text in enumerate(texts_of(stream, "label")):
@@ -352,7 +352,7 @@ class TextRegression(TextClassification):
         return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """With numbers instead of labels."""
+        """Returns the encoder of numbers instead of labels."""
         return _NumberEncoder(self.name, ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -362,22 +362,22 @@ class TextRegression(TextClassification):
         return NUMBER_METRICS
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """One number."""
+        """Returns a head with one number."""
         return {"num_labels": 1, "problem_type": "regression"}
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses what is no number."""
+        """Refuses a label that is not a number."""
         if row["text"].strip():
             number_in(row["label"])
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
-        """The numbers, (rows,)."""
+        """Returns the numbers, (rows,)."""
         return torch.from_numpy(np.concatenate(labels).astype(np.uint32).view(np.float32))
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> TextRegressor:
-        """Gives each text a number."""
+        """Returns a predictor of a number."""
         return TextRegressor(model, tokenizer, batch_tokens)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def pieces_of_words(
     sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerFast
 ) -> list[tuple[list[int], list[int]]]:
-    """The ids of each sentence, and the places in them where its words begin."""
+    """Returns the ids of each sentence, and the places among them where its words begin."""
     tokenizer = plain_text(tokenizer)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
@@ -47,10 +47,10 @@ def pieces_of_words(
 
 @dataclass(frozen=True)
 class _TagEncoder:
-    """Words in pieces, and the number of the tag of each word.
+    """Encodes words as pieces, and the id of each word's tag.
 
-    In the column of the words an id is doubled, and one more where a word begins: so the number of tags of a row is
-    the length of their column.
+    In the column of words each id is doubled, plus one where a word begins; so the number of tags of a row is the
+    length of their column.
     """
 
     name: str
@@ -83,11 +83,11 @@ class Tagger(EncoderPredictor):
     """Gives each word its likeliest tag, with its probability."""
 
     def read(self, line: str) -> Row:
-        """The words of a line, which stand between white space."""
+        """Splits a line into words at white space."""
         return (BETWEEN_WORDS.join(line.split()),)
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """Tags for each sentence with a word; a word beyond the tokens that the model reads has none: `_`."""
+        """Tags each nonempty sentence; words beyond the tokens that the model reads get `_`."""
         predictions = [Prediction("", "", {"words": [], "tags": [], "scores": []})] * len(rows)
         full = [place for place, (sentence,) in enumerate(rows) if sentence]
         words = [rows[place][0].split(BETWEEN_WORDS) for place in full]
@@ -109,7 +109,7 @@ class Tagger(EncoderPredictor):
 
 
 class TokenClassification(EncoderTask):
-    """Each word is an item of the loss, whose tag is one of those that `train` has."""
+    """Each word is an item of the loss; its tag is one of those in `train`."""
 
     name = "token-classification"
     form = TAGGED_SENTENCES
@@ -128,7 +128,7 @@ class TokenClassification(EncoderTask):
     )
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """The recipe with the labels of `train`, and for tags of spans with their metric."""
+        """Returns the recipe with the labels of `train`, and for span tags with their metric."""
         recipe = with_labels(recipe, corpora, "tags", lambda text: text.split(BETWEEN_WORDS))
         spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe.classification.labels or ())
         return (
@@ -138,7 +138,7 @@ class TokenClassification(EncoderTask):
         )
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """With the numbers of the labels."""
+        """Returns the encoder with the ids of the labels."""
         return _TagEncoder(self.name, recipe.classification.labels or ())
 
     def known_metrics(self) -> "Mapping[str, Metric]":
@@ -148,15 +148,15 @@ class TokenClassification(EncoderTask):
         return TAG_METRICS
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """The labels."""
+        """Returns the labels."""
         return label_maps(recipe)
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Each word is one."""
+        """Counts each word as one item."""
         return lengths[0]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads sentences to `input_ids`, `attention_mask` and `labels`, which are -100 but where a word begins."""
+        """Pads sentences to `input_ids`, `attention_mask` and `labels`, which are -100 except where a word begins."""
         if not rows["words"]:
             nothing = torch.full((1, 1), config.pad_token_id)
             labels = torch.full_like(nothing, LABEL_PADDING)
@@ -167,16 +167,16 @@ class TokenClassification(EncoderTask):
         return {"input_ids": marked // 2, "attention_mask": attention_mask, "labels": labels}
 
     def reference(self, row: Mapping[str, str]) -> str:
-        """The tags, with spaces between them."""
+        """Returns the tags, separated by spaces."""
         return row["tags"].replace(BETWEEN_WORDS, " ")
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a tag that the model has not."""
+        """Refuses a tag unknown to the model."""
         for tag in row["tags"].split(BETWEEN_WORDS):
             number_of(tag, labels)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> Tagger:
-        """Gives each word its likeliest tag."""
+        """Returns a predictor of each word's likeliest tag."""
         return Tagger(model, tokenizer, batch_tokens)

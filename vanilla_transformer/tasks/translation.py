@@ -1,4 +1,4 @@
-"""Text into other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
+"""Text to other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
-# What a teacher says of each target token, as rows of a `DistilledCorpus` have it.
+# A teacher's predictions for each target token, as a `DistilledCorpus` stores them.
 _SOFT_TARGETS = {"soft_target_ids": np.int64, "soft_target_weights": np.float32}
 
 
 class Translation(Task):
-    """Pairs of text: each token of the target is an item of the loss."""
+    """Pairs of texts: each target token is an item of the loss."""
 
     name = "translation"
     form = PAIRS
@@ -52,7 +52,7 @@ class Translation(Task):
     use = "Text-to-text generation"
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses metrics that there are not, labels, and packed text."""
+        """Refuses unknown metrics, labels, and packed text."""
         from vanilla_transformer.evaluation.metrics import check_names
 
         check_names(recipe.evaluation.metrics or ())
@@ -63,19 +63,19 @@ class Translation(Task):
             raise RecipeError(f"A translation is of pairs, which cannot be packed: leave {option} out.")
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """The task itself."""
+        """Returns the task itself."""
         return self
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
-        """Both sides, or one, as the recipe says."""
+        """Returns both sides, or one, as the recipe says."""
         return self.columns if recipe.tokenizer.sides == "both" else (recipe.tokenizer.sides,)
 
     def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        """The size of the vocabulary."""
+        """Returns the size of the vocabulary."""
         return len(tokenizer)
 
     def config(self, recipe: Recipe) -> VanillaTransformerConfig | RecurrentEncoderDecoderConfig:
-        """The sizes of the model that the recipe describes: its preset, with the fields that it gives itself."""
+        """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
         if recipe.model.architecture == "recurrent":
             return recurrent_config(recipe)
         for option in recipe.used("recurrent"):
@@ -85,7 +85,7 @@ class Translation(Task):
         config = VanillaTransformerConfig.from_preset(
             recipe.model.preset or "base", target_direction=direction, **given
         )
-        # Only learned positions have an end: it must lie beyond the longest source and the tokens that may follow.
+        # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
         longest = recipe.data.max_length + recipe.decoding.max_length_beyond_source
         config.max_position_embeddings = max(config.max_position_embeddings, longest)
         return config
@@ -93,7 +93,7 @@ class Translation(Task):
     def build(
         self, recipe: Recipe
     ) -> VanillaTransformerForConditionalGeneration | RecurrentEncoderDecoderForConditionalGeneration:
-        """The model that the recipe describes, with random weights, and with the recipe's search for `generate`."""
+        """Builds the recipe's model, with random weights and with the recipe's search for `generate`."""
         config = self.config(recipe)
         model: VanillaTransformerForConditionalGeneration | RecurrentEncoderDecoderForConditionalGeneration
         if isinstance(config, RecurrentEncoderDecoderConfig):
@@ -112,18 +112,18 @@ class Translation(Task):
     def training_flops(
         self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig, *lengths: np.ndarray
     ) -> float:
-        """Operations of one training pass over pairs of these lengths, as Table 2 counts them."""
+        """Returns the operations of one training pass over pairs of these lengths, counted as in Table 2."""
         return training_flops(config, *lengths)
 
     def numbers_kept(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> int:
-        """Sums all layers of both stacks, and the logits."""
+        """Sums over all layers of both stacks, and the logits."""
         if isinstance(config, RecurrentEncoderDecoderConfig):
             return 2 * config.num_layers * 10 * config.d_model + 4 * config.vocab_size
         in_layer = 20 * config.d_model + 4 * config.d_ff
         return (config.encoder_layers + config.decoder_layers) * in_layer + 4 * config.vocab_size
 
     def describe(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> str:
-        """Layers, width and dropout."""
+        """Describes layers, width and dropout."""
         if isinstance(config, RecurrentEncoderDecoderConfig):
             kind = f"{config.num_layers}+{config.num_layers} {config.cell.upper()} layers of width {config.d_model}"
             return f"{kind} with the attention {config.attention} and dropout {config.dropout:g}"
@@ -133,15 +133,15 @@ class Translation(Task):
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, list[list[int]]]:
-        """The ids of both sides, the end of each sentence included."""
+        """Returns the ids of both sides, including the end of each sentence."""
         return {name: token_ids(texts[name], tokenizer, target=name == "target") for name in self.columns}
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """The tokens of each target."""
+        """Counts the tokens of each target."""
         return lengths[-1]
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads pairs to `input_ids`, `attention_mask` and `labels`, where -100 is padding, and what goes with it."""
+        """Pads pairs to `input_ids`, `attention_mask` and `labels` (with -100), and soft targets if there are any."""
         if not rows["source"]:
             nothing = torch.full((1, 1), config.pad_token_id)
             return {
@@ -161,11 +161,11 @@ class Translation(Task):
         return batch
 
     def examples(self, corpus: "Dataset") -> int:
-        """Each source once."""
+        """Counts each source once."""
         return len(set(corpus["source"]))
 
     def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
-        """Some of the sources, each with all its targets."""
+        """Returns some of the sources, each with all its targets."""
         sources = list(dict.fromkeys(corpus["source"]))
         kept = {sources[number * len(sources) // texts] for number in range(texts)}
         return corpus.select([row for row, source in enumerate(corpus["source"]) if source in kept])
@@ -203,9 +203,9 @@ class Translation(Task):
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> NoReturn:
-        """There is none: `translate` is its command."""
+        """Refuses: the command for translation is `translate`."""
         raise ValueError("The model translates: give it to `translate` in place of `predict`")
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
-        """The translation of each text."""
+        """Translates each text."""
         return [translation.text for translation in translate_lines(model, tokenizer, texts)]

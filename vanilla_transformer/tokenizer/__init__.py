@@ -1,1 +1,1 @@
-"""Learning a vocabulary."""
+"""Learning of vocabularies."""

@@ -1,4 +1,4 @@
-"""Section 5.1: how a vocabulary is learned. It stays with the package; what reads text with it ships with a model."""
+"""Section 5.1: learning a vocabulary. This stays in the package; the code that reads text ships with a model."""
 
 import math
 from collections import Counter
@@ -10,39 +10,39 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
-# The library takes memory for as many before it learns, and ends the process where there is not so much.
+# The library allocates memory for this many before it learns, and kills the process if there is too little.
 _MOST_TYPES = 4_000_000
 ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
 
-# What `_TO_BYTES` writes for each of the 256 bytes.
+# The characters that `_TO_BYTES` writes for the 256 bytes.
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 _TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
-# In characters. Longer words are cut for learning alone: time grows with the square of a word's length.
+# In characters. Longer words are cut, for learning only: time grows with the square of a word's length.
 LONGEST_WORD = 1000
 
-# What no sub-word crosses: words with the space before them (apostrophes and joiners inside belong to the word),
-# single digits, so that every number is copied with the same ten pieces, runs of other signs, and white space.
-# Letters never stand together with < or >: so no piece can be learned that spells a special token.
+# Units that no sub-word crosses: words with the space before them (including apostrophes and joiners inside), single
+# digits, so that every number is copied with the same ten pieces, runs of other signs, and white space. Letters never
+# stand together with < or >, so that no learned piece can spell a special token.
 _WORDS = Regex(r" ?\p{L}(?:[\p{L}\p{M}]|['’\u200C\u200D](?=\p{L}))*| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 _CUT_WORDS = Regex(rf"[\s\S]{{1,{LONGEST_WORD}}}")
 _CHARACTERS = Regex(r"[\s\S]")
 # With the space before it, as everywhere.
 _BETWEEN_SPACES = Regex(" [^ ]*")
 
-# A space goes before a text, and not before what follows a token inside it. The library's way to tell these apart
-# leaves out texts that begin with a space: for it alone they begin with a character that no text is written with.
+# A space goes before a text, but not after a token inside it. The library's way to tell these apart skips texts that
+# begin with a space, so such texts get a leading character that no text contains.
 _SHIELD = "\ufdd0"
 _SPACE_BEFORE_TEXT = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
 _SHIELDS = Regex(rf"(?<![\s\S][\s\S])(?<= ){_SHIELD}|(?<![\s\S]){_SHIELD}")
 
-# What subword-nmt leaves at the end of a piece of a word that goes on.
+# The mark of subword-nmt at the end of a piece inside a word.
 _GOES_ON = Regex(r"@@(?: |\z)")
 
-# In bytes. Wordpiece looks at so many of a word together, for its search is cubic in them.
+# In bytes. Wordpiece looks at this much of a word at once, because its search is cubic in it.
 _LONGEST_PIECE = 100
 
-# Unigram begins with so many times the pieces it ends with, and keeps this share in each round.
+# Unigram starts with this multiple of its final number of pieces, and keeps this share in each round.
 _SEEDS = 4
 _KEPT = 0.75
 
@@ -77,11 +77,11 @@ def learn_tokenizer(
     """Learns a vocabulary; see `VanillaTransformerTokenizer.train`.
 
     Args:
-        texts: As there, as are the next three.
-        vocab_size: Types in all.
+        texts: As in `train`, like the next three.
+        vocab_size: Number of types in all.
         algorithm: One of `ALGORITHMS`.
-        ends: Whether something stands after a text.
-        tags: Pieces that no text gives.
+        ends: Whether an end token stands after a text.
+        tags: Pieces that no text contains.
         mask_token: The last piece before the tags.
     """
     if isinstance(texts, str):
@@ -120,12 +120,12 @@ def learn_tokenizer(
 
 
 def lowercased(text: str) -> str:
-    """The text as a tokenizer that lower-cases reads it."""
+    """Returns the text as a lower-casing tokenizer reads it."""
     return normalizers.Lowercase().normalize_str(text)
 
 
 def count_long_words(texts: Iterable[str]) -> int:
-    """Counts the words longer than those that `train` learns from whole; it cuts them into pieces."""
+    """Counts the words that are too long for `train` to learn them whole, so that it cuts them into pieces."""
     splitter = pre_tokenizers.Split(_WORDS, "isolated")
     return sum(
         end - start > LONGEST_WORD
@@ -136,7 +136,7 @@ def count_long_words(texts: Iterable[str]) -> int:
 
 
 def describe_long_words(count: int) -> str:
-    """Says in a sentence what `train` does with the words that `count_long_words` has counted."""
+    """Describes how `train` treats the words that `count_long_words` counted."""
     words = "word is" if count == 1 else "words are"
     return f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that."
 
@@ -146,7 +146,7 @@ def _special_tokens() -> list[AddedToken]:
 
 
 def _put_space_before_text(tokenizer: Tokenizer) -> list[pre_tokenizers.PreTokenizer]:
-    """Sets what a tokenizer needs to begin texts with a space and to drop it; what it splits by has to begin so."""
+    """Makes a tokenizer begin texts with a space and drop it later; its splitting has to start with the result."""
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Replace(Regex(rf"(?<![\s\S]){first}"), _SHIELD + first) for first in (_SHIELD, " ")]
     )
@@ -155,9 +155,9 @@ def _put_space_before_text(tokenizer: Tokenizer) -> list[pre_tokenizers.PreToken
 
 
 def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends: bool) -> Tokenizer:
-    """Pieces of words; a word has the same ones wherever it stands, since a space goes before the text too.
+    """Learns pieces of words; a word always has the same ones, because a space goes before the text too.
 
-    But not before a text without an end: what goes on with it is decoded alone, and its first space must stay.
+    A text without an end gets none: its continuation is decoded alone, and must keep its first space.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = decoders.ByteLevel()
@@ -179,7 +179,7 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends
 
 
 def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
-    """Byte-pair encoding (Sennrich et al. 2016): joins the most frequent pair of pieces, again and again."""
+    """Byte-pair encoding (Sennrich et al. 2016): repeatedly joins the most frequent pair of pieces."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=_special_tokens(),
@@ -191,7 +191,7 @@ def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> N
 
 
 def _longest_first(vocabulary: dict[str, int]) -> models.WordPiece:
-    """Takes the longest piece from the left; a piece that begins a word has its space, so no other needs a mark."""
+    """Takes the longest piece from the left; pieces that begin a word include its space, so none needs a mark."""
     return models.WordPiece(
         vocabulary,
         unk_token=SPECIAL_TOKENS["unk_token"],
@@ -201,13 +201,13 @@ def _longest_first(vocabulary: dict[str, int]) -> models.WordPiece:
 
 
 def _learn_unigram(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
-    """Unigram language model (Kudo 2018): from many pieces, drops those that the likelihood of the texts needs least.
+    """Unigram language model (Kudo 2018): starts with many pieces, drops those that matter least to the likelihood.
 
-    The library's own trainer gives other pieces in each run and other sizes than asked for. This one begins with
+    The library's own trainer gives other pieces in each run and other sizes than requested. This one starts with
     byte-pair pieces and counts pieces in each word's likeliest segmentation.
     """
     counts: Counter[str] = Counter()
-    # Taken here, for the tokenizer is locked while it trains.
+    # Taken here, because the tokenizer is locked while it trains.
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
 
     def counted() -> Iterator[str]:
@@ -223,7 +223,7 @@ def _learn_unigram(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) 
     while True:
         uses = _count_pieces(_likeliest(scores), counts)
         total = math.log(max(uses.total(), 1))
-        # Half a use for a piece without one: its score has to be finite.
+        # Half a use for an unused piece, so that its score is finite.
         scores = {piece: math.log(uses[piece] or 0.5) - total for piece in scores}
         if len(scores) <= size:
             break
@@ -246,7 +246,7 @@ def _count_pieces(model: models.Unigram, counts: Counter[str]) -> Counter[str]:
 
 
 def _drop_least_needed(scores: dict[str, float], uses: Counter[str], count: int) -> None:
-    """Drops the pieces whose words lose least of their likelihood, and never a single byte."""
+    """Drops the pieces whose loss lowers the likelihood of their words least, but never a single byte."""
     learned = (piece for piece in scores if len(piece) > 1)
     losses = {piece: uses[piece] * (scores[piece] - _score_in_parts(piece, scores)) for piece in learned}
     for piece in sorted(losses, key=lambda piece: (losses[piece], piece))[:count]:
@@ -254,7 +254,7 @@ def _drop_least_needed(scores: dict[str, float], uses: Counter[str], count: int)
 
 
 def _score_in_parts(piece: str, scores: dict[str, float]) -> float:
-    """The score of the likeliest way to write a piece with others."""
+    """Returns the score of the likeliest way to write a piece with others."""
     best = [0.0]
     for end in range(1, len(piece) + 1):
         starts = (start for start in range(end) if end - start < len(piece) and piece[start:end] in scores)
@@ -263,7 +263,7 @@ def _score_in_parts(piece: str, scores: dict[str, float]) -> float:
 
 
 def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """One piece for each of the most frequent characters, bytes for the others."""
+    """Learns one piece for each of the most frequent characters; the others become bytes."""
     counts = Counter(chain.from_iterable(texts))
     frequent = sorted((char for char in counts if not char.isascii()), key=lambda char: (-counts[char], char))
     pieces = [*SPECIAL_TOKENS.values(), *_BYTES]
@@ -277,7 +277,7 @@ def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
-    """The most frequent pieces as they stand, whole; bytes for the others. Decoding joins the pieces of a word."""
+    """Learns the most frequent pieces as they are; the others become bytes. Decoding joins the pieces of a word."""
     counts = Counter(piece for text in texts for piece in text.split(" ") if piece)
     frequent = sorted(counts, key=lambda piece: (-counts[piece], piece))
     known = [*SPECIAL_TOKENS.values(), *_BYTES]
@@ -285,7 +285,7 @@ def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
         _TO_BYTES.pre_tokenize_str(f" {piece}")[0][0]
         for piece in frequent[: None if vocab_size is None else vocab_size - len(known)]
     ]
-    # Byte-pair encoding that has learned no pair: a piece is known, or else falls into its bytes.
+    # Byte-pair encoding without merges: a piece is known, or else becomes its bytes.
     tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(known)}, [], ignore_merges=True))
     splits = [*_put_space_before_text(tokenizer), pre_tokenizers.Split(_BETWEEN_SPACES, "isolated"), _TO_BYTES]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)

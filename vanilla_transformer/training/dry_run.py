@@ -1,4 +1,4 @@
-"""A run without its training: all processes start, agree and prepare the text, and say what each would do."""
+"""A run without training: all processes start, agree, prepare the text, and report what each would do."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ STEPS_SHOWN = 3
 
 
 def dry_run(recipe: Recipe) -> None:
-    """Prints what each process of a run would read and compute in its next steps, from the main process.
+    """Prints, from the main process, what each process of a run would read and compute in its next steps.
 
-    The vocabulary and the tokens that it makes are those of the run, which finds them in the output directory.
+    The vocabulary and the tokens are those of the run, which finds them in the output directory.
 
     Raises:
-        RecipeError, ValueError, OSError: As from the run itself, which would fail in the same way.
+        RecipeError, ValueError, OSError: The run itself would fail in the same way.
     """
     try:
         _dry_run(recipe)
@@ -56,7 +56,7 @@ def _position(context: RunContext) -> Progress:
 
 
 def _steps_from(position: Progress, corpus: TrainingCorpus, recipe: ResolvedRecipe) -> Iterator[tuple[StepPlan, Step]]:
-    """The steps that come, each with the plan of its part of an epoch."""
+    """Yields the coming steps, each with the plan of its part of an epoch."""
     first, done = position.part, position.step_in_part
     for epoch in count(position.epoch):
         for part in corpus.epoch_parts(epoch, first):

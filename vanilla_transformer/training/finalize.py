@@ -1,4 +1,4 @@
-"""The end of a run: the mean of the last checkpoints, its scores, and all that makes the output a model directory."""
+"""The end of a run: the mean of the last checkpoints, its scores, and the files of a model directory."""
 
 import shutil
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ from vanilla_transformer.translation.loading import without_progress_bars
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# To write a text takes as long as to learn from some ten: a run is not scored for much longer than it has learned.
+# Writing a text takes as long as learning from some ten: a run is not scored for much longer than it has learned.
 SCORED_SHARE, LEAST_SCORED = 1 / 40, 200
 
 
@@ -48,7 +48,7 @@ def finalize(
     progress: Progress,
     logger: RunLogger,
 ) -> None:
-    """Makes the output directory a scored model; done again from the last checkpoint if it is interrupted."""
+    """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint."""
     remove_partial_files(run.path)
     averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
     _save_model(model, run)
@@ -73,7 +73,7 @@ def finalize(
 def _load_mean_of_checkpoints(
     recipe: ResolvedRecipe, run: RunDirectory, model: torch.nn.Module, progress: Progress, logger: RunLogger
 ) -> list[int]:
-    """Section 6.1: puts the mean of the last checkpoints into the model, and returns their steps."""
+    """Section 6.1: loads the mean of the last checkpoints into the model, and returns their steps."""
     whole = []
     for checkpoint in checkpoints_to_average(
         run.checkpoints, recipe.run.save_steps, progress.step, recipe.run.average_checkpoints, logger.info
@@ -95,7 +95,7 @@ def _load_mean_of_checkpoints(
 
 
 def _save_model(model: PreTrainedModel, run: RunDirectory) -> None:
-    """Puts whole files into the output directory."""
+    """Writes whole files into the output directory."""
     with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
         model.eval().save_pretrained(temporary)
 
@@ -128,7 +128,7 @@ def _score(
 
 @contextmanager
 def _all_cores(device: torch.device) -> Iterator[None]:
-    """Computes on as many threads as there were in all processes of the run, whose others have ended."""
+    """Uses as many threads as all processes of the run had, since the others have ended."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(max(threads, own_threads()))
@@ -154,7 +154,7 @@ def _summarise(
         flops_of_epoch += task.training_flops(model.config, *lengths)
     epochs = progress.target_tokens / items
     flops = epochs * flops_of_epoch
-    memory = peak_memory(model.device)  # Measuring the device's peak takes some too.
+    memory = peak_memory(model.device)  # Measuring the device's peak takes some memory too.
     peak = device_peak(model.device, recipe.optimization.precision)
     peak_of_all = peak.flops_per_second * progress.processes
     last = {name: record[name] for record in records for name in ("loss", "dev_loss") if name in record}

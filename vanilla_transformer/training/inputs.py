@@ -1,4 +1,4 @@
-"""Inputs of a run: the corpora, the tokenizer and the corpora in tokens."""
+"""Inputs of a run: the corpora as text, the tokenizer, and the corpora as tokens."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Corpora as text and as tokens, None where there is none, and the two languages where they are known.
+    """Corpora as text and as tokens, None where there is none, and the two languages if known.
 
-    `recipe` is what was asked for, with what the text itself decides of it.
+    `recipe` is the given one, completed by values that come from the text itself.
     """
 
     recipe: Recipe
@@ -119,10 +119,10 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
 
 
 def prepared_place(corpora: Corpora) -> str | None:
-    """The location of a corpus that is in tokens already; None for text.
+    """Returns the location of a corpus that is already in tokens; None for text.
 
     Raises:
-        RecipeError: It is one of several.
+        RecipeError: It is given among several corpora.
     """
     urls = [corpus.prepared for corpus in corpora if corpus.prepared is not None]
     if urls and (len(corpora) > 1 or corpora[0].weight is not None):
@@ -144,7 +144,7 @@ def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
 
 
 def _read_held_out(corpora: Corpora, form: TextForm, cache: Path) -> "tuple[Dataset, TextStream] | None":
-    """The corpus as a dataset and as a stream of its rows, which knows where in a file each stands."""
+    """Returns the corpus as a dataset and as a stream of its rows, which knows where each stands in its file."""
     if not corpora:
         return None
     dataset = read_corpus(corpora[0], form=form, cache_dir=cache)
@@ -159,7 +159,7 @@ def prepare_train(
     directory: Path,
     say: Callable[[str], None],
 ) -> list[PreparedCorpus]:
-    """Each of the corpora to learn from in tokens, which are kept in the directory."""
+    """Prepares each training corpus as tokens, which are kept in the directory."""
     if len(streams) == 1:
         return [_prepare(directory / "train", "train", streams[0], tokenizer, recipe, say, tag=corpora[0].tag)]
     return [
@@ -176,7 +176,7 @@ def _prepare_all(
     run: RunDirectory,
     say: Callable[[str], None],
 ) -> PreparedCorpus:
-    """The corpora to learn from as one, with the share of each in an epoch told."""
+    """Joins the training corpora into one, and reports the share of each in an epoch."""
     parts = prepare_train(corpora, streams, tokenizer, recipe, run.prepared, say)
     if len(parts) == 1:
         return parts[0]
@@ -214,14 +214,14 @@ def _prepare(
 def _tokenizer(
     recipe: Recipe, run: RunDirectory, corpora: Sequence[TextStream], say: Callable[[str], None]
 ) -> tuple[VanillaTransformerTokenizer, list[TextStream]]:
-    """The run's tokenizer: the one that it has already, the one that the recipe names, or a new one.
+    """Returns the run's tokenizer: the one it already has, the one the recipe names, or a new one.
 
-    Learning one counts the rows, and the corpora that come back know their number.
+    Learning one counts the rows, so the returned corpora know their number.
     """
     streams = list(corpora)
     tags = tags_of(recipe.data.train)
     there = run.tokenizer_config.exists()
-    # Weights go with the one that is there; until there are some, one that is named comes before it.
+    # Checkpoints belong to the present tokenizer; until there are some, a tokenizer named by the recipe is preferred.
     named = recipe.tokenizer.name is not None and not has_checkpoints(run.checkpoints)
     if there and not named and (recipe.tokenizer.name is not None or _vocabulary_is_of(streams, tags, run)):
         tokenizer = load_own_tokenizer(run.path)
@@ -255,7 +255,7 @@ def _is_same(one: VanillaTransformerTokenizer, other: VanillaTransformerTokenize
 
 
 def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDirectory) -> bool:
-    """Tells whether the present tokenizer may stay: weights go with it, or it was learned from this very text."""
+    """Tells whether to keep the present tokenizer: checkpoints use it, or it was learned from this very text."""
     if has_checkpoints(run.checkpoints):
         return True
     try:
@@ -271,7 +271,7 @@ def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDi
 
 
 def _hashed(stream: TextStream, text: TextHash) -> TextStream:
-    """The same rows, hashed as they go by."""
+    """Yields the same rows and hashes them on the way."""
 
     def tables() -> Iterator[pa.Table]:
         for table in stream.tables():
@@ -282,7 +282,7 @@ def _hashed(stream: TextStream, text: TextHash) -> TextStream:
 
 
 def save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:
-    """Puts whole files into the model directory, the one that says that all are there last."""
+    """Writes whole files into the model directory; the file that marks them complete comes last."""
     remove_partial_files(run.path)
     with atomic_write_files(run.path, "tokenizer", last=run.tokenizer_config.name) as temporary:
         tokenizer.save_pretrained(temporary)

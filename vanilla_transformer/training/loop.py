@@ -52,11 +52,11 @@ from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, errors_in_log, length_fingerprint, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
-# On an accelerator reading a number waits for all work before it; this many steps share one wait.
+# On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
 STEPS_PER_READING = 10
-# So many times slower than it was, a run says so.
+# A run reports that it has become this many times slower.
 SLOW = 3
-# Steps whose batches are made ready before they are wanted.
+# Number of steps whose batches are prepared in advance.
 STEPS_AHEAD = 2
 
 
@@ -67,18 +67,19 @@ class DivergenceError(ValueError):
 def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> TrainedRun:
     """Trains from raw text to a model directory.
 
-    `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300` in this process
-    alone. A run that was stopped in its directory goes on from its newest
-    checkpoint, to the same weights. With one that is finished nothing is done.
+    `train("cmudict", max_steps=300)` is `vanilla-transformer train cmudict --max-steps 300`, in this process only. A
+    run that was stopped in its directory continues from its newest checkpoint, to the same weights. If the run is
+    finished, nothing is done.
 
     Args:
-        recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; the settings alone if None.
-        settings: Options in place of the recipe's own, such as `train=("corpus.en", "corpus.de")` and
-            `output="my-model"`. Of a recipe with a name the directory has that name unless `output` says another.
+        recipe: A `Recipe`, the name of one that comes with the package, or a YAML file; only the settings if None.
+        settings: Options that override the recipe's, such as `train=("corpus.en", "corpus.de")` and
+            `output="my-model"`. A recipe with a name writes to a directory of that name unless `output` gives another.
 
     Raises:
-        RecipeError, ValueError, OSError: Data, recipe, output or disk do not allow it; the message says what to do.
-        SystemExit: A signal asked for an end. All is saved, and the code is 128 plus the signal's number.
+        RecipeError, ValueError, OSError: Data, recipe, output or disk do not allow the run; the message says what to
+            do.
+        SystemExit: A signal asked to stop. Everything is saved, and the code is 128 plus the signal's number.
     """
     if recipe is None or isinstance(recipe, Recipe):
         recipe = (recipe or Recipe()).with_options(**settings)
@@ -99,7 +100,7 @@ def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> Trained
 
 
 def _follow(context: RunContext) -> None:
-    """A run from its first step to its last file."""
+    """Runs from the first step to the last file."""
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
     try:
@@ -122,7 +123,7 @@ def _follow(context: RunContext) -> None:
 
 
 class TrainingLoop:
-    """A run's model, optimizer and place in the data, and the steps that move them on."""
+    """A run's model, optimizer and position in the data, and the steps that advance them."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class TrainingLoop:
         self.config = model.config
         self.collate = partial(self.task.collate, config=model.config)
         if accelerator.device.type == "cpu":
-            # On CPUs the backward pass of torch's fused attention is the slower one: half the tokens in a second.
+            # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
             model.set_attn_implementation("eager")
         if is_sharded(accelerator):
             if recipe.lora.rank is not None:
@@ -175,7 +176,7 @@ class TrainingLoop:
         self.figures: dict[str, float] = {}
         self._clock = 0.0
         self._begun_at, self._begun_after = 0.0, 0
-        # Since the last line of the log: seconds without a batch, and tokens of batches without and with padding.
+        # Since the last log line: seconds without a batch, and tokens of batches without and with padding.
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self._fastest, self._slow = 0.0, False
         set_seed(recipe.optimization.seed, device_specific=True)
@@ -183,7 +184,7 @@ class TrainingLoop:
 
     @property
     def is_over(self) -> bool:
-        """Tells whether the last step is done, or patience with `dev` is at its end."""
+        """Tells whether the last step is done, or the patience with `dev` is used up."""
         impatient = (
             self.recipe.evaluation.patience is not None
             and self.progress.evaluations_without_gain >= self.recipe.evaluation.patience
@@ -191,9 +192,9 @@ class TrainingLoop:
         return self.progress.step >= self.max_steps or impatient
 
     def whole_model(self) -> PreTrainedModel:
-        """The model for one process to go on with.
+        """Returns the model for one process to continue with.
 
-        Where weights are divided, or there are others beside them, it is one of the same shape, as it begins.
+        If weights are sharded, or joined by additional ones, this is a newly built model of the same shape.
         """
         if is_sharded(self.accelerator) or self.recipe.lora.rank is not None:
             recipe = self.recipe.with_options(lora_rank=None)
@@ -201,7 +202,7 @@ class TrainingLoop:
         return self.plain_model
 
     def resume(self) -> None:
-        """Goes back to the newest whole checkpoint, if there is one, and forgets what was recorded after it."""
+        """Returns to the newest complete checkpoint, if there is one, and drops records made after it."""
         checkpoint = broadcast_from_main(
             self.accelerator, lambda: latest_complete_checkpoint(self.checkpoints, self.logger.info)
         )
@@ -225,7 +226,7 @@ class TrainingLoop:
                     f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the same "
                     "pairs in each epoch: end it with that version, or name another output directory."
                 )
-        if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not say.
+        if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not record it.
             raise self._other_text("dev")
         self.progress.data, self.progress.dev = begun.data, begun.dev
         if is_sharded(self.accelerator):
@@ -248,7 +249,7 @@ class TrainingLoop:
         )
 
     def run(self, stop: StopRequest) -> None:
-        """Trains to the end, or until a signal has asked to stop; either way the last step is saved."""
+        """Trains to the end, or until a signal asks to stop; in both cases the last step is saved."""
         self.model.train()
         self.logger.start_bar(total=self.max_steps, done=self.progress.step)
         self._clock = self._begun_at = time.perf_counter()
@@ -274,7 +275,7 @@ class TrainingLoop:
         self.logger.close_bar()
 
     def _remaining_steps(self) -> Generator[LocalStep]:
-        """Epoch after epoch, from the place where the run stands."""
+        """Yields the steps of epoch after epoch, from the run's current position."""
         progress, device = self.progress, self.accelerator.device
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         position = DataPosition(progress.epoch, progress.step_in_part, rank, processes, progress.part)
@@ -294,13 +295,13 @@ class TrainingLoop:
         return self.is_over or any(self.progress.step % interval == 0 for interval in intervals)
 
     def _update(self, step: LocalStep) -> None:
-        """Section 5.3: one update of the weights, from the mean loss over the items of the whole step."""
+        """Section 5.3: updates the weights once, by the mean loss over the items of the whole step."""
         processes = self.accelerator.num_processes
         for number, batch in enumerate(step.batches, start=1):
-            # Processes exchange their gradients once a step, after its last batch.
+            # Processes exchange their gradients once per step, after its last batch.
             with nullcontext() if number == len(step.batches) else self.accelerator.no_sync(self.model):
                 loss = self._loss(self.model, batch, step.items)
-                # The exchange takes the mean over processes, and the step wants their sum.
+                # The exchange takes the mean over processes, but the step needs their sum.
                 self.accelerator.backward(loss * processes)
             self.unread_loss += loss.detach() * step.items
         if self.recipe.optimization.max_grad_norm:
@@ -311,10 +312,10 @@ class TrainingLoop:
         self.optimizer.zero_grad()
 
     def _loss(self, model: torch.nn.Module, batch: Batch, items: int) -> torch.Tensor:
-        """The summed loss of a batch over `items`; without rows, zero with a zero gradient."""
+        """Returns the summed loss of a batch over `items`; without rows, zero with a zero gradient."""
         device = self.accelerator.device
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        # Not accelerate's own mixed precision: that copies the logits, the largest tensor of all, to float32.
+        # Not accelerate's own mixed precision: it copies the logits, the largest tensor of all, to float32.
         with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.optimization.precision == "bfloat16"):
             return model(**inputs, num_items_in_batch=items, skip_logits=True).loss
 
@@ -327,7 +328,7 @@ class TrainingLoop:
         self._all_tokens += step.all_tokens
 
     def _read_losses(self, stop: StopRequest) -> bool:
-        """Takes the losses since the last reading from all processes; True if a signal asked one of them to stop."""
+        """Collects the losses since the last reading from all processes; True if one was asked to stop by a signal."""
         asked = torch.full_like(self.unread_loss, float(stop.signal != 0))
         loss, asked_anywhere = self.accelerator.reduce(torch.stack([self.unread_loss, asked]), "sum").tolist()
         if not math.isfinite(loss):
@@ -354,7 +355,7 @@ class TrainingLoop:
         )
 
     def _log(self) -> None:
-        """Writes down the figures of all steps since the last line, and begins to count anew."""
+        """Logs the figures of all steps since the last line, and resets the counts."""
         padding, waited = 1 - self._real_tokens / self._all_tokens, self._waited / self.progress.window_seconds
         words = f"{_in_words(self.figures)} · padding {padding:.1%} · waited for data {waited:.1%}"
         self._record(self.figures, f"{words}{self._time_left()}")
@@ -363,7 +364,7 @@ class TrainingLoop:
         self.progress.window_loss, self.progress.window_tokens, self.progress.window_seconds = 0.0, 0, 0.0
 
     def _tell_if_slow(self, speed: float, waited: float) -> None:
-        """Says once that the run is far slower than it was, and what may be the cause."""
+        """Reports once that the run has become far slower, and the likely cause."""
         self._fastest = max(self._fastest, speed)
         if self._slow or speed * SLOW > self._fastest:
             return
@@ -374,14 +375,14 @@ class TrainingLoop:
         )
 
     def _time_left(self) -> str:
-        """Estimates the time of the remaining steps from those of this process so far, all else included."""
+        """Estimates the time of the remaining steps from this process's steps so far, including all overhead."""
         seconds = (time.perf_counter() - self._begun_at) / (self.progress.step - self._begun_after)
         left = self.max_steps - self.progress.step
         most = "at most " if self.recipe.evaluation.patience is not None else ""
         return f" · {most}{duration(left * seconds)} left" if left else ""
 
     def _evaluate(self) -> None:
-        """Measures the loss on `dev`, without smoothing or dropout."""
+        """Measures the loss on `dev`, without label smoothing or dropout."""
         if self.dev is None:
             return
         loss, progress = self._dev_loss(self.dev), self.progress
@@ -400,7 +401,7 @@ class TrainingLoop:
 
     @torch.no_grad()
     def _check_last_update(self, step: LocalStep) -> None:
-        """Sees that the model still has a loss: that of a step is of the weights before its update."""
+        """Checks that the model still has a finite loss: a step's loss comes from the weights before its update."""
         self.plain_model.eval()
         loss = self._loss(self.plain_model, step.batches[0], step.items)
         self.plain_model.train()
@@ -408,7 +409,7 @@ class TrainingLoop:
             raise self._divergence("After the update the loss is")
 
     def _check_weights(self) -> None:
-        """No checkpoint shall hold weights that nothing can be learned from any more."""
+        """Refuses to save a checkpoint of weights that nothing can be learned from any more."""
         parameters = [getattr(parameter, "_local_tensor", parameter) for parameter in self.plain_model.parameters()]
         wrong = torch.stack([~parameter.isfinite().all() for parameter in parameters]).any().float()
         if self.accelerator.reduce(wrong, "sum").item():
@@ -416,7 +417,7 @@ class TrainingLoop:
 
     @torch.no_grad()
     def _dev_loss(self, dev: PreparedCorpus) -> float:
-        """Mean loss of an item, without smoothing: of a target token its negative log-likelihood, in nats."""
+        """Returns the mean loss per item without label smoothing, such as nats per target token."""
         total, items = torch.zeros_like(self.unread_loss), 0
         self.plain_model.eval()
         for step in make_plan(dev, self.recipe).epoch(0):
@@ -440,14 +441,14 @@ class TrainingLoop:
         self.accelerator.log(figures, step=progress.step)
 
     def _pass_time(self) -> float:
-        """Adds the seconds since the last call to those of the run, and returns them."""
+        """Adds the seconds since the last call to the run's time, and returns the total."""
         now = time.perf_counter()
         passed, self._clock = now - self._clock, now
         self.progress.seconds += passed
         return passed
 
     def _save(self) -> None:
-        """Has a checkpoint written while training goes on, and those that have become too many deleted after it."""
+        """Has a checkpoint written while training continues, and surplus ones deleted after it."""
         self._check_weights()
         self._pass_time()
         prune = partial(
@@ -462,7 +463,7 @@ class TrainingLoop:
 
 
 def likely_cause(waited: float) -> str:
-    """Why a run may have become slow that now waits for this share of its time for data."""
+    """Names the likely cause of a slow run, from the share of its time that it now waits for data."""
     cores, load = usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if waited > 0.5:
         return "it waits for its data, so the disk or the network is slow"

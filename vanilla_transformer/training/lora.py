@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2022): small matrices are learned beside the weights of a model, and added to them at the end."""
+"""LoRA (Hu et al. 2022): small matrices learned beside the weights of a model, and added to them at the end."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,13 +10,13 @@ from vanilla_transformer.checkpointing.averaging import Weights
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 
-DEFAULT_TARGETS = ("q_proj", "v_proj")  # Those of the paper.
+DEFAULT_TARGETS = ("q_proj", "v_proj")  # As in the LoRA paper.
 _BASE = ".base_layer."
 _FIRST, _SECOND = ".lora_A.default.weight", ".lora_B.default.weight"
 
 
 def check_lora(recipe: Recipe) -> None:
-    """Refuses, before any text is read, what goes with no LoRA.
+    """Refuses, before any text is read, settings that cannot be combined with LoRA.
 
     Raises:
         RecipeError: The message says what to add or to leave out.
@@ -34,15 +34,15 @@ def check_lora(recipe: Recipe) -> None:
 
 
 def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
-    """Adds the matrices that learn to a model, whose own weights do not from then on, and says how many do.
+    """Adds trainable matrices to a model, freezes its own weights, and says how many parameters train.
 
     Args:
-        model: Is changed.
-        recipe: Says of which rank and where.
-        new: Names of weights that are of no saved model: they learn as well.
+        model: Changed in place.
+        recipe: Gives the rank and the modules.
+        new: Names of weights that come from no saved model: they train as well.
 
     Raises:
-        RecipeError: There is no such place.
+        RecipeError: The model has no such module.
     """
     from peft import LoraConfig
 
@@ -58,7 +58,7 @@ def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
         if name not in there:
             raise RecipeError(f"lora_targets: there is no {name} in the model; there are {', '.join(sorted(there))}.")
     fresh = [weight for name, weight in model.named_parameters() if name in set(new)]
-    alpha: Any = _alpha(recipe)  # PEFT says a whole number, and takes others.
+    alpha: Any = _alpha(recipe)  # PEFT declares an integer, and accepts other numbers.
     model.add_adapter(LoraConfig(r=recipe.lora.rank, lora_alpha=alpha, target_modules=list(targets)))
     for weight in fresh:
         weight.requires_grad_(True)
@@ -70,7 +70,7 @@ def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
 
 
 def merged(weights: Weights, recipe: Recipe) -> Weights:
-    """The weights of a model of a recipe as those of one without LoRA: each with what was learned beside it added."""
+    """Returns the weights without LoRA: each with the product learned beside it added."""
     if recipe.lora.rank is None:
         return weights
     scale, plain = _alpha(recipe) / recipe.lora.rank, {}
@@ -87,5 +87,5 @@ def merged(weights: Weights, recipe: Recipe) -> Weights:
 
 
 def _alpha(recipe: Recipe) -> float:
-    """The scale of the product of the two matrices, times their rank."""
+    """Returns the scale of the product of the two matrices, times their rank."""
     return recipe.lora.alpha if recipe.lora.alpha is not None else 2.0 * (recipe.lora.rank or 0)

@@ -1,4 +1,4 @@
-"""Batches that are made ready while the step before them is computed."""
+"""Batches that are prepared while the step before them is computed."""
 
 import queue
 import threading
@@ -14,7 +14,7 @@ from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 
 Item = TypeVar("Item")
-_LOOKS_FOR_THE_END = 0.1  # Seconds between two looks at whether somebody still wants what is made.
+_LOOKS_FOR_THE_END = 0.1  # Seconds between two checks whether the items are still wanted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class LocalStep:
     """One process's batches of a step.
 
     Attributes:
-        part: The part of the epoch that it is a step of.
-        epoch_done: Share of the epoch that is over after it.
-        items: What the loss of the step is the mean over, in the batches of all processes.
-        real_tokens: Tokens of this process's batches, without padding; `all_tokens` are those with it.
+        part: The part of the epoch that the step belongs to.
+        epoch_done: Share of the epoch that is done after the step.
+        items: Number of items that the step's loss is averaged over, in the batches of all processes.
+        real_tokens: Tokens in this process's batches without padding; `all_tokens` includes padding.
     """
 
     epoch: int
@@ -39,7 +39,7 @@ class LocalStep:
 
 @dataclass(frozen=True, slots=True)
 class DataPosition:
-    """The place in the data to begin: after so many steps of a part of an epoch, as which of how many processes."""
+    """The starting place in the data: steps done in a part of an epoch, and this process among how many."""
 
     epoch: int
     step_in_part: int
@@ -55,14 +55,14 @@ def local_steps(
     position: DataPosition,
     pin: bool,
 ) -> Iterator[LocalStep]:
-    """Gives the steps from a position on, part after part and epoch after epoch, without end.
+    """Yields the steps from a position on, part after part and epoch after epoch, without end.
 
     Args:
         make_plan: Divides the rows of a part into steps.
         corpus: The rows of all epochs.
-        collate: Makes a batch of rows.
-        position: Where to begin.
-        pin: Puts the batches where an accelerator fetches them by itself, while the processor goes on.
+        collate: Makes a batch from rows.
+        position: Where to start.
+        pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
     """
     first, done = position.part, position.step_in_part
     for epoch in count(position.epoch):
@@ -70,7 +70,7 @@ def local_steps(
             plan = make_plan(part.corpus)
             steps = plan.epoch(epoch, part.number)
             for index in range(done, len(steps)):
-                # The batches of an epoch are views of one array: a name for one of them here would keep all.
+                # An epoch's batches are views of one array: a name for one of them here would keep the whole array.
                 batches, tokens = [], []
                 for rows in share(steps[index], position.rank, position.processes):
                     random = RowRandom(plan.seed, epoch, part.corpus.row_numbers(rows))
@@ -81,18 +81,18 @@ def local_steps(
                 real, padded = map(sum, zip(*tokens, strict=True))
                 over = part.before + part.share * ((index + 1) / len(steps))
                 yield LocalStep(epoch, part.number, over, batches, steps[index].items, real, padded)
-            # Of a large corpus two parts are too much to hold.
+            # For a large corpus two parts do not fit in memory.
             del part, plan, steps
             done = 0
         first = 0
 
 
 def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
-    """Gives the same items, the next few of them made by a thread meanwhile; closing it ends the thread.
+    """Yields the same items while a thread prepares the next few; closing the generator ends the thread.
 
     Args:
-        items: What to make; an error in it is raised here, instead of the item that it prevented.
-        ahead: How many items may wait.
+        items: The items to make; an error in making one is raised here in its place.
+        ahead: Number of items that may wait.
     """
     ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)
     nobody_waits = threading.Event()
@@ -114,7 +114,7 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
             error = failure
         hand_over(None, error)
 
-    # A process that is asked to end does not wait for an epoch that is just being planned.
+    # A process that is asked to stop does not wait for an epoch that is being planned.
     threading.Thread(target=work, name="batches", daemon=True).start()
     try:
         while True:
@@ -130,7 +130,7 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
 
 
 def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:
-    """The recipe's batches for a corpus."""
+    """Returns the recipe's batches for a corpus."""
     return StepPlan(
         *corpus.lengths.values(),
         items=task_for(recipe).items,

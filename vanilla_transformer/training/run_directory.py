@@ -1,4 +1,4 @@
-"""The output directory: what may be in it when a run starts, and what a run makes of it."""
+"""The output directory: its allowed contents when a run starts, and the files a run writes to it."""
 
 import errno
 from contextlib import suppress
@@ -20,17 +20,17 @@ from vanilla_transformer.reporting.summary import SUMMARY, read_summary
 RECIPE = "recipe.yaml"
 LOCK = ".lock"
 
-# What network disks answer that cannot lock files.
+# Errors of network disks that cannot lock files.
 _NO_LOCKS = {getattr(errno, name, None) for name in ("ENOLCK", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EINVAL")}
 
-# These change what is reported or how the model searches, and no weight.
+# These change what is reported or how the model searches, but no weights.
 _REPORT_FIELDS = (
     *("test", "metrics", "examples", "description", "license"),
     *("num_beams", "length_penalty", "length_penalty_type", "max_length_beyond_source"),
 )
-# And these change neither weights nor the model that a run ends with.
+# These change neither weights nor the final model.
 _FREE_FIELDS = {*_REPORT_FIELDS, "keep_checkpoints", "log_steps", "trackers", "output", "processes", "process_timeout"}
-# These decide the vocabulary.
+# These determine the vocabulary.
 _TOKENIZER_FIELDS = (
     *("train", *COLUMN_SETTINGS),
     *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size"),
@@ -38,7 +38,7 @@ _TOKENIZER_FIELDS = (
 
 
 class OutputError(OSError):
-    """An output directory that a run may not use, said in one sentence."""
+    """An output directory that a run may not use; the message is one sentence."""
 
 
 class AlreadyFinished(Exception):
@@ -46,10 +46,10 @@ class AlreadyFinished(Exception):
 
 
 def output_path(recipe: Recipe) -> Path:
-    """The output directory of the recipe.
+    """Returns the output directory of the recipe.
 
     Raises:
-        RecipeError: It does not say.
+        RecipeError: It names none.
     """
     if recipe.run.output is None:
         raise RecipeError("There is no place for the model: name a directory as --output.")
@@ -57,51 +57,51 @@ def output_path(recipe: Recipe) -> Path:
 
 
 class RunDirectory:
-    """Paths inside the output directory, each by what it holds."""
+    """Paths inside the output directory, named by their content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Not the soft kind that a killed process leaves behind, for the next one to wait for it in vain.
+        # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
 
     @property
     def checkpoints(self) -> Path:
-        """One directory a checkpoint."""
+        """One directory per checkpoint."""
         return self.path / "checkpoints"
 
     @property
     def tokenizer_config(self) -> Path:
-        """The last file of the tokenizer to be written."""
+        """The last tokenizer file to be written."""
         return self.path / "tokenizer_config.json"
 
     @property
     def prepared(self) -> Path:
-        """The corpus in tokens, for as long as the run needs it."""
+        """The corpus in tokens, kept as long as the run needs it."""
         return self.path / "prepared"
 
     @property
     def vocabulary(self) -> Path:
-        """Identifies the text that the run's own tokenizer was learned from."""
+        """Identifies the text from which the run's own tokenizer was learned."""
         return self.prepared / "vocabulary.json"
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a line for every line of the log and every measurement on `dev`."""
+        """One JSON object per line for every log line and every measurement on `dev`."""
         return self.path / "metrics.jsonl"
 
     @property
     def log(self) -> Path:
-        """All that the run said."""
+        """Everything the run printed."""
         return self.path / "train.log"
 
     @property
     def summary(self) -> Path:
-        """Written last: a run is finished when it is there."""
+        """Written last: a run is finished once it exists."""
         return self.path / SUMMARY
 
     @property
     def is_locked(self) -> bool:
-        """Tells whether others are kept out; where a disk cannot lock files, they are not."""
+        """Tells whether other processes are kept out; where a disk cannot lock files, they are not."""
         return self._lock.is_locked
 
     @property
@@ -110,9 +110,9 @@ class RunDirectory:
         return (self.path / RECIPE).is_file()
 
     def open(self, recipe: Recipe) -> Recipe:
-        """Makes the directory ready and returns the recipe with the choices of the run that goes on in it, if any.
+        """Prepares the directory and returns the recipe with the choices of the run that continues in it, if any.
 
-        A run that has learned something stays as it is until `go_on`.
+        A run that has checkpoints stays unchanged until `go_on`.
 
         Raises:
             OutputError: The directory holds another run or something else, and stays as it is; or another process is
@@ -136,9 +136,9 @@ class RunDirectory:
         return recipe
 
     def leave(self) -> None:
-        """Lets others train in the directory; the end of the process does that too, however it comes."""
+        """Lets others train in the directory; the end of the process does so too, however it ends."""
         if self.is_locked:
-            with suppress(OSError):  # Windows removes no file that is open; there the library does it next.
+            with suppress(OSError):  # Windows does not remove open files; there the library removes it next.
                 (self.path / LOCK).unlink()
             self._lock.release()
 
@@ -158,7 +158,7 @@ class RunDirectory:
         atomic_write_text(self.path / RECIPE, recipe.to_yaml())
 
     def go_on(self, recipe: ResolvedRecipe) -> None:
-        """Takes the directory for training by a recipe; a run that was finished is not any more."""
+        """Takes the directory for training by a recipe; a finished run is then unfinished again."""
         self.summary.unlink(missing_ok=True)
         self.keep(recipe)
 
@@ -187,7 +187,7 @@ class RunDirectory:
             )
         summary = read_summary(self.summary)
         if summary is not None:
-            # Patience ended it, or the last step did.
+            # Either patience or the last step ended it.
             limit = (
                 "patience"
                 if kept.evaluation.patience and summary["steps"] < (kept.optimization.max_steps or 0)
@@ -208,13 +208,13 @@ class RunDirectory:
         return merged
 
     def _begin_again(self, recipe: Recipe, kept: Recipe) -> Recipe:
-        """Follows the recipe as given where nothing is learned yet: the first try may have been on another device."""
+        """Follows the new recipe as long as nothing is learned: the first try may have been on another device."""
         if self.summary.exists() or any(self.path.glob("model*.safetensors")):
             raise OutputError(
                 f"The output directory {self.path} holds a model without the checkpoints of its run, which cannot go "
                 "on: name another directory."
             )
-        # What is named as a tokenizer may have changed where it lies.
+        # A tokenizer named by path may have changed since.
         if recipe.tokenizer.name or any(recipe[name] != kept[name] for name in _TOKENIZER_FIELDS):
             self.tokenizer_config.unlink(missing_ok=True)
         self.keep(recipe)
@@ -222,12 +222,12 @@ class RunDirectory:
 
 
 def processes_for(recipe: Recipe) -> int:
-    """The number of processes that this one starts a run with: one if a launcher starts the others.
+    """Returns the number of processes that this one starts for a run: one if a launcher starts the others.
 
-    A run that goes on has as many as before, for weights depend on them.
+    A resumed run keeps its number, because the weights depend on it.
 
     Raises:
-        RecipeError: It cannot have as many as the recipe says.
+        RecipeError: The recipe's number of processes is not possible.
     """
     if is_launched():
         return 1
@@ -240,20 +240,20 @@ def processes_for(recipe: Recipe) -> int:
         return 1
     run = RunDirectory(output_path(recipe))
     if recipe.run.processes is None and has_checkpoints(run.checkpoints):
-        with suppress(RecipeError):  # It is told when the directory is opened.
-            # There may have been other machines.
+        with suppress(RecipeError):  # The error is reported when the directory is opened.
+            # The run may have begun on other machines.
             return min(load_recipe(run.path / RECIPE).run.processes or 1, usable_cores())
     return recipe.run.processes or default_processes(recipe.optimization.max_steps)
 
 
 def _merge(recipe: Recipe, kept: Recipe) -> Recipe:
-    """The recipe as given, with the earlier choices of the run where it leaves the choice."""
+    """Returns the given recipe, with the run's earlier choices wherever it leaves them open."""
     open_fields = {name for name, value in recipe.options.items() if value is None or value == "auto"}
     return recipe.with_options(**{name: kept[name] for name in open_fields})
 
 
 def _differing_fields(recipe: Recipe, kept: Recipe) -> set[str]:
-    """Fields that would give other weights."""
+    """Returns the fields whose difference would give other weights."""
     return {name for name, value in kept.options.items() if value != recipe[name] and name not in _FREE_FIELDS}
 
 

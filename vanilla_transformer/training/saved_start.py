@@ -1,4 +1,4 @@
-"""A run that starts from the weights of a saved model: what that decides of the recipe, and what is taken of it."""
+"""A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
 
 import copy
 from collections.abc import Iterator
@@ -24,15 +24,15 @@ from vanilla_transformer.translation.loading import (
 )
 from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_fields
 
-# What a run may choose anew.
+# Fields that a run may choose anew.
 _TRAINING_FIELDS = tuple(name for name in MODEL_FIELDS if name in TRAINING_FIELDS)
 _SIZES = tuple(name for name in MODEL_FIELDS if name not in TRAINING_FIELDS)
-# What a recipe decides beside the sizes, or a task.
+# Fields that a recipe sets besides the sizes, or a task sets.
 _CHOSEN = ("classifier_pooling", "documents")
 
 
 def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
-    """The recipe with what the model that it starts from decides: sizes, tokenizer and fingerprint.
+    """Returns the recipe with everything that its starting model determines: sizes, tokenizer and fingerprint.
 
     Raises:
         RecipeError: The recipe contradicts the model, or the task cannot start from it; the message says how.
@@ -102,7 +102,7 @@ def _config(path: str) -> VanillaTransformerBaseConfig:
 
 
 def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
-    """The preset whose sizes the model has, if there is one."""
+    """Returns the preset whose sizes the model has, if there is one."""
     names = [name for name in _SIZES if name != "vocab_size" and hasattr(config, name)]
     for preset in type(config).presets():
         other = type(config).from_preset(preset)
@@ -112,7 +112,7 @@ def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
 
 
 def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None]:
-    """The model that a run begins with, and in a sentence what it has from another, if it starts from one."""
+    """Builds the model that a run begins with; returns it and a sentence about the parts taken from a saved model."""
     model = task.build(recipe)
     if recipe.start.model is None:
         return model, None
@@ -148,7 +148,7 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """Within it transformers does not say what is new in a model, which is said in a sentence."""
+    """Silences transformers' report of new weights in a model, which the caller gives in a sentence."""
     usual = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

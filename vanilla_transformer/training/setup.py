@@ -1,4 +1,4 @@
-"""The start of a run, which a dry run shares: text that has become tokens, and processes that are a group."""
+"""The start of a run, shared with a dry run: text turned into tokens, and processes that form a group."""
 
 import hashlib
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from vanilla_transformer.training.subword_sampling import check_sampling
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run whose output directory is this process's to use, and whose text has become tokens."""
+    """A run that holds its output directory and has turned its text into tokens."""
 
     recipe: ResolvedRecipe
     run: RunDirectory
@@ -43,11 +43,11 @@ class RunContext:
 
 @contextmanager
 def start_run(recipe: Recipe) -> Iterator[RunContext]:
-    """Opens the directory of a run, makes tokens of the text and forms a group of its processes, until the block ends.
+    """Opens a run's directory, prepares its tokens and forms the group of its processes, until the block ends.
 
     Raises:
         RecipeError, ValueError, OSError: The recipe, output or processes do not allow it; the message says what.
-        AlreadyFinished: On all processes: there is nothing to do.
+        AlreadyFinished: Raised on all processes: there is nothing to do.
     """
     task = task_for(recipe)
     task.check(recipe)
@@ -82,9 +82,9 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
 def _prepare(
     recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger
 ) -> tuple[Recipe, Inputs] | AlreadyFinished:
-    """Makes tokens of the text, the main process first, for however long that takes.
+    """Turns the text into tokens, the main process first, however long that takes.
 
-    Returns the recipe with the choices made in the directory before, too; or that there is nothing to do.
+    Returns the recipe with the earlier choices of the directory included, or that there is nothing to do.
     """
     if not have_one_command():
         check_same_recipe(peers, recipe)
@@ -104,7 +104,7 @@ def _prepare(
 
 @contextmanager
 def errors_in_log(logger: RunLogger) -> Iterator[None]:
-    """Within it an error is written to the log of the run that it ends."""
+    """Writes an error raised in its body to the log of the run that it ends."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, RecipeError) as error:
@@ -114,7 +114,7 @@ def errors_in_log(logger: RunLogger) -> Iterator[None]:
 
 
 def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
-    """The main process's findings in the directory, shared with all; nothing to do is not a failure."""
+    """Shares the main process's findings in the directory with all; having nothing to do is not a failure."""
     try:
         return run.open(recipe)
     except AlreadyFinished as finished:
@@ -122,7 +122,7 @@ def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
 
 
 def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> ResolvedRecipe:
-    """Chooses what is still open, and says so."""
+    """Makes the choices still open, and reports them."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
         tokens=inputs.train.token_counts,
@@ -137,5 +137,5 @@ def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: R
 
 
 def length_fingerprint(corpus: PreparedCorpus) -> str:
-    """Tells corpora apart by the lengths of their rows alone, as checkpoints of earlier versions do."""
+    """Fingerprints a corpus by the lengths of its rows alone, as checkpoints of earlier versions do."""
     return hashlib.sha256(b"".join(lengths.tobytes() for lengths in corpus.lengths.values())).hexdigest()

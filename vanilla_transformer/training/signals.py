@@ -1,6 +1,6 @@
-"""SIGTERM, SIGHUP and Ctrl-C: asked once, the loop leaves at the next step; asked twice, at once.
+"""SIGTERM, SIGHUP and Ctrl-C: the first request ends the loop at the next step; the second ends it at once.
 
-A checkpoint that is just being written is finished either way.
+In both cases a checkpoint being written is finished first.
 """
 
 import signal
@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Windows has no SIGHUP, which a terminal sends that is closed.
+# Windows has no SIGHUP, which a closing terminal sends.
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 
 
 class StopRequest:
-    """Remembers the first signal that asked for an end; 0 while none has."""
+    """Remembers the first signal that asked to stop; 0 before that."""
 
     def __init__(self) -> None:
         self.signal = 0
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        """Handles a signal; the second is for somebody who does not want to wait."""
+        """Handles a signal; a second one ends the process without waiting."""
         if self.signal:
             raise KeyboardInterrupt
         self.signal = signum
@@ -27,11 +27,11 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within it SIGTERM, SIGHUP and Ctrl-C only make a note; afterwards they do what they did before.
+    """Lets SIGTERM, SIGHUP and Ctrl-C only be recorded in its body; afterwards restores their handlers.
 
-    SIGHUP stays without effect where it has none, as under nohup.
+    An ignored SIGHUP stays ignored, as under nohup.
 
-    Outside the main thread Python allows no handlers, and signals go their usual way.
+    Outside the main thread Python allows no handlers, and signals keep their usual effect.
     """
     request = StopRequest()
     previous = {}

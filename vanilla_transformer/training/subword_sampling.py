@@ -1,4 +1,4 @@
-"""Sub-word sampling as a recipe asks for it."""
+"""Sub-word sampling for a recipe."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ _OFF = "bpe_dropout", 0
 
 
 def check_sampling(recipe: Recipe) -> None:
-    """Refuses, before any text is read, sub-word sampling that there is not.
+    """Refuses, before any text is read, sub-word sampling that is not possible.
 
     Raises:
         RecipeError: The message says what to leave out.
@@ -45,17 +45,17 @@ def check_sampling(recipe: Recipe) -> None:
 
 
 def _asked_for(recipe: Recipe) -> list[str]:
-    """The options that are on: no pair of pieces left out is plain byte-pair encoding."""
+    """Returns the options that are on: leaving out no merges is plain byte-pair encoding."""
     return [name for name in _ALGORITHMS if recipe[name] is not None and (name, recipe[name]) != _OFF]
 
 
 def sampled(
     corpus: PreparedCorpus, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, say: Callable[[str], None]
 ) -> TrainingCorpus:
-    """The corpus with its words split anew for each epoch, if the recipe asks for it.
+    """Returns the corpus with its words split anew for each epoch, if the recipe asks for it.
 
     Raises:
-        CorpusError: The tokenizer is of another algorithm.
+        CorpusError: The tokenizer uses another algorithm.
     """
     names = [f"{name} {recipe[name]:g}" for name in _asked_for(recipe)]
     if not names:

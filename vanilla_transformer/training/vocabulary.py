@@ -1,4 +1,4 @@
-"""Section 5.1: the tokenizer that a recipe asks for, learned from a sample of its text."""
+"""Section 5.1: the recipe's tokenizer, learned from a sample of its text."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,19 +17,19 @@ from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.tasks import SpecialTokens, task_for
 from vanilla_transformer.tokenizer.learning import count_long_words, describe_long_words, lowercased
 
-# Sub-words are counts: more sentences than this change hardly any of them.
+# Sub-words depend on counts: more sentences than this hardly change them.
 MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
-# How to get a tokenizer with these special tokens.
+# Advice on getting a tokenizer with these special tokens.
 _ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that does."}
-# Characters that are named in a sentence.
+# Number of characters that a sentence lists.
 _MOST_SHOWN = 10
 
 
 def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: SpecialTokens) -> None:
-    """Refuses a tokenizer that does not begin and end texts as the model will, of which some could never stop.
+    """Refuses a tokenizer that begins and ends texts differently from the model, which could then never stop.
 
     Raises:
-        RecipeError: The ids of padding, start and end are others, or these stand elsewhere than they are to.
+        RecipeError: The ids of padding, start and end differ, or these tokens stand elsewhere.
     """
     model = VanillaTransformerConfig()
     wanted = [model.pad_token_id, model.bos_token_id, model.eos_token_id]
@@ -55,7 +55,7 @@ def check_tags(tokenizer: VanillaTransformerTokenizer, name: str, corpora: Corpo
     """Refuses a tokenizer without the tags that stand before the sources of corpora.
 
     Raises:
-        RecipeError: One is no piece of its vocabulary.
+        RecipeError: A tag is no piece of its vocabulary.
     """
     if missing := [tag for tag in tags_of(corpora) if tag not in tokenizer.get_vocab()]:
         raise RecipeError(
@@ -66,15 +66,15 @@ def check_tags(tokenizer: VanillaTransformerTokenizer, name: str, corpora: Corpo
 
 
 def tags_of(corpora: Corpora) -> list[str]:
-    """The tags that stand before sources, each once."""
+    """Returns the distinct tags that stand before sources."""
     return sorted({corpus.tag for corpus in corpora if corpus.tag is not None})
 
 
 def check_vocab_size(tokenizer: VanillaTransformerTokenizer, recipe: Recipe) -> None:
-    """Refuses a recipe that asks for another number of entries than its tokenizer has.
+    """Refuses a recipe whose vocabulary size differs from its tokenizer's.
 
     Raises:
-        RecipeError: It names both numbers.
+        RecipeError: The message gives both sizes.
     """
     wanted = recipe.tokenizer.vocab_size
     if wanted not in (None, len(tokenizer)):
@@ -84,7 +84,7 @@ def check_vocab_size(tokenizer: VanillaTransformerTokenizer, recipe: Recipe) -> 
 def learn_tokenizer(
     recipe: Recipe, rows: int, sample: Sequence[Row], say: Callable[[str], None]
 ) -> VanillaTransformerTokenizer:
-    """Learns sub-words from a sample of all rows, in the number that suits these unless the recipe gives it."""
+    """Learns sub-words from a sample of all rows, as many as suit it unless the recipe gives their number."""
     task = task_for(recipe)
     if not sample:
         raise CorpusError(f"{in_words(recipe.data.train)}: there are no {task.form.unit} in it")
@@ -131,7 +131,7 @@ def _sentences(sample: Sequence[Row], recipe: Recipe) -> Iterator[str]:
 def describe_unseen_characters(
     recipe: Recipe, train: Iterable[TextStream], name: str, others: Iterable[TextStream]
 ) -> str | None:
-    """Characters of another text never seen in `train`, with their counts; None if there are none."""
+    """Describes characters of another text that never occur in `train`, with their counts; None if there are none."""
     columns = task_for(recipe).vocabulary_columns(recipe)
     known = {character for text in _texts(train, columns) for character in text}
     counts = Counter(character for text in _texts(others, columns) for character in text if character not in known)

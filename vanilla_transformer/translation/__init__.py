@@ -1,4 +1,4 @@
-"""Lines of text in, translations out: one for each line, in order, in constant memory."""
+"""Lines of text in, translations out: one per line, in order, in constant memory."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.sampling import Sampling as Sampling
     from vanilla_transformer.translation.translator import LineTranslator as LineTranslator
 
-# Imported when they are asked for: exported models need no torch.
+# Imported on first use: exported models need no torch.
 _HOMES = {
     "batcher": ("Batcher",),
     "exported": ("ExportError", "ExportedModel", "is_exported", "load_exported"),

@@ -1,4 +1,4 @@
-"""Single lines from several threads, translated together: what a service needs that answers one request at a time."""
+"""Single lines from several threads, translated together, for a service that answers one request at a time."""
 
 import contextlib
 import queue
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.translation.exported import ExportedModel
 
-# How often a line waits `patience` for others before it is translated.
+# Factor on `patience` that limits how long a line waits for others.
 _LONGEST_WAIT = 10
 
 
 class Batcher:
-    """Translates a line for each call, together with those of other threads that come within a few milliseconds.
+    """Translates one line per call, together with those of other threads that arrive within a few milliseconds.
 
-    The translations are those of single calls, up to the rounding of a batch. A line that fails raises in its own call
-    alone. Use it in a `with`, or call `close`: until then the model's weights are held fixed (`frozen`).
+    The translations equal those of single calls, up to the rounding of a batch. A line that fails raises only in its
+    own call. Use it in a `with`, or call `close`: until then the model's weights are held fixed (`frozen`).
 
     Args:
         model: A model, exported or not.
-        tokenizer: The model's; None for an exported model.
-        max_lines: Lines that are translated together.
-        patience: Seconds without another line after which those so far are translated; a line waits at most ten times
-            as long for others.
-        settings: Those of `translate_lines`, such as `num_beams` or `scores`.
+        tokenizer: The model's tokenizer; None for an exported model.
+        max_lines: Maximum number of lines translated together.
+        patience: Seconds without a new line after which the lines so far are translated; a line waits at most ten
+            times as long for others.
+        settings: Settings of `translate_lines`, such as `num_beams` or `scores`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Batcher:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="Batcher")
 
     def __call__(self, line: str) -> Translation:
-        """The translation of a line, once it is there.
+        """Returns the translation of a line once it is done.
 
         Raises:
             RuntimeError: The batcher is closed.
@@ -70,7 +70,7 @@ class Batcher:
         return answer.result()
 
     def close(self) -> None:
-        """Waits for the lines that were asked for, and takes no more."""
+        """Waits for the lines already submitted, and accepts no more."""
         with self._closing:
             self._closed = True
         self._executor.shutdown()
@@ -85,7 +85,7 @@ class Batcher:
         self.close()
 
     def _translate_waiting(self) -> None:
-        """Translates what is waiting, if an earlier turn has not done so, with what comes within the time."""
+        """Translates the waiting lines, unless an earlier turn has done so, with those that arrive in time."""
         gathered: list[tuple[str, Future[Translation]]] = []
         until = time.monotonic() + _LONGEST_WAIT * self._patience
         try:

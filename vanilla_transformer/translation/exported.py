@@ -1,4 +1,4 @@
-"""Exported models, `vanilla-transformer export --to onnx` and `--to ctranslate2`: they translate without torch."""
+"""Models exported by `vanilla-transformer export --to onnx` and `--to ctranslate2`: they translate without torch."""
 
 import fnmatch
 import json
@@ -23,12 +23,12 @@ from vanilla_transformer.translation.lines import (
 # Lines that are gathered and sorted by length to make batches, and source tokens in a batch.
 CHUNK_LINES = 2000
 BATCH_TOKENS = 2048
-# What a search may be told; all else is the engine's own.
+# Settings that a search accepts; all others are the engine's own.
 SETTINGS = frozenset({"num_beams", "num_return_sequences", "length_penalty", "max_length_beyond_source"})
-# What an export is loaded from.
+# Files that an export is loaded from.
 _FILES = ("*.json", "*.onnx", "*.onnx.data", "model.bin")
-# Settings that exported models do not have, with all the values by which they change nothing; and bad_words_ids of
-# several tokens.
+# Settings that exported models do not support, with all the values that have no effect; and bad_words_ids of several
+# tokens.
 _NOT_HERE: dict[str, tuple[Any, ...]] = {
     "do_sample": (None, False),
     "encoder_no_repeat_ngram_size": (None, 0),
@@ -46,23 +46,23 @@ _NOT_HERE: dict[str, tuple[Any, ...]] = {
 }
 # The whole search.
 GRAPH = "translate.onnx"
-# Of exports before there was that.
+# The graph of older exports.
 _OLD_GRAPH = "encoder_model.onnx"
 _MISSING = "The package {} is not installed: run `pip install 'vanilla-transformer[export]'`."
 
 
 class ExportError(ValueError):
-    """An exported folder that cannot be used, or something asked for that its engine does not do."""
+    """An unusable exported folder, or a request that its engine does not support."""
 
 
 class ExportedModel(ABC):
     """A model in an exported folder, with its tokenizer: texts in, translations out.
 
-    Called with a text or a list of them it answers as `pipeline("translation")` does.
+    Called with a text or a list of texts, it answers like `pipeline("translation")`.
 
     Attributes:
-        engine: What runs it.
-        settings: Of the search, from the model's `generation_config.json`.
+        engine: The library that runs it.
+        settings: Search settings, from the model's `generation_config.json`.
     """
 
     engine: str
@@ -74,29 +74,29 @@ class ExportedModel(ABC):
     def search(
         self, sources: list[list[int]], batch_tokens: int, progress: Callable[[int], object], settings: dict[str, Any]
     ) -> list[tuple[Hypothesis, ...]]:
-        """The hypotheses of each source, best first; `progress` is told how many sources each batch had."""
+        """Returns the hypotheses of each source, best first; `progress` receives the number of sources per batch."""
 
     @abstractmethod
     def difference(self, settings: dict[str, Any]) -> str | None:
-        """Says in one sentence how its search differs from the model's own; None if it does not."""
+        """Describes in one sentence how its search differs from the model's own; None if it does not."""
 
     @property
     @abstractmethod
     def max_source_length(self) -> int:
-        """Tokens of a source of which no more are translated."""
+        """Maximum number of source tokens that are translated."""
 
     @property
     def num_beams(self) -> int:
-        """Hypotheses that the model's own search keeps."""
+        """Number of hypotheses that the model's own search keeps."""
         return int(self.settings.get("num_beams") or 1)
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of the package `tokenizers`, which cuts no text."""
+        """The tokenizer of the package `tokenizers`, which does not cut text."""
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(self.directory / "tokenizer.json"))
-        # Text that spells a special token is only text.
+        # Text that spells a special token is plain text.
         tokenizer.encode_special_tokens = bool(
             _settings(self.directory, "tokenizer_config").get("split_special_tokens")
         )
@@ -109,7 +109,7 @@ class ExportedModel(ABC):
         return fingerprint_settings([[path.name, fingerprint_file(path)] for path in files])
 
     def __call__(self, texts: str | list[str], **settings: Any) -> Any:
-        """As `pipeline("translation")`: `[{"translation_text": ...}]`, of one text or of several."""
+        """Answers like `pipeline("translation")`: `[{"translation_text": ...}]`, for one text or several."""
         translator = ExportedTranslator.from_model(self, **settings)
         given = [texts] if isinstance(texts, str) else list(texts)
         found = [
@@ -123,7 +123,7 @@ class ExportedModel(ABC):
 
 @dataclass(frozen=True)
 class ExportedTranslator:
-    """An exported model with its settings: translates chunks of lines, as `LineTranslator` does with others."""
+    """An exported model with its settings: translates chunks of lines, like `LineTranslator` for other models."""
 
     model: ExportedModel
     batch_tokens: int
@@ -141,11 +141,11 @@ class ExportedTranslator:
         scores: bool = False,
         **settings: Any,
     ) -> "ExportedTranslator":
-        """With what is not given chosen by the model; scores there always are, where there is a beam.
+        """Makes a translator; the model chooses missing settings. With a beam there are always scores.
 
         Raises:
-            ExportError: A setting is not one of those that an exported model has.
-            SettingError: One makes no sense.
+            ExportError: An exported model does not have one of the settings.
+            SettingError: A setting is invalid.
         """
         unknown = sorted(settings.keys() - SETTINGS)
         if unknown:
@@ -158,7 +158,7 @@ class ExportedTranslator:
         return cls(model, batch_tokens or BATCH_TOKENS, limit, settings)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """The translations in the order of the lines; `progress` gets the number of lines of each batch."""
+        """Returns the translations in the order of the lines; `progress` receives the number of lines per batch."""
         check_lines(lines)
         progress = progress or (lambda count: None)
         full = [index for index, line in enumerate(lines) if line.strip()]
@@ -168,7 +168,7 @@ class ExportedTranslator:
             return translations
         encoded = self.model.tokenizer.encode_batch([lines[index] for index in full])
         ids, limit = [text.ids for text in encoded], self.max_source_length
-        # Cut, and still ended by its </s>.
+        # Cut, and still ended by </s>.
         sources = [[*one[: limit - 1], one[-1]] if len(one) > limit else one for one in ids]
         found = self.model.search(sources, self.batch_tokens, progress, self.settings)
         for index, one, hypotheses in zip(full, ids, found, strict=True):
@@ -177,13 +177,13 @@ class ExportedTranslator:
 
     @property
     def _hypotheses(self) -> int:
-        """The number of hypotheses of each line."""
+        """The number of hypotheses per line."""
         own = self.model.settings.get("num_return_sequences")
         return int(self.settings.get("num_return_sequences") or own or 1)
 
 
 def refuse_settings(settings: dict[str, Any], directory: Path) -> None:
-    """Raises ValueError where a model's settings have what exported models do not do."""
+    """Raises ValueError if a model's settings include one that exported models do not support."""
     wrong = [name for name, neutral in _NOT_HERE.items() if settings.get(name) not in neutral]
     wrong += ["bad_words_ids"] * any(len(words) != 1 for words in settings.get("bad_words_ids") or ())
     if wrong:
@@ -200,10 +200,10 @@ def is_exported(path: str | Path) -> bool:
 
 
 def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedModel:
-    """Loads what `vanilla-transformer export` has written for ONNX Runtime or CTranslate2, for a CPU.
+    """Loads a model written by `vanilla-transformer export` for ONNX Runtime or CTranslate2, on a CPU.
 
     Raises:
-        ExportError: The folder is none, is damaged, or its package is not installed.
+        ExportError: The folder is no export or is damaged, or its package is not installed.
     """
     directory = Path(path)
     if not is_exported(directory):
@@ -222,7 +222,7 @@ def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedMo
         raise ExportError(_MISSING.format(error.name)) from error
     except ExportError:
         raise
-    except Exception as error:  # The engines and tokenizers have classes of their own, or none.
+    except Exception as error:  # Engines and tokenizers raise classes of their own, or plain ones.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(f"What is in {path} cannot be loaded: {reason}") from error
 
@@ -244,7 +244,7 @@ def _settings(directory: Path, name: str) -> dict[str, Any]:
 
 
 class _OnnxModel(ExportedModel):
-    """One graph, which is the whole search."""
+    """A single graph that runs the whole search."""
 
     engine = "ONNX Runtime"
 
@@ -281,10 +281,10 @@ class _OnnxModel(ExportedModel):
         return [hypotheses[index] for index in range(len(sources))]
 
     def _inputs(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings for the graph instead of its own.
+        """Returns settings for the graph that replace its own.
 
         Raises:
-            ExportError: They cannot be searched by.
+            ExportError: The graph cannot search with them.
         """
         import numpy as np
 
@@ -302,7 +302,7 @@ class _OnnxModel(ExportedModel):
         return {name: np.array([value], dtype=types.get(name, np.int64)) for name, value in chosen.items()}
 
     def _found(self, sources: list[list[int]], given: dict[str, Any]) -> list[tuple[Hypothesis, ...]]:
-        """The hypotheses of each source of a batch."""
+        """Returns the hypotheses of each source of a batch."""
         import numpy as np
 
         lengths = np.array([len(source) for source in sources])
@@ -336,7 +336,7 @@ class _Ctranslate2Model(ExportedModel):
         model = _settings(directory, "config")
         if "quantization" not in model:
             raise ExportError("its config.json does not say in which type its weights are: export the model again.")
-        # Where CTranslate2 has no int16 it would make int8 of it, which without VNNI is wrong.
+        # Where CTranslate2 has no int16 it would use int8, which is wrong without VNNI.
         here = ctranslate2.get_supported_compute_types("cpu")
         compute_type = "default" if model["quantization"] != "int16" or "int16" in here else "float32"
         self._translator = ctranslate2.Translator(
@@ -391,7 +391,7 @@ class _Ctranslate2Model(ExportedModel):
         return Hypothesis(text, result.scores[number] if result.scores else None, len(tokens))
 
     def _limits(self, lengths: list[int], given: dict[str, Any]) -> list[int]:
-        """Tokens that each translation may have, as in `Decoder.limits`."""
+        """Returns the tokens allowed for each translation, as in `Decoder.limits`."""
         beyond, own = given.get("max_length_beyond_source"), self.settings
         longest, length = own.get("max_new_tokens"), own.get("max_length")
         if beyond is None and longest is None and length in (None, 20):

@@ -1,4 +1,4 @@
-"""A file of lines to a file of translations, or other answers: chunk by chunk, resumed after any end."""
+"""Translations, or other answers, of a file of lines to a file: chunk by chunk, resumable after any end."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from vanilla_transformer.translation.resuming import ResumableFile, ResumeError,
 class Chunk:
     """Lines that are translated together; `digest` is the hash of the input up to their end.
 
-    `first` counts the lines before them, and `whole` says whether more lines after them would not have joined them.
+    `first` is the number of lines before them, and `whole` tells whether further lines would not have joined them.
     """
 
     first: int
@@ -23,7 +23,7 @@ class Chunk:
 
 
 class ChunkReader:
-    """The chunks of the input, in order; they end early where a line cannot be read, and `error` then says why."""
+    """The chunks of the input, in order; they end early at a line that cannot be read, with the reason in `error`."""
 
     def __init__(self, lines: Iterable[str], size: int) -> None:
         self.size = size
@@ -47,10 +47,10 @@ class ChunkReader:
             self.error = error
 
     def skip(self, state: ResumeState) -> None:
-        """Passes over what is translated already.
+        """Skips the lines that are already translated.
 
         Raises:
-            ResumeError: The lines are not those that were read before.
+            ResumeError: The lines differ from those that were read before.
         """
         chunk = None
         while self.read < state.chunks and (chunk := next(self._chunks, None)) is not None:
@@ -71,7 +71,7 @@ class ChunkReader:
 
 
 class Answer(Protocol):
-    """The outcome of a line."""
+    """The result for one line."""
 
     @property
     def truncated(self) -> bool:
@@ -87,7 +87,7 @@ def translate_file(
     progress: Callable[[int], object] = lambda lines: None,
     warn: Callable[[str], object] = lambda message: None,
 ) -> None:
-    """Translates what the reader still has, and puts it into the output; see `process_file`."""
+    """Translates the reader's remaining lines into the output; see `process_file`."""
     process_file(translator.translate, reader, output, render=render, progress=progress, warn=warn)
 
 
@@ -100,13 +100,13 @@ def process_file(
     progress: Callable[[int], object] = lambda lines: None,
     warn: Callable[[str], object] = lambda message: None,
 ) -> None:
-    """Answers what the reader still has, and puts it into the output.
+    """Answers the reader's remaining lines and writes them to the output.
 
     Args:
-        work: Answers the lines of a chunk, in order, and tells the progress.
-        render: The lines to write for a line by its number, counted from 0.
+        work: Answers the lines of a chunk, in order, and reports progress.
+        render: Returns the lines to write for a line, given its number from 0.
         progress: Called after each batch with the number of lines done since the last call.
-        warn: Called, in order, with what a user should know.
+        warn: Called, in order, with messages for the user.
     """
     for chunk in reader:
         numbered = list(enumerate(work(chunk.lines, progress), start=chunk.first))

@@ -1,4 +1,4 @@
-"""Lines of text in, translations out: one for each line, in order, in constant memory."""
+"""Lines of text in, translations out: one per line, in order, in constant memory."""
 
 import queue
 import threading
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.exported import ExportedModel
     from vanilla_transformer.translation.sampling import Sampling
 
-# However few lines they are: text takes a hundred times its size while it is split into sub-words.
+# Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 CHUNK_CHARACTERS = 1 << 20
-# Tokens of a line of which no more are translated.
+# Maximum number of tokens of a line that are translated.
 MAX_SOURCE_LENGTH = 1024
-# With larger exponents the scores of long translations are no numbers any more, or all the same.
+# With larger exponents the scores of long translations become NaN, or all the same.
 LARGEST_PENALTY = 10
 # More than fit into any memory.
 LARGEST_BEAM, LARGEST_LENGTH = 10_000, 1_000_000
-# Lines that have so many wait for those before them to be taken on, and do not gather.
+# After a line of this length the reader waits until all lines so far are taken, so that long ones do not gather.
 _LONG_LINE = 1 << 16
 
 
@@ -32,11 +32,11 @@ class Hypothesis:
     """One translation of a line.
 
     Attributes:
-        text: It, without line breaks.
-        score: None where the search gives none.
-        tokens: How many there are, `</s>` among them.
-        ids: They themselves; exported models do not tell.
-        alignment: Its links with the source, or None where nobody asked for them.
+        text: The text, without line breaks.
+        score: Its score; None if the search gives none.
+        tokens: The number of its tokens, `</s>` included.
+        ids: Its token ids; exported models do not give them.
+        alignment: Its links with the source; None if not requested.
     """
 
     text: str
@@ -48,12 +48,12 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translation:
-    """The outcome of one line.
+    """The result for one line.
 
     Attributes:
         hypotheses: Its translations, best first.
         truncated: Whether the line had to be cut to be translated.
-        source_ids: The tokens that were translated; none of an empty line, and exported models do not tell.
+        source_ids: The tokens that were translated; none for an empty line, and exported models do not give them.
     """
 
     hypotheses: tuple[Hypothesis, ...]
@@ -67,11 +67,11 @@ class Translation:
 
     @property
     def score(self) -> float | None:
-        """Beam search's score of the best hypothesis: its log-probability over the length penalty."""
+        """Beam search's score of the best hypothesis: its log-probability divided by the length penalty."""
         return self.hypotheses[0].score
 
 
-# Of a line of white space.
+# For a line of white space.
 NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
@@ -87,7 +87,7 @@ class Translator(Protocol):
         """Lines that are gathered and sorted by length to make batches with little padding."""
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """The translations in the order of the lines; the numbers that `progress` gets add up to the lines."""
+        """Returns the translations in the order of the lines; the numbers given to `progress` sum to the lines."""
 
 
 def translate_lines(
@@ -103,26 +103,26 @@ def translate_lines(
     progress: Callable[[int], object] | None = None,
     **generate_kwargs: Any,
 ) -> Iterator[Translation]:
-    """Translates each line, in order, as `model.generate` does with its own settings unless told otherwise.
+    """Translates each line, in order, like `model.generate`; its own settings apply unless overridden.
 
     Args:
-        model: Also one that was exported, from `load_exported`: then there is no torch, and no other tokenizer.
-        tokenizer: The model's; None for an exported model.
-        lines: Lines without their line ends, as many as there are; a None that an iterator gives among them asks for
-            the translations of all lines before it at once (see `with_pauses`). Lines of white space alone come back
-            empty.
-        batch_tokens: Source tokens in a batch, padding included; chosen by device where not given.
-        chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen as those.
-        max_source_length: Tokens of a line that are translated; learned positions may end before.
-        scores: Whether the hypotheses of beam search come with their scores.
-        sampling: Draws translations in place of searching for the best, `num_return_sequences` of each line. What is
-            drawn follows from the line and the seed, up to the rounding of the batch that it is in.
-        progress: Called after each batch with a number of lines; they add up to the lines done. See
+        model: A model, or an export from `load_exported`, which needs neither torch nor another tokenizer.
+        tokenizer: The model's tokenizer; None for an exported model.
+        lines: Lines without their line ends, in any number; a None from an iterator requests the translations of all
+            lines before it at once (see `with_pauses`). Lines of only white space come back empty.
+        batch_tokens: Source tokens in a batch, padding included; chosen by device if None.
+        chunk_lines: Lines that are gathered and sorted by length to make batches with little padding; chosen by device
+            if None.
+        max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
+        scores: Whether to return the scores of the hypotheses of beam search.
+        sampling: Draws translations instead of searching for the best, `num_return_sequences` per line. The draw
+            depends only on the line and the seed, up to the rounding of its batch.
+        progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
             `LineTranslator.translate`.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`.
 
     Raises:
-        ValueError: A setting makes no sense, a line is no text, or the model does not translate.
+        ValueError: A setting is invalid, a line is not text, or the model does not translate.
     """
     settings = {"batch_tokens": batch_tokens, "max_source_length": max_source_length, "scores": scores}
     if sampling is not None:
@@ -131,16 +131,16 @@ def translate_lines(
     check_whole("chunk_lines", chunk_lines, 1)
     translator = translator_of(model, tokenizer, **settings, **generate_kwargs)
     if isinstance(lines, Sequence):
-        check_lines(lines)  # There is nobody to wait for: a pause among them is a line that is missing.
+        check_lines(lines)  # A list never pauses: a None in it is a missing line.
     gathered = chunks(lines, chunk_lines or translator.chunk_lines)
     return chain.from_iterable(translator.translate(chunk, progress) for chunk in gathered)
 
 
 def check_lines(lines: Sequence[Any]) -> None:
-    """Refuses one text instead of lines, and what is no text among them.
+    """Refuses a single text instead of lines, and lines that are not text.
 
     Raises:
-        ValueError: Says which.
+        ValueError: The message names the line.
     """
     refuse_one_text("lines", lines)
     for number, line in enumerate(lines, start=1):
@@ -158,10 +158,10 @@ def check_search(
     max_length_beyond_source: int | None = None,
     **others: Any,
 ) -> None:
-    """Refuses settings of `translate_lines` that make no sense; `others` are for `generate` to know.
+    """Refuses invalid settings of `translate_lines`; `others` are left to `generate`.
 
     Raises:
-        SettingError: Says which, and what it must be.
+        SettingError: Names the setting and its limits.
     """
     check_whole("batch_tokens", batch_tokens, 1)
     check_whole("max_source_length", max_source_length, 1)
@@ -174,7 +174,7 @@ def check_search(
 def translator_of(
     model: "PreTrainedModel | ExportedModel", tokenizer: "PreTrainedTokenizerBase | None", **settings: Any
 ) -> Translator:
-    """The translator of a model, exported or not, with the settings of `translate_lines`."""
+    """Returns the translator of a model, exported or not, with the settings of `translate_lines`."""
     from vanilla_transformer.translation.exported import ExportedModel, ExportedTranslator
 
     if isinstance(model, ExportedModel):
@@ -187,9 +187,9 @@ def translator_of(
 
 
 def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
-    """The lines as they arrive, and a None each time the next has not come within `patience` seconds.
+    """Yields the lines as they arrive, and a None whenever the next has not come within `patience` seconds.
 
-    A person or a program that waits for its answer before it sends the next line gets it, and a fast stream still
+    So a person or a program that waits for an answer before sending the next line gets it, while a fast stream still
     fills whole chunks.
     """
     arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=1024)
@@ -220,7 +220,7 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
 
 
 class Lines(list[str]):
-    """Lines that are translated together; `whole` says whether more lines after them would not have joined them."""
+    """Lines that are translated together; `whole` tells whether further lines would not have joined them."""
 
     whole = False
 
@@ -228,7 +228,7 @@ class Lines(list[str]):
 def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
     """Gathers `size` lines, or as many as have `CHUNK_CHARACTERS`.
 
-    There are fewer before a pause, at the end, and before a line that could not be read.
+    A chunk is smaller before a pause, at the end, and before a line that could not be read.
     """
     chunk, characters = Lines(), 0
     try:
@@ -251,5 +251,5 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
 
 
 def one_line(text: str) -> str:
-    """The text with a space for every line break that any reader of lines may see in it."""
+    """Returns the text with a space for each line break that any reader of lines may see in it."""
     return " ".join(text.splitlines())

@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-import vanilla_transformer.registration  # noqa: F401  the Auto classes have to know the model
+import vanilla_transformer.registration  # noqa: F401  registers the model with the Auto classes
 from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
@@ -40,24 +40,24 @@ from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import model_class
 from vanilla_transformer.translation.exported import is_exported
 
-# What holds a vocabulary: that of our tokenizer, and those of the classes that converted models keep.
+# Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab-src.json", "sentencepiece.bpe.model", "spiece.model")
-# What a tokenizer is loaded from, with those beside the vocabulary.
+# Files that a tokenizer is loaded from, including those beside the vocabulary.
 TOKENIZER_FILES = (
     *VOCABULARIES,
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
 )
-# What a model is loaded from; logs, pictures, texts and translations stand beside it.
+# Files that a model is loaded from; logs, pictures, texts and translations stand beside them.
 _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
 
 
 class UnusableModelError(ValueError):
-    """There is a model whose files cannot be used."""
+    """A model whose files cannot be used."""
 
 
 class ModelNotFoundError(OSError):
-    """There is no model where one was asked for."""
+    """A model that does not exist."""
 
 
 def load_model(
@@ -67,19 +67,19 @@ def load_model(
     dtype: torch.dtype | None = None,
     translates: bool = True,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads model and tokenizer from a directory or the Hub, in float32 on the best device there is unless told.
+    """Loads model and tokenizer from a directory or the Hub, by default in float32 on the best device available.
 
     Args:
-        translates: Whether models of the package that do not translate are refused.
+        translates: Whether to refuse models of the package that do not translate.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
-        UnusableModelError: Its files are damaged, or do not belong together.
+        UnusableModelError: Its files are damaged, or do not fit together.
     """
     path = os.fspath(path)
     with _not_found(path, "config.json"):
         if Path(path, "generation_config.json").is_file():
-            GenerationConfig.from_pretrained(path)  # One that cannot be read is left out by the model without a word.
+            GenerationConfig.from_pretrained(path)  # The model silently ignores one that cannot be read.
     model: Any = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
     if isinstance(model.config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig):
@@ -90,7 +90,7 @@ def load_model(
 
 
 def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) -> str | None:
-    """Why a search by these settings would not begin, not end or not be understood, or None."""
+    """Explains why a search with these settings would not start, not end or not be understood, or None."""
     if tokens > vocabulary:
         return f"its tokenizer has {tokens:,} entries and its embedding {vocabulary:,}"
     for name in ("decoder_start_token_id", "eos_token_id"):
@@ -111,14 +111,14 @@ def _search_problem(settings: GenerationConfig, vocabulary: int, tokens: int) ->
 
 
 def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates: bool = True) -> PreTrainedModel:
-    """The model of a directory or the Hub, none of whose weights is missing, left over, or no number.
+    """Loads a model from a directory or the Hub; refuses missing weights, surplus weights and NaN.
 
     Args:
-        translates: Whether models of the package that do not translate are refused.
+        translates: Whether to refuse models of the package that do not translate.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
-        UnusableModelError: Its files are damaged, or do not belong together.
+        UnusableModelError: Its files are damaged, or do not fit together.
         ValueError: The model does not translate.
     """
     with _not_found(path, "config.json", blame="config.json"):
@@ -138,26 +138,26 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
             model, report = loader.from_pretrained(
                 path, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
             )
-        # Models of other types have left-overs that say nothing, such as tables of positions.
+        # Models of other types have meaningless surplus weights, such as tables of positions.
         _refuse(path, _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ()))
         check_numbers(path, model.named_parameters())
     return model
 
 
 def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raises UnusableModelError where a weight has what is no number."""
+    """Raises UnusableModelError if a weight is NaN or infinite."""
     for name, weight in weights:
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
             raise UnusableModelError(f"{path} is no usable model: its {name} holds NaN or infinity.")
 
 
 def check_weights(path: str | Path, config: PreTrainedConfig, *, numbers: bool = False) -> None:
-    """Compares the names and shapes of the weights in a directory with what its configuration asks for.
+    """Compares the names and shapes of the weights in a directory with those that its configuration needs.
 
-    Files are mapped, and only their headers are read, unless `numbers` asks for NaN and infinity to be looked for.
+    Files are mapped, and only their headers are read, unless `numbers` also checks for NaN and infinity.
 
     Raises:
-        UnusableModelError: They do not belong together.
+        UnusableModelError: They do not match.
         ValueError: A file cannot be read.
     """
     weights: dict[str, torch.Tensor] = {}
@@ -185,14 +185,14 @@ def check_weights(path: str | Path, config: PreTrainedConfig, *, numbers: bool =
 
 
 def _mapped(file: Path) -> dict[str, torch.Tensor]:
-    """The weights in a file, of which nothing is read before it is looked at."""
+    """Returns the weights in a file; nothing is read before it is used."""
     if file.suffix == ".bin":
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     return load_file(file)
 
 
 def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
-    """Names how weights of these names and shapes differ from the model's; tied ones need be there only once."""
+    """Describes how weights of these names and shapes differ from the model's; tied ones may occur once."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     there = {id(parameters[name]) for name in shapes.keys() & parameters.keys()}
     missing = [name for name, parameter in parameters.items() if id(parameter) not in there]
@@ -222,7 +222,7 @@ def _refuse(path: str | Path, difference: str | None) -> None:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """The files of weights that the library reads: safetensors, and where there are none pickles."""
+    """Returns the weight files that the library reads: safetensors, or pickles if there are none."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         whole, index = directory / name, directory / f"{name}.index.json"
         if whole.is_file():
@@ -234,7 +234,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerConfig:
-    """Loads the configuration of an encoder-decoder from a directory or the Hub, as `load_family_config` does."""
+    """Loads the configuration of an encoder-decoder from a directory or the Hub; see `load_family_config`."""
     config = load_family_config(path, its_weights=its_weights)
     if not isinstance(config, VanillaTransformerConfig):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
@@ -244,14 +244,14 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransfo
 def load_family_config(
     path: str | Path, *, its_weights: bool = True
 ) -> VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig:
-    """Loads the configuration of a model of any family, recurrent ones too, from a directory or the Hub.
+    """Loads the configuration of a model of any family, including recurrent ones, from a directory or the Hub.
 
     Args:
-        its_weights: Whether weights that lie beside it have to be those that it asks for.
+        its_weights: Whether weights beside it must match it.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
-        UnusableModelError: It is damaged, or its weights are others.
+        UnusableModelError: It is damaged, or its weights do not match it.
         ValueError: The model is of another type.
     """
     with _not_found(path, "config.json", blame="config.json"):
@@ -270,12 +270,12 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         if Path(path).is_dir() and not any(Path(path, name).is_file() for name in VOCABULARIES):
             raise UnusableModelError(f"{path} has no vocabulary: it has none of {', '.join(VOCABULARIES)}.")
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        tokenizer("a")  # Some of what may be wrong in its files shows only now.
+        tokenizer("a")  # Some faults in its files show only now.
         return tokenizer
 
 
 def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
-    """Loads a tokenizer to train with, whatever class it was saved as, from a directory or the Hub."""
+    """Loads a tokenizer for training, whatever class it was saved as, from a directory or the Hub."""
     with _not_found(path, "tokenizer.json"):
         tokenizer = VanillaTransformerTokenizer.from_pretrained(path)
         tokenizer("a")
@@ -283,13 +283,13 @@ def load_own_tokenizer(path: str | Path) -> VanillaTransformerTokenizer:
 
 
 def saved_config(path: str | Path) -> Any:
-    """The configuration of a model in a directory or on the Hub."""
+    """Returns the configuration of a model in a directory or on the Hub."""
     with _not_found(path, "config.json", blame="config.json"):
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
-    """Fingerprint of a model, which need not be loaded: a hash of its files, or its commit on the Hub."""
+    """Returns the fingerprint of a model without loading it: a hash of its files, or its commit on the Hub."""
     if not Path(path).is_dir():
         with _not_found(path, "config.json", blame="config.json"):
             config = config or AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -304,10 +304,10 @@ def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) 
 
 
 def refuse_linked_files(path: str | Path) -> None:
-    """Refuse a directory that takes a part of its model from elsewhere by a link: an export would carry it away.
+    """Refuses a directory with a part of its model linked from elsewhere: an export would carry that away.
 
     Raises:
-        OSError: It does; it names the file and the place.
+        OSError: A file is such a link; the message names the file and its target.
     """
     directory = Path(path)
     if directory.is_dir():
@@ -316,7 +316,7 @@ def refuse_linked_files(path: str | Path) -> None:
 
 
 def best_device() -> str:
-    """The name of the accelerator, where there is one that suits, and else of the CPU."""
+    """Returns the name of the accelerator if a suitable one exists, else of the CPU."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
@@ -324,7 +324,7 @@ def best_device() -> str:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Within it transformers shows no bars of its own."""
+    """Turns off transformers' progress bars in its body."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -336,11 +336,11 @@ def without_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
-    """Says in one sentence that there is no model, before and in place of a search of the Hub that cannot succeed.
+    """Reports in one sentence that there is no model, instead of a search of the Hub that cannot succeed.
 
     Args:
-        file: What a model's directory has.
-        blame: Where the mistake is whenever there is one.
+        file: A file that a model's directory has.
+        blame: The place of the mistake, if there is one.
     """
     if Path(path).is_dir():
         if file == "config.json" and is_exported(path):
@@ -358,10 +358,10 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
             yield
     except (ImportError, UnusableModelError):
         raise
-    except BaseException as error:  # What the libraries raise for files that are damaged may be of any class.
+    except BaseException as error:  # The libraries may raise any class for damaged files.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        # Of a tokenizer that it cannot ask for the library only knows that there is none.
+        # For a tokenizer that it cannot reach, the library only says that there is none.
         if (isinstance(error, OSError) or problem) and not Path(path).is_dir():
             reason = problem or "the Hub gives no model of that name"
             raise ModelNotFoundError(f"There is no directory {path}, and {reason}.") from error
@@ -372,13 +372,13 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
 
 
 def _means_a_place_here(path: str) -> bool:
-    """Tells whether a name without a directory cannot be one on the Hub, or looks like a path on this machine."""
+    """Tells whether a name without a directory cannot be on the Hub, or looks like a local path."""
     owner, _, _ = path.partition("/")
     return not re.fullmatch(r"[\w.-]+/[\w.-]+", path) or owner.strip(".") == "" or Path(owner).is_dir()
 
 
 def _reason(path: Path, error: BaseException) -> str:
-    """In one line, with the file's name where it can be told, and without advice to run code that nobody knows."""
+    """Gives the reason in one line, with the file's name if known, and without advice to run unknown code."""
     for file in sorted(path.glob("*.json")):
         try:
             if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):

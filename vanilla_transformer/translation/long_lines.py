@@ -1,4 +1,4 @@
-"""Lines of which no more than the beginning is translated: the rest need not be split into sub-words."""
+"""Long lines of which only the beginning is translated: the rest need not be split into sub-words."""
 
 import os.path
 from typing import Any
@@ -7,19 +7,19 @@ from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
-# Characters for each token that is asked for: looked at first, and looked at whole without a look at less.
+# Characters per requested token: examined first, and the length up to which a text is examined whole.
 _FIRST_LOOK, _SHORT = 4, 16
 
 
 def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str:
-    """A beginning of a long text that has more than `tokens` tokens, of which so many are the same as the whole's.
+    """Returns a beginning of a long text with more than `tokens` tokens, the first of which equal the whole's.
 
-    Other tokenizers than the package's own, and those with tokens that a user added, get the whole text.
+    Tokenizers other than the package's own, and those with tokens added by a user, get the whole text.
     """
     length = _FIRST_LOOK * tokens
     if len(text) <= _SHORT * tokens or not isinstance(tokenizer, VanillaTransformerTokenizer):
         return text
-    # What is special to the backend is never found in text.
+    # The backend never finds its special tokens in text.
     if tokenizer.extra_special_tokens or not all(one.special for one in tokenizer.added_tokens_decoder.values()):
         return text
     while length < len(text) and _settled_tokens(tokenizer, text[:length], tokens) <= tokens:
@@ -28,10 +28,10 @@ def beginning(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str
 
 
 def _settled_tokens(tokenizer: VanillaTransformerTokenizer, text: str, enough: int) -> int:
-    """Counts the tokens that a text begins with whatever follows it, stopping once they are enough.
+    """Counts the leading tokens of a text that stay the same whatever follows it, stopping at `enough`.
 
-    A word is split in the same way wherever it stands, and where the text ends only its last two words may be others:
-    `don'` goes on as one word, and ends as two.
+    A word is always split in the same way, and only the last two words before the end may change: `don'` continues as
+    one word, and ends as two.
     """
     backend = tokenizer.backend_tokenizer
     if backend.normalizer is not None:
@@ -40,7 +40,7 @@ def _settled_tokens(tokenizer: VanillaTransformerTokenizer, text: str, enough: i
     longest = max(map(len, tokenizer.get_vocab()))
     count = 0
     for place, word in enumerate(words, start=1):
-        # Longer than any token, and than what may be cut off from the end of a word.
+        # Longer than any token, and than anything that may be cut off from the end of a word.
         if place > len(words) - 2 and len(word) > 3 * longest:
             return count + _settled_in_word(backend.model, word, longest)
         long_one_follows = place == len(words) - 1 and len(words[-1]) > 3 * longest
@@ -51,9 +51,9 @@ def _settled_tokens(tokenizer: VanillaTransformerTokenizer, text: str, enough: i
 
 
 def _settled_in_word(model: Any, word: str, longest: int) -> int:
-    """Counts the tokens that a word begins with however it goes on.
+    """Counts the leading tokens of a word that stay the same however it continues.
 
-    Among any `longest` places there is one where a token ends, and up to there the tokens are those of the part.
+    Among any `longest` positions there is one where a token ends, and up to there the tokens equal those of the part.
     """
     parts = ([token.id for token in model.tokenize(word[: len(word) - less])] for less in range(longest))
     return len(os.path.commonprefix(list(parts)))

@@ -1,4 +1,4 @@
-"""An output that is always a prefix of whole lines, and beside it a record of what it was made from, to go on by."""
+"""An output that is always a prefix of whole lines, with a record beside it from which it can be resumed."""
 
 import hashlib
 import json
@@ -23,10 +23,10 @@ class ResumeError(ValueError):
 
 @dataclass(frozen=True)
 class ResumeState:
-    """The progress of translating a file: whole chunks, and once it is finished the rest as well.
+    """The progress of translating a file: whole chunks, and when it is finished, the rest as well.
 
-    A whole chunk has `chunk_lines` lines, or fewer long ones; 0 where nothing has begun. `lines` are the input's,
-    whose hash up to there is `source`; `size` is the output's in bytes, whose hash up to there is `translation`.
+    A whole chunk has `chunk_lines` lines, or fewer long ones; 0 if nothing has begun. `lines` counts the input's
+    lines, whose hash so far is `source`; `size` is the output's in bytes, whose hash so far is `translation`.
     """
 
     chunk_lines: int = 0
@@ -39,15 +39,15 @@ class ResumeState:
 
 
 class ResumableFile:
-    """Takes chunks of translations, in order, into a file, plain or compressed.
+    """Writes chunks of translations, in order, to a file, plain or compressed.
 
-    After each chunk the file is on the disk before the record beside it says so: whatever ends the process, the file
-    begins with what the record knows of, and what else is in it is cut off by the next that goes on.
+    After each chunk the file is on disk before the record beside it says so: however the process ends, the file begins
+    with the recorded part, and the next process cuts off the rest and continues.
 
     Args:
-        job: What has to be the same for a file to be resumed, by the names that messages give it.
-        resume: Go on where the record says; the record then stays when all is done, so that the same command can be
-            given again and again. Otherwise start over, and leave nothing but the file.
+        job: Settings that must be the same for a file to be resumed, by their names in messages.
+        resume: Continue from the record; it then stays when everything is done, so that the same command can be
+            repeated. Otherwise start over, and leave only the file.
     """
 
     def __init__(self, path: Path, job: dict[str, Any], *, resume: bool) -> None:
@@ -87,10 +87,10 @@ class ResumableFile:
         os.close(self._descriptor)
 
     def begin(self, chunk_lines: int) -> None:
-        """Cuts the file to what the record knows of, or makes it empty: it is written from here on.
+        """Cuts the file to the recorded part, or empties it; writing continues from there.
 
         Args:
-            chunk_lines: Lines in a whole chunk, those of `state` where there is something to go on with.
+            chunk_lines: Lines in a whole chunk; when resuming, those of `state`.
         """
         self.state = replace(self.state, chunk_lines=chunk_lines)
         self._remember()
@@ -99,12 +99,12 @@ class ResumableFile:
         self.lines = self.state.lines
 
     def take(self, text: str, *, lines: int, source: str, whole: bool) -> None:
-        """Writes the translations of a chunk, and remembers it if it is a whole one.
+        """Writes the translations of a chunk, and records it if it is whole.
 
-        Others end with the input, or with what can be read of it: they belong to a whole one once there is more.
+        Other chunks end with the readable input: they become part of a whole one once there is more.
 
         Args:
-            lines: Those of the input that the text translates.
+            lines: Number of input lines that the text translates.
             source: The hash of the input up to there.
         """
         start = os.lseek(self._descriptor, 0, os.SEEK_CUR)
@@ -131,7 +131,7 @@ class ResumableFile:
             self._remember()
 
     def finish(self) -> None:
-        """Says that the input has no more lines: the record remembers it, or goes."""
+        """Ends the input: the record notes that, or is removed."""
         if self._resume:
             self.state = replace(self.state, finished=True)
             self._remember()
@@ -149,7 +149,7 @@ class ResumableFile:
                 )
 
     def _lock(self) -> None:
-        """Keeps out a second process, where the system can; the lock goes with the process."""
+        """Keeps out a second process, if the system can; the lock ends with the process."""
         try:
             is_free = lock_descriptor(self._descriptor, blocking=False)
         except OSError:
@@ -169,7 +169,7 @@ class ResumableFile:
             )
 
     def _remember(self) -> None:
-        """Puts the record instead of the former one, once what it tells of is on the disk."""
+        """Replaces the record, once the data it describes is on disk."""
         try:
             os.fsync(self._descriptor)
             atomic_write_text(self.record, json.dumps({"job": self._job, "state": asdict(self.state)}, indent=1))
@@ -179,7 +179,7 @@ class ResumableFile:
 
 
 def refuse_unfinished(path: Path) -> None:
-    """Raises ResumeError where an unfinished output would be overwritten."""
+    """Raises ResumeError if an unfinished output would be overwritten."""
     recorded = _read_record(record_path(path))
     if recorded is not None and not recorded[1].finished and recorded[1].lines and _size(path):
         raise ResumeError(
@@ -189,7 +189,7 @@ def refuse_unfinished(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> OSError:
-    """Why a file cannot be written, in a sentence with its name."""
+    """Explains why a file cannot be written, in a sentence with its name."""
     if path.is_symlink() and not path.exists():
         return OSError(f"{path} is a link to {os.readlink(path)}, which cannot be made: {error.strerror or error}.")
     if not path.parent.is_dir():
@@ -198,12 +198,12 @@ def unwritable(path: Path, error: OSError) -> OSError:
 
 
 def record_path(path: Path) -> Path:
-    """The path of an output's record: beside it."""
+    """Returns the path of an output's record, beside it."""
     return path.with_name(f"{path.name}.resume")
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], ResumeState] | None:
-    """The settings that an output was made from and its progress; None if there is no record."""
+    """Returns the settings that an output was made from and its progress; None if there is no record."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return record["job"], ResumeState(**record["state"])

@@ -1,4 +1,4 @@
-"""The same model: whether weights mean the same, text becomes the same tokens, distributions can be combined."""
+"""Comparison of models: equal meaning of weights, equal tokens for a text, outputs that can be combined."""
 
 import json
 from typing import Any
@@ -7,31 +7,31 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.model.direction import DIRECTIONS
 
-# Fields of a configuration that training alone depends on: two runs of the same model may differ in these.
+# Configuration fields that affect only training: two runs of the same model may differ in these.
 TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_range")
-# What the outputs of a head stand for.
+# Meaning of a head's outputs.
 _LABELS = ("id2label", "problem_type")
-# What models must share that take each next token together.
+# Ids that models must share to choose each next token together.
 _SPECIAL_IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 def deciding_fields(config: PreTrainedConfig) -> tuple[str, ...]:
-    """Fields of a configuration of this package that decide which weights there are and what they mean."""
+    """Returns the fields of this package's configurations that decide which weights there are and their meaning."""
     ours = [kind for kind in type(config).__mro__ if kind.__module__.startswith("vanilla_transformer.")]
     declared = [name for kind in reversed(ours) for name in kind.__annotations__]
     return tuple(name for name in dict.fromkeys(declared) if name not in (*TRAINING_FIELDS, "use_cache"))
 
 
 def difference_of_architectures(one: PreTrainedConfig, other: PreTrainedConfig) -> str | None:
-    """The first field in which two configurations differ that give weights another meaning; None without one."""
-    # Only learned positions have an end.
+    """Names the first differing field of two configurations that changes the meaning of weights, or None."""
+    # Only learned positions have a limit.
     endless = getattr(one, "positional_encoding", None) == getattr(other, "positional_encoding", None) == "sinusoidal"
     fields = [name for name in deciding_fields(one) if not (endless and name == "max_position_embeddings")]
     return _difference(one, other, ("model_type", *fields, *_LABELS))
 
 
 def difference_in_decoding(one: PreTrainedConfig, other: PreTrainedConfig) -> str | None:
-    """The first field in which two models differ that cannot take each next token together, whatever they are."""
+    """Names the first differing field that keeps two models from choosing each next token together."""
     return _difference(one, other, ("vocab_size", *_SPECIAL_IDS, "target_direction"))
 
 
@@ -57,7 +57,7 @@ def _difference(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[st
 
 
 def _segmentation(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The parts of a tokenizer that turn text into pieces, and pieces into text."""
+    """Returns the parts of a tokenizer that turn text into pieces, and pieces into text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return type(tokenizer)

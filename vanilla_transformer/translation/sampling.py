@@ -1,4 +1,4 @@
-"""Samples of translations that can be drawn again: what is drawn for a line follows from it and the seed alone."""
+"""Reproducible samples of translations: a line's sample depends only on the line and the seed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from vanilla_transformer.limits import SettingError, check_number, check_whole
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draws translations from the model's own probabilities, all of them unless told otherwise.
+    """Draws translations from the model's own probabilities, by default from all of them.
 
     Attributes:
-        seed: Another one draws others.
-        top_k: Draw among so many of the likeliest tokens.
-        top_p: Draw among the likeliest tokens that have this probability together.
-        temperature: What logits are divided by: below 1 likely tokens become likelier.
+        seed: Determines the samples.
+        top_k: Draw among this many of the likeliest tokens.
+        top_p: Draw among the likeliest tokens whose probabilities sum to this.
+        temperature: Divisor of the logits: below 1 likely tokens become likelier.
 
     Raises:
-        SettingError: One of them makes no sense.
+        SettingError: A setting is invalid.
     """
 
     seed: int = 1
@@ -36,7 +36,7 @@ class Sampling:
         check_number("temperature", self.temperature, 0, above=True)
 
     def arguments(self, rows: Sequence[Sequence[int]], samples: int) -> dict[str, Any]:
-        """Arguments of `generate` that draw `samples` translations of each row of source tokens."""
+        """Returns arguments of `generate` that draw `samples` translations of each row of source tokens."""
         from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
         from vanilla_transformer.translation.row_sampling import SampledByRow
@@ -53,6 +53,6 @@ class Sampling:
         return {**plain, "logits_processor": LogitsProcessorList(parts)}
 
     def _seed_of(self, row: Sequence[int], number: int) -> int:
-        """The seed of a sample of a row, from its tokens: the same wherever the row stands."""
+        """Returns the seed of a row's sample from its tokens: the same wherever the row stands."""
         words = " ".join(map(str, (self.seed, number, *row)))
         return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest())

@@ -1,4 +1,4 @@
-"""Text that goes on: a language model writes, and what it has written is shown word by word."""
+"""Continuous text: a language model writes, and its text is shown word by word."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +8,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextStreamer
 
 
 class TextWriter:
-    """A language model that continues prompts, beyond the length of the blocks that it was trained on, too.
+    """A language model that continues prompts, even beyond the block length of its training.
 
-    It goes on from the second half of what it has read when a block is full: further positions would be new to it.
+    When a block is full it continues from the second half of what it has read: later positions would be new to it.
 
     Args:
-        max_new_tokens: Most tokens to write for each prompt.
-        search: What `generate` is told, such as `num_beams` or `do_sample`.
+        max_new_tokens: Maximum number of tokens to write per prompt.
+        search: Settings of `generate`, such as `num_beams` or `do_sample`.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class TextWriter:
     def write(
         self, prompt: str, seed: int | None = None, show: Callable[[str], object] | None = None
     ) -> tuple[str, int]:
-        """The text that continues a prompt, and its number of tokens.
+        """Returns the text that continues a prompt, and its number of tokens.
 
         Args:
-            seed: What is drawn follows from it and from the prompt.
-            show: Called with each piece of the text as soon as its words are whole.
+            seed: The sample depends on it and on the prompt.
+            show: Called with each piece of the text as soon as its words are complete.
         """
         if seed is not None:
             torch.manual_seed(seed)
@@ -70,13 +70,13 @@ class _Stream(TextStreamer):
         self.show = show
 
     def end(self) -> None:
-        """The end of one call: the next one begins with what was read."""
+        """Ends one call; the next one begins with the text already read."""
         self.next_tokens_are_prompt = True
 
     def finish(self) -> None:
-        """The end of the text."""
+        """Ends the text."""
         super().end()
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Shows what has become whole."""
+        """Shows the completed words."""
         self.show(text)

@@ -1,4 +1,4 @@
-"""Batches on a processor, two at a time."""
+"""Batches on a CPU, two at a time."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ _Result = TypeVar("_Result")
 
 
 def run_in_threads(work: Callable[[_Part], _Result], parts: list[_Part], device: torch.device) -> Iterator[_Result]:
-    """`work` on each part, in order; on a processor two at a time, each with half of torch's threads.
+    """Runs `work` on each part, in order; on a CPU two at a time, each with half of torch's threads.
 
-    What one of them does alone, such as choosing candidates, keeps the other threads waiting otherwise.
+    Otherwise the single-threaded work of one, such as choosing candidates, would keep the other threads waiting.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads < 2 or len(parts) < 2:
@@ -23,5 +23,5 @@ def run_in_threads(work: Callable[[_Part], _Result], parts: list[_Part], device:
         with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=((threads + 1) // 2,)) as pool:
             yield from pool.map(work, parts)
     finally:
-        # Each thread has its own number, but those that begin later have the last one that was set anywhere.
+        # Each thread has its own setting, but a new one starts with the last that was set anywhere.
         torch.set_num_threads(threads)

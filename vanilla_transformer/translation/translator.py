@@ -1,4 +1,4 @@
-"""A model with its settings, for lines of text: batches of about equal length, and what comes of them."""
+"""A model with its settings, for lines of text: batches of about equal length, and their results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,15 +23,15 @@ from vanilla_transformer.translation.long_lines import beginning
 from vanilla_transformer.translation.sampling import Sampling
 from vanilla_transformer.translation.threads import run_in_threads
 
-# Source tokens in a batch, and lines that are gathered and sorted by length to make batches: the more, the less
-# padding, but the more is begun again after an interruption.
+# Source tokens in a batch, and lines that are gathered and sorted by length to make batches: more gives less padding,
+# but more work is lost by an interruption.
 BATCH_TOKENS = {"cpu": 2048, "accelerator": 16384}
 CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
-# Logits of targets that are known, which are there together, 4 bytes each.
+# Logits of known targets held at once, 4 bytes each.
 LOGITS = {"cpu": 2**24, "accelerator": 2**28}
-# So few lines are translated sooner than weights are packed for them.
+# Number of lines up to which translating takes less time than packing the weights.
 FEW_LINES = 8
-# Batches of more rows than this have a multiple of it. oneDNN makes code for each number of rows that it meets.
+# Larger batches have a multiple of this many rows. oneDNN generates code for each new number of rows.
 _ROWS = 8
 
 
@@ -39,7 +39,7 @@ _ROWS = 8
 class LineTranslator:
     """A model with its settings: translates chunks of lines in batches of about equal length."""
 
-    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
+    model: Any  # A PreTrainedModel and a GenerationMixin: Python has no type for both.
     tokenizer: PreTrainedTokenizerBase
     batch_tokens: int
     max_source_length: int
@@ -59,10 +59,10 @@ class LineTranslator:
         sampling: Sampling | None = None,
         **generate_kwargs: Any,
     ) -> "LineTranslator":
-        """With what is not given chosen by model and device; see `translate_lines`.
+        """Makes a translator; model and device choose missing settings; see `translate_lines`.
 
         Raises:
-            ValueError: A setting makes no sense, or the model does not translate.
+            ValueError: A setting is invalid, or the model does not translate.
         """
         check_search(batch_tokens=batch_tokens, max_source_length=max_source_length, **generate_kwargs)
         if not getattr(model.config, "is_encoder_decoder", True):
@@ -75,7 +75,7 @@ class LineTranslator:
         if scores and sampling is None:
             settings: Any = model.generation_config
             beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
-            # The library's search gives a hypothesis its score only together with those of every step.
+            # The library's search gives the scores of hypotheses only together with those of every step.
             by_the_library = not isinstance(model, PaperGenerationMixin) or 2 * beams > model.config.vocab_size
             generate_kwargs = {
                 "return_dict_in_generate": True,
@@ -87,10 +87,10 @@ class LineTranslator:
         return cls(model, tokenizer, batch_tokens, max_source_length, generate_kwargs, CHUNK_LINES[kind], sampling)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """The translations in the order of the lines, without dropout even for a model in training.
+        """Returns the translations in the order of the lines, without dropout even for a model in training.
 
-        `progress` gets the share of the lines that the tokens of each batch have in all: as the longest lines come
-        first, their number would promise an end much later than it comes.
+        `progress` receives the lines in proportion to the tokens of each batch: the longest lines come first, so their
+        number would predict a much later end.
         """
         check_lines(lines)
         translations = [Translation(NO_TRANSLATION * self._hypotheses)] * len(lines)
@@ -118,12 +118,12 @@ class LineTranslator:
 
     @property
     def _hypotheses(self) -> int:
-        """The number of hypotheses of each line."""
+        """The number of hypotheses per line."""
         configured = getattr(self.model.generation_config, "num_return_sequences", None)
         return int(self.generate_kwargs.get("num_return_sequences") or configured or 1)
 
     def _batches(self, ids: dict[int, list[int]]) -> Iterator[list[int]]:
-        """Rows of about equal length together, the longest first: what does not fit into memory shows at the start."""
+        """Yields rows of about equal length together, longest first: a lack of memory shows at the start."""
         rows = sorted(ids, key=lambda index: -len(ids[index]))
         while rows:
             count = max(1, self.batch_tokens // len(ids[rows[0]]))
@@ -132,11 +132,11 @@ class LineTranslator:
             rows = rows[count:]
 
     def _arguments_of_rows(self, rows: list[list[int]], lines: list[str]) -> dict[str, Any]:
-        """Arguments of `generate` beside the settings, for the lines of a batch and their source tokens."""
+        """Returns arguments of `generate` besides the settings, for a batch's lines and their source tokens."""
         return {} if self.sampling is None else self.sampling.arguments(rows, self._hypotheses)
 
     def _generate(self, batch: tuple[list[list[int]], list[str]]) -> list[tuple[Hypothesis, ...]]:
-        """The hypotheses for each row of source tokens, given with the lines that they are of, best first."""
+        """Returns the hypotheses for each row of source tokens, given with their lines, best first."""
         rows, lines = batch
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
         output = self.model.generate(**inputs, **self.generate_kwargs, **self._arguments_of_rows(rows, lines))
@@ -144,7 +144,7 @@ class LineTranslator:
         scores = None if isinstance(output, torch.Tensor) else output.get("sequences_scores")
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         scores = [None] * len(texts) if scores is None else scores.tolist()
-        # Padding follows </s> alone, and the token that starts the decoder is none of the translation's.
+        # Padding only follows </s>, and the start token of the decoder is not part of the translation.
         counts = (sequences[:, 1:] != self.tokenizer.pad_token_id).sum(dim=1).tolist()
         hypotheses = [
             Hypothesis(one_line(text), score, count, tuple(tokens[1 : count + 1]))
@@ -157,18 +157,18 @@ class LineTranslator:
 def source_tokens(
     tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], longest: int
 ) -> list[tuple[list[int], bool]]:
-    """The tokens that a model reads of each line, at most `longest`, and whether the line had to be cut."""
+    """Returns the tokens that a model reads of each line, at most `longest`, and whether the line was cut."""
     if not lines:
         return []
     tokenizer = plain_text(tokenizer)
     found = tokenizer([beginning(tokenizer, line, longest) for line in lines])["input_ids"]
-    # Cut, and still ended by its </s>.
+    # Cut, and still ended by </s>.
     return [([*ids[: longest - 1], ids[-1]], True) if len(ids) > longest else (ids, False) for ids in found]
 
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Within it the model has no dropout."""
+    """Turns off dropout in its body."""
     was_training = model.training
     model.eval()
     try:

@@ -1,1 +1,1 @@
-"""Corpora without the pairs that teach nothing."""
+"""Removal of pairs that teach nothing from corpora."""

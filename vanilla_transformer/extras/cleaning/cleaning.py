@@ -1,4 +1,4 @@
-"""Lines of text that are better not learned from: found by filters, told in a report, and left out of a copy."""
+"""Filters for lines that a model should not learn from: reported, and left out of a copy."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ from vanilla_transformer.data.text_lines import BYTE_ORDER_MARK, CorpusError, by
 from vanilla_transformer.extras.cleaning.duplicates import Duplicates
 from vanilla_transformer.limits import check_number, check_whole
 
-# In the order in which they are asked: a line is counted for the first that takes it.
+# In the order in which they run: a line counts for the first filter that removes it.
 FILTERS = {
     "encoding": "bytes that are not UTF-8, or characters that stand for such",
     "empty": "nothing but white space",
@@ -31,38 +31,38 @@ FILTERS = {
     "duplicate": "there already",
 }
 _NEEDS_PAIRS = ("ratio", "copy")
-# What replaces bytes that could not be read, and control characters but for the tab.
+# Replacement characters of unreadable bytes, and control characters except the tab.
 _UNREADABLE = regex.compile(r"[\uFFFD\x00-\x08\x0B-\x1F\x7F]")
 _SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Han", "Hiragana", "Katakana", "Hangul", "Devanagari"),
     *("Bengali", "Tamil", "Telugu", "Kannada", "Malayalam", "Gujarati", "Gurmukhi", "Sinhala", "Thai", "Lao"),
     *("Khmer", "Myanmar", "Georgian", "Armenian", "Ethiopic", "Tibetan", "Mongolian"),
 )
-# A file's scripts are those that have this share of the letters in so many lines.
+# A file's scripts are those with more than this share of the letters in this many of its first lines.
 _LINES_LOOKED_AT, _SHARE_OF_A_SCRIPT = 10_000, 0.1
-# The characters of names and numbers come in any ratio.
+# Names and numbers are so short that their lengths may have any ratio.
 _SHORTEST_FOR_RATIO = 20
-# Lines between two reports of the progress.
+# Lines between two progress reports.
 _LINES_TOGETHER = 1 << 12
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The conditions that a line must meet.
+    """Conditions that a line must meet.
 
     Attributes:
-        min_words: Fewest words of a side, as white space divides them.
-        max_words: Most words of a side.
-        max_characters: Most characters of a side.
-        max_ratio: Most characters of a side for each of the other; sides of a few words may differ by more.
-        scripts: Of each file the scripts that its letters are in, joined by +; by default those of its beginning.
-        min_script_share: Least share of the letters that are in these.
-        max_similarity: From which similarity on, of 1 for the same, both sides are copies.
-        skip: Filters that are left out.
-        examples: Of how many lines that a filter took the report holds the text.
+        min_words: Minimum number of words of a side, separated by white space.
+        max_words: Maximum number of words of a side.
+        max_characters: Maximum number of characters of a side.
+        max_ratio: Maximum ratio of the sides' characters; sides of a few words may differ by more.
+        scripts: For each file the expected scripts of its letters, joined by +; by default those of its beginning.
+        min_script_share: Minimum share of the letters that are in these scripts.
+        max_similarity: Similarity from which both sides count as copies; 1 if they are equal.
+        skip: Filters to leave out.
+        examples: Number of removed lines per filter whose text the report holds.
 
     Raises:
-        SettingError: One of them makes no sense.
+        SettingError: A value makes no sense.
     """
 
     min_words: int = 1
@@ -87,7 +87,7 @@ class Filters:
 
 @dataclass
 class Taken:
-    """The lines that a filter took: their count, and some of them with number and text in each file."""
+    """Lines that a filter removed: their count, and some of them with number and text in each file."""
 
     count: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
@@ -95,11 +95,11 @@ class Taken:
 
 @dataclass
 class CleaningReport:
-    """Counts of the lines kept and of those that each filter took.
+    """Counts of the lines kept and of those that each filter removed.
 
     Attributes:
-        scripts: Of each file those that its letters were expected in, where they were looked at.
-        taken: By the name of each filter that was not left out.
+        scripts: The expected scripts of each file, if the script filter ran.
+        taken: The removed lines, by the name of each filter that ran.
     """
 
     read: int
@@ -108,7 +108,7 @@ class CleaningReport:
     taken: dict[str, Taken]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """Returns the report as JSON data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -128,19 +128,19 @@ def clean_files(
     filters: Filters,
     progress: Callable[[int], object] = lambda lines: None,
 ) -> CleaningReport:
-    """Copy the lines of a file, or of files that are aligned line by line, that no filter takes.
+    """Copies the lines that pass the filters, from one file or from files that are aligned line by line.
 
-    The files are gone through twice, in memory that does not grow with them but for a byte a line; what is compared to
-    find duplicates lies on the disk of temporary files. The outputs appear whole, and together.
+    Reads the files twice, with one byte of memory for each line; hashes for finding duplicates lie in temporary
+    files. The outputs appear complete, and together.
 
     Args:
         inputs: One file or two, plain or compressed, which are not changed.
-        outputs: As many, which do not exist.
-        filters: What to look for.
-        progress: Called with the number of lines gone through since the last call, each line counted twice.
+        outputs: As many files, which do not exist.
+        filters: The filters to apply.
+        progress: Called with the number of lines read since the last call; each line counts twice.
 
     Raises:
-        CorpusError: The files have not equally many lines, or no filter, or no script, has a name that is given.
+        CorpusError: The files differ in their number of lines, or a filter or script has an unknown name.
     """
     names = [str(path) for path in inputs]
     active = _active(filters, len(names))
@@ -178,7 +178,7 @@ def clean_files(
 
 
 def _active(filters: Filters, files: int) -> list[str]:
-    """The filters that are asked for and that these many files can be asked about."""
+    """Returns the filters that are asked for and apply to this number of files."""
     for name in filters.skip:
         if name not in FILTERS:
             raise CorpusError(f"there is no filter {name}; there are {', '.join(FILTERS)}")
@@ -189,7 +189,7 @@ def _active(filters: Filters, files: int) -> list[str]:
 
 
 class _Judge:
-    """Says of a line which filter takes it."""
+    """Finds the filter that removes a line."""
 
     def __init__(self, filters: Filters, active: Sequence[str], scripts: Sequence[str]) -> None:
         self._filters, self._active = filters, [name for name in active if name not in ("encoding", "duplicate")]
@@ -205,7 +205,7 @@ class _Judge:
         self._has_latin = ["Latin" in names.split("+") for names in scripts]
 
     def reason(self, line: Sequence[bytes]) -> tuple[str | None, list[str]]:
-        """The name of the first filter that takes a line, None if it is kept; and its text."""
+        """Returns the name of the first filter that removes a line, or None, and the line's text."""
         try:
             texts = [text.decode("utf-8") for text in line]
         except UnicodeDecodeError:
@@ -238,9 +238,9 @@ class _Judge:
 
 
 def _letters_in(names: str) -> "regex.Pattern[str]":
-    """A pattern that finds the letters of some scripts.
+    """Returns a pattern that finds the letters of some scripts.
 
-    Marks that belong to no script of their own, as accents do, are no letters to `str.isalpha` either.
+    Marks without a script of their own, such as accents, are no letters, as in `str.isalpha`.
     """
     for name in names.split("+"):
         if name not in _SCRIPTS:
@@ -250,7 +250,7 @@ def _letters_in(names: str) -> "regex.Pattern[str]":
 
 
 def _scripts(names: Sequence[str], filters: Filters) -> list[str]:
-    """The scripts of each file."""
+    """Returns the scripts of each file."""
     if filters.scripts is not None:
         if len(filters.scripts) != len(names):
             raise CorpusError(f"{len(filters.scripts)} scripts are given for {len(names)} files: give one for each")
@@ -266,7 +266,7 @@ def _scripts(names: Sequence[str], filters: Filters) -> list[str]:
 
 
 def _aligned(names: Sequence[str]) -> Iterator[list[bytes]]:
-    """The lines of each file, without their ends."""
+    """Yields each line of all files, without line ends."""
     for number, lines in enumerate(itertools.zip_longest(*(byte_lines(name, name) for name in names))):
         if None in lines:
             shorter = names[lines.index(None)]
@@ -285,7 +285,7 @@ def _content(line: bytes, number: int) -> bytes:
 
 
 def _note(taken: Taken, number: int, texts: list[str], most: int, draw: random.Random) -> None:
-    """Count a line, and keep it if it is drawn: each of those so far has the same chance."""
+    """Counts a line, and keeps it as an example with the same chance as every line so far."""
     taken.count += 1
     example = {"line": number + 1, "text": texts}
     if len(taken.examples) < most:
@@ -296,6 +296,6 @@ def _note(taken: Taken, number: int, texts: list[str], most: int, draw: random.R
 
 @contextmanager
 def _output(path: Path) -> Iterator[Any]:
-    """A file, plain or compressed, that appears whole."""
+    """Opens a file, plain or compressed, that appears only when complete."""
     with atomic_write(path) as temporary, open_bytes(temporary, "wb", suffix_of(path)) as file:
         yield file

@@ -1,4 +1,4 @@
-"""`vanilla-transformer clean`: a corpus without the lines that are better not learned from."""
+"""`vanilla-transformer clean`: copies a corpus without the lines that a model should not learn from."""
 
 import json
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Clean:
             print_result(str(report))
 
     def _check(self) -> None:
-        """Refuses what cannot be read or written, before anything is read."""
+        """Refuses files that cannot be read or written, before anything is read."""
         if len(self.inputs) not in (1, 2):
             raise UsageError(f"Give one file, or the two of a corpus, not {len(self.inputs)}.")
         if len(self.output) != len(self.inputs):

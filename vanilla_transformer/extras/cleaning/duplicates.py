@@ -1,4 +1,4 @@
-"""Texts that were there before, found in memory that does not grow with what there is."""
+"""Repeated texts, found in memory that does not grow with the corpus."""
 
 import hashlib
 import tempfile
@@ -11,14 +11,14 @@ import numpy as np
 
 from vanilla_transformer.atomic_files import named_when_full
 
-# Hashes are compared in so many portions, so that one of a billion texts takes 0.4 GB.
+# Hashes are compared in this many portions: one portion of a billion texts takes 0.4 GB.
 _PORTIONS = 64
-# Bytes of a portion that are gathered before they are written.
+# Bytes of a portion that are collected before they are written.
 _BUFFER = 1 << 12
 
 
 class Duplicates:
-    """Finds texts that were there before, by hashes that lie in temporary files until they are compared."""
+    """Finds repeated texts by hashes, which lie in temporary files until they are compared."""
 
     def __init__(self) -> None:
         self._stack, self._lines = ExitStack(), [bytearray() for _ in range(_PORTIONS)]
@@ -29,11 +29,11 @@ class Duplicates:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # What is still to be written is of no use any more.
+        with suppress(OSError):  # Unwritten data is no longer needed.
             self._stack.close()
 
     def add(self, number: int, texts: Sequence[str]) -> None:
-        """Takes a line; what differs in white space alone is the same."""
+        """Adds a line; texts that differ only in white space are the same."""
         text = "\n".join(" ".join(one.split()) for one in texts)
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         number_of_portion = digest[0] % _PORTIONS
@@ -44,7 +44,7 @@ class Duplicates:
             portion.clear()
 
     def positions(self) -> Iterator[int]:
-        """The numbers of all lines but the first of each text."""
+        """Yields the numbers of all lines except the first of each text."""
         kind = np.dtype([("first", "<u8"), ("second", "<u8"), ("line", "<u8")])
         for file, rest in zip(self._files, self._lines, strict=True):
             _write(file, rest)

@@ -1,4 +1,4 @@
-"""Corpora without the pairs that teach nothing."""
+"""Removal of pairs that teach nothing from corpora."""
 
 GROUP = "Data"
 SEAMS = {"command": {"clean": "command:Clean"}}

@@ -1,4 +1,4 @@
-"""Several models, or several answers of one: ensembles, rescoring, minimum Bayes risk, required terms."""
+"""Combinations of models or hypotheses: ensembles, rescoring, minimum Bayes risk, required terms."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["EnsembleForConditionalGeneration"]
 
 
 def __getattr__(name: str) -> Any:
-    # The options lie below, and their help must not wait for torch.
+    # The options import this package, and their help must not wait for torch.
     if name in __all__:
         from vanilla_transformer.extras.combining import ensemble
 

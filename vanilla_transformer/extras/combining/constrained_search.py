@@ -1,7 +1,7 @@
-"""Beam search whose hypotheses hold phrases that are required: dynamic beam allocation (Post and Vilar 2018).
+"""Beam search for hypotheses that contain required phrases: dynamic beam allocation (Post and Vilar 2018).
 
-Hypotheses compete only with those that have got equally far in what is required, so that one that is further is not
-lost to a likelier one; a hypothesis ends when it has everything. Shapes in names as in `engine.search`.
+A hypothesis competes only with those that have as much of the phrases, so that one with more is not lost to a
+likelier one; a hypothesis ends when it has them all. Shapes in names as in `engine.search`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ Phrases = Sequence[tuple[int, ...]]
 
 
 class RequiredPhrases(LogitsProcessor):
-    """Has each translation hold some phrases, as whole words, wherever they fit best.
+    """Makes each translation contain some phrases, as whole words, wherever they fit best.
 
-    To be given to `generate` as one of its `logits_processor`; it needs a beam, and the engine.
+    Pass it to `generate` as one of its `logits_processor`; it needs a beam, and the engine.
 
     Args:
-        phrases: For each sentence the tokens of what is required; the first of each begins a word wherever it stands.
-        begin_within_word: Tokens that go on with a word before them.
-        end_within_word: Tokens that such a token goes on with.
+        phrases: For each sentence the tokens of its required phrases; the first of each always begins a word.
+        begin_within_word: Tokens that continue a word.
+        end_within_word: Tokens that such a token can continue.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RequiredPhrases(LogitsProcessor):
         self.beam_search = partial(ConstrainedBeamSearch, self)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Refused: the library's search knows nothing of what is required.
+        """Refuses the library's search, which ignores required phrases.
 
         Raises:
             ValueError: Always.
@@ -46,12 +46,12 @@ class RequiredPhrases(LogitsProcessor):
 
 
 class _State(NamedTuple):
-    """The part of its sentence's phrases that a hypothesis holds.
+    """The part of a sentence's phrases that a hypothesis contains.
 
     Attributes:
-        met: The numbers of those that it holds.
-        newest: Those of them that its last token has ended, which are met only if their last word ends there.
-        begun: Numbers of phrases, and how many of their tokens stand at the hypothesis's end.
+        met: The numbers of the phrases that it contains.
+        newest: The phrases among them that its last token has ended; they are met only if their last word ends there.
+        begun: Numbers of phrases, each with how many of its tokens stand at the end of the hypothesis.
     """
 
     met: frozenset[int]
@@ -60,9 +60,9 @@ class _State(NamedTuple):
 
 
 class ConstrainedBeamSearch(BeamSearch):
-    """The best hypotheses of each sentence that hold its phrases; other arguments as of `BeamSearch`.
+    """Finds the best hypotheses of each sentence that contain its phrases; other arguments are those of `BeamSearch`.
 
-    Where fewer than W can be found, the last one stands for those that are missing.
+    Where fewer than W can be found, the last one fills the missing places.
 
     Args:
         required: The phrases.
@@ -74,8 +74,8 @@ class ConstrainedBeamSearch(BeamSearch):
     def __init__(
         self, required: RequiredPhrases, decoding: Any, prompts_NP: torch.Tensor, width: int, *arguments: Any
     ) -> None:
-        # Beside those asked for, two hypotheses for each step on the way to what is required: with fewer, those that
-        # have not begun with it would soon be crowded out by those that have.
+        # Adds two hypotheses for each token of the phrases: with fewer, hypotheses that have not begun a phrase would
+        # soon be crowded out by those that have.
         width += 2 * max(sum(map(len, set(of_sentence))) for of_sentence in required.phrases)
         super().__init__(decoding, prompts_NP, width, *arguments)
         self.required = required
@@ -90,7 +90,7 @@ class ConstrainedBeamSearch(BeamSearch):
         self.states = [[_State(frozenset(), frozenset(), ())] for _ in self.phrases]
 
     def run(self) -> Hypotheses:
-        """The best hypotheses of each sentence, W of them, in the sentences' order."""
+        """Returns the W best hypotheses of each sentence, in the sentences' order."""
         found = super().run()
         count_N = (found.lengths > 0).sum(1)
         if not bool(count_N.all()):
@@ -100,12 +100,12 @@ class ConstrainedBeamSearch(BeamSearch):
         return Hypotheses(*(part[rows, places] for part in found))
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Continues with some sentences alone."""
+        """Continues with only some of the sentences."""
         super().select(sentences)
         self.phrases, self.states = ([part[n] for n in sentences.tolist()] for part in (self.phrases, self.states))
 
     def continuations(self, log_p_NWV: torch.Tensor) -> tuple[Candidates, Candidates, torch.Tensor]:
-        """The W candidates of each sentence that run on, the W that may end, and which of these do, (N, W)."""
+        """Returns each sentence's W candidates that continue, its W that may end, and which of these end, (N, W)."""
         ends, device = set(self.limits.end_tokens.tolist()), log_p_NWV.device
         candidates = self._candidates(log_p_NWV, ends)
         left_N = (self.limits.lengths - self.length).tolist()
@@ -121,7 +121,7 @@ class ConstrainedBeamSearch(BeamSearch):
                 missing[place] = self._missing(self.phrases[number], after[place])
                 if missing[place] == 0 and len(complete) < self.width:
                     complete.append(place)
-            # Nothing from which what is required could not be reached any more, and nothing that has ended.
+            # Leaves out finished hypotheses, and those too close to the length limit for the missing phrases.
             going_on = [p for p in after if tokens[p] not in ends and 0 < left_N[number] >= missing[p]]
             chosen = self._allocated(going_on, missing)
             states.append([after[place] for place in chosen] or [next(iter(self.states[number]))])
@@ -137,7 +137,7 @@ class ConstrainedBeamSearch(BeamSearch):
         return going, _taken(candidates, torch.tensor(ending, device=device)), torch.tensor(ended, device=device)
 
     def _candidates(self, log_p_NWV: torch.Tensor, ends: set[int]) -> Candidates:
-        """The best continuations and those that are wanted however unlikely they are, the best first."""
+        """Returns the best continuations and those that a phrase needs however unlikely they are, the best first."""
         sentences, rows, vocabulary = log_p_NWV.shape
         best = best_continuations(log_p_NWV, self.running.scores, min(2 * self.width, rows * vocabulary))
         wanted = [list(self._wanted(number, rows, ends)) for number in range(sentences)]
@@ -156,7 +156,7 @@ class ConstrainedBeamSearch(BeamSearch):
         return Candidates(*(part.gather(1, order) for part in both))
 
     def _wanted(self, number: int, rows: int, ends: set[int]) -> Iterator[tuple[int, int]]:
-        """Hypotheses of a sentence, and tokens that have to be looked at after them."""
+        """Yields hypotheses of a sentence with tokens that must be considered after them."""
         phrases = self.phrases[number]
         for row, state in enumerate(self.states[number][:rows]):
             tokens = {phrases[phrase][count] for phrase, count in state.begun}
@@ -165,12 +165,12 @@ class ConstrainedBeamSearch(BeamSearch):
                 yield row, token
 
     def _after(self, number: int, parent: int, token: int) -> _State:
-        """The state of a sentence's hypothesis with a token more."""
+        """Returns the state of a sentence's hypothesis after one more token."""
         state, phrases, met = self.states[number][parent], self.phrases[number], self.states[number][parent].met
         if token in self.required.begin_within_word and self.length > 1:
             newest = int(self.running.paths[number, parent, 0, self.length - 2])
             if newest in self.required.end_within_word:
-                met -= state.newest  # Its last word was only the beginning of another.
+                met -= state.newest  # Its last word was only the beginning of a longer one.
         begun = [(which, count + 1) for which, count in state.begun if phrases[which][count] == token]
         begun += [(which, 1) for which, phrase in enumerate(phrases) if phrase[0] == token]
         newest_met = frozenset(which for which, count in begun if count == len(phrases[which]))
@@ -178,12 +178,12 @@ class ConstrainedBeamSearch(BeamSearch):
         return _State(met, newest_met, tuple(one for one in begun if one[0] not in met))
 
     def _missing(self, phrases: list[tuple[int, ...]], state: _State) -> int:
-        """Tokens after which a hypothesis can have all that is required."""
+        """Returns the fewest tokens with which a hypothesis can complete all phrases."""
         missing = sum(len(phrase) for which, phrase in enumerate(phrases) if which not in state.met)
         return missing - max((count for _, count in state.begun), default=0)
 
     def _allocated(self, places: list[int], missing: dict[int, int]) -> list[int]:
-        """The best of those that miss nothing, of those that miss one token and so on, in turn; the best first."""
+        """Takes hypotheses in turn from those that miss no token, one token and so on; returns them best first."""
         banks: dict[int, list[int]] = {}
         for place in places:
             banks.setdefault(missing[place], []).append(place)
@@ -195,12 +195,12 @@ class ConstrainedBeamSearch(BeamSearch):
 
 
 def _filled(items: list[Any], count: int) -> list[Any]:
-    """So many, of which the last stands for those that are missing; -1 where there is none."""
+    """Fills a list to `count` items with copies of its last item, or with -1 if it is empty."""
     return items + (items[-1:] or [-1]) * (count - len(items))
 
 
 def _taken(candidates: Candidates, places_NW: torch.Tensor) -> Candidates:
-    """The candidates at some places; impossible ones at -1."""
+    """Returns the candidates at some places, and impossible ones at -1."""
     taken = Candidates(*(part.gather(1, places_NW.clamp(min=0)) for part in candidates))
     return taken._replace(scores=taken.scores.masked_fill(places_NW < 0, -torch.inf))
 

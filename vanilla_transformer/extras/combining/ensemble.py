@@ -1,4 +1,4 @@
-"""Several models that decode together: each step takes the mean of what they say of the next token."""
+"""Several models that decode together, by the mean of their next-token distributions at each step."""
 
 import contextlib
 import copy
@@ -31,21 +31,21 @@ class _Sources(ModelOutput):
 class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     """Models of one vocabulary that translate together, by the mean of their distributions at each step.
 
-    They may be of any family of the package that translates. `generate` is that of a single model, with the settings
-    of the first, on the fast path alone: what only the library's search does is refused. An ensemble is in evaluation
-    mode; that its models were trained with one tokenizer is the caller's to know.
+    They may be of any translating family of the package. `generate` is that of a single model, with the settings of
+    the first, on the fast path alone: options that need the library's search are refused. An ensemble is in evaluation
+    mode. The caller must know that its models were trained with one tokenizer.
 
     Args:
         models: One or more, on one device.
-        mean: `probabilities` for their arithmetic mean, or `log-probabilities` for the geometric one, scaled to sum to
-            one, in which what is unlikely to one model is unlikely to all.
+        mean: `probabilities` for the arithmetic mean, or `log-probabilities` for the geometric mean, scaled to sum to
+            one, in which a token that is unlikely to one model is unlikely to all.
 
     Raises:
         ValueError: The models cannot decode together.
     """
 
     main_input_name = "input_ids"
-    _is_stateful = True  # Each member remembers in its own form: there is no cache to cut back.
+    _is_stateful = True  # Each member keeps its own kind of state: there is no cache to crop.
 
     def __init__(self, models: Sequence[PreTrainedModel], mean: Mean = "probabilities") -> None:
         members: list[Any] = list(models)
@@ -76,13 +76,13 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Log-probabilities of what follows each of some target tokens, (batch, target length, vocabulary).
+        """Returns log-probabilities of the token after each target token, (batch, target length, vocabulary).
 
         Args:
             input_ids: Source tokens, (batch, source length).
             attention_mask: 1 on source tokens, 0 on padding, (batch, source length).
             decoder_input_ids: Target tokens shifted right, (batch, target length).
-            labels: Target tokens in their place, as a single model takes them; there is no loss.
+            labels: Target tokens that are not shifted, as a single model takes them; there is no loss.
         """
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
         given |= {} if labels is None else {"labels": labels}
@@ -91,7 +91,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
 
     @contextlib.contextmanager
     def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[None]:
-        """As that of a single model, for all members."""
+        """Freezes all members, like `frozen` of a single model."""
         members: Any = self.members
         with contextlib.ExitStack() as stack:
             for member in members:
@@ -99,11 +99,11 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
             yield
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused, as an ensemble is nothing but its members."""
+        """Refuses to save, because an ensemble is nothing but its members."""
         raise ValueError("An ensemble is not saved: save its members, and name them all where it is wanted.")
 
     def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None, quantization: str | None) -> Decoding:
-        """The decoding before the first token, of sources that each member encodes itself."""
+        """Begins a decoding of sources that each member encodes itself."""
         assert sources.input_ids is not None
         decodings, members = [], list(self.members)
         for member in cast(list[Any], members):
@@ -131,9 +131,9 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
 
 
 class _Together:
-    """The decodings of several models as one."""
+    """Joint decoding of several models."""
 
-    state = None  # Nothing to go on from later.
+    state = None  # There is no state from which to continue later.
 
     def __init__(self, decodings: list[Decoding], mean: Mean) -> None:
         self.decodings, self.mean = decodings, mean
@@ -155,7 +155,7 @@ class _Together:
 
 
 def mean_logits(logits: Sequence[torch.Tensor], mean: Mean) -> torch.Tensor:
-    """Logits, (..., vocabulary), of the mean distribution: those of a single model as they are, else in float32."""
+    """Returns logits of the mean distribution, (..., vocabulary): in float32, or a single model's logits unchanged."""
     if len(logits) == 1:
         return logits[0]
     take = torch.softmax if mean == "probabilities" else torch.log_softmax
@@ -163,7 +163,7 @@ def mean_logits(logits: Sequence[torch.Tensor], mean: Mean) -> torch.Tensor:
     for part in logits[1:]:
         total += take(part, -1, dtype=torch.float32)
     total /= len(logits)
-    # What is too unlikely for float32 is not impossible.
+    # A probability too small for float32 is not impossible.
     return total.clamp_(min=torch.finfo(torch.float32).tiny).log_() if mean == "probabilities" else total
 
 
@@ -173,7 +173,7 @@ def as_ensemble(
     """Combines loaded models, each with its name and its tokenizer.
 
     Raises:
-        ValueError: Their tokenizers differ, or the models cannot decode together; it says in what.
+        ValueError: The tokenizers differ, or the models cannot decode together; the message says in what.
     """
     (first, _, tokenizer), *others = found
     for name, _, other in others:
@@ -186,7 +186,7 @@ def as_ensemble(
 
 
 def _check(members: list[Any], mean: str) -> None:
-    """Raises ValueError where models cannot decode together."""
+    """Raises ValueError if models cannot decode together."""
     if mean not in get_args(Mean):
         raise ValueError(f"mean must be one of {', '.join(get_args(Mean))}, not {mean!r}.")
     if not members:

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk (Kumar and Byrne 2004): of several translations, the one that agrees most with all of them."""
+"""Minimum Bayes risk (Kumar and Byrne 2004): chooses the translation that agrees most with all the others."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -11,7 +11,7 @@ from vanilla_transformer.translation import Hypothesis, Translation
 
 
 def chrf_of_pairs(texts: Sequence[str]) -> np.ndarray:
-    """SacreBLEU's sentence chrF of each text, (texts, texts), with the one of the column for its reference."""
+    """Returns sacreBLEU's sentence chrF of each text (row) against each text (column), (texts, texts)."""
     characters = ["".join(text.split()) for text in texts]
     lengths = np.array([len(text) for text in characters])
     precision, recall, orders = (np.zeros((len(texts), len(texts))) for _ in range(3))
@@ -29,7 +29,7 @@ def chrf_of_pairs(texts: Sequence[str]) -> np.ndarray:
 
 
 def bleu_of_pairs(texts: Sequence[str]) -> np.ndarray:
-    """SacreBLEU's sentence BLEU, of effective order, of each text with the one of the column for its reference."""
+    """Returns sacreBLEU's sentence BLEU, of effective order, of each text (row) against each text (column)."""
     metric = BLEU(effective_order=True)
     words = [metric.tokenizer(text.rstrip()).split() for text in texts]
     lengths = np.array([len(row) for row in words])
@@ -55,7 +55,8 @@ UTILITIES: dict[str, Callable[[Sequence[str]], np.ndarray]] = {"chrf": chrf_of_p
 class MinimumBayesRisk:
     """Scores each translation of a line by its mean utility with all of them as references.
 
-    Those of a beam count by the exponentials of their scores, samples, which have none, each time they were drawn.
+    Hypotheses of a beam are weighted by the exponentials of their scores; samples, which have no scores, count each
+    time they were drawn.
 
     Attributes:
         utility: `chrf` or `bleu`, for a pair of sentences.
@@ -64,12 +65,12 @@ class MinimumBayesRisk:
     utility: str
 
     def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[list[float]]:
-        """For each line the scores of its translations."""
+        """Returns the scores of each line's translations."""
         return [self._scores(translation.hypotheses) for translation in translations]
 
     def _scores(self, hypotheses: Sequence[Hypothesis]) -> list[float]:
         scores = np.array([one.score or 0.0 for one in hypotheses])
-        weights: dict[str, float] = {}  # Of samples many are the same.
+        weights: dict[str, float] = {}  # Many samples are the same.
         for one, weight in zip(hypotheses, np.exp(scores - scores.max()), strict=True):
             weights[one.text] = weights.get(one.text, 0.0) + weight
         shares = np.array(list(weights.values()))
@@ -79,7 +80,7 @@ class MinimumBayesRisk:
 
 
 def _matches(grams: Sequence[Sequence[Hashable]]) -> np.ndarray:
-    """Counts n-grams shared by each two texts, (texts, texts): the k-th of its kind matches the k-th of the other."""
+    """Counts n-grams shared by any two texts, (texts, texts): the k-th copy in one matches the k-th in the other."""
     columns: dict[tuple[Hashable, int], int] = {}
     places = []
     for row, ones in enumerate(grams):

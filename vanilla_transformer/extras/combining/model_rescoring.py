@@ -1,4 +1,4 @@
-"""Several translations of each line, in the order that other models would give them.
+"""Rescoring: ranks several translations of each line with the help of other models.
 
 Shapes in names: B rows · T target · V vocabulary.
 """
@@ -24,17 +24,17 @@ class RescoringError(ValueError):
 
 @dataclass(frozen=True)
 class ModelRescorer:
-    """Scores each translation by the sum of what its own search and other models say of it.
+    """Scores each translation by the sum of its scores by its own search and by other models.
 
-    Each says the log-probability of the translation given the line, divided by the length penalty of the search that
-    found it; a model's length is that in its own tokens. Models may be of any family, vocabulary and direction: those
-    of another vocabulary make tokens of their own of line and translation. What is too long for a model's learned
-    positions is scored as far as these reach.
+    Each score is the log-probability of the translation given the line, divided by the length penalty of the search
+    that found it; for each model the length is in its own tokens. Models may be of any family, vocabulary and
+    direction: a model of another vocabulary tokenizes line and translation itself. Texts longer than a model's learned
+    positions are scored up to the last position.
 
     Attributes:
-        models: The others, with their tokenizers.
-        same_vocabulary: Of each, whether it reads the tokens of the translations as they are.
-        penalty: What the length of a translation, `</s>` included, is raised to for its length penalty.
+        models: The other models, with their tokenizers.
+        same_vocabulary: For each model, True if it reads the translations' tokens unchanged.
+        penalty: The exponent of the length penalty, for the length of a translation with `</s>`.
     """
 
     models: tuple[LineTranslator, ...]
@@ -43,14 +43,14 @@ class ModelRescorer:
 
     @classmethod
     def from_models(cls, candidates: LineTranslator, models: Sequence[tuple[str, Any, Any]]) -> "ModelRescorer":
-        """Rescores what a translator finds.
+        """Makes a rescorer for a translator's candidates.
 
         Args:
-            candidates: Finds the translations, with their scores.
-            models: The others: the name of each, the model and its tokenizer.
+            candidates: The translator that finds the translations, with their scores.
+            models: Name, model and tokenizer of each of the other models.
 
         Raises:
-            RescoringError: A model of another vocabulary needs text that was split before, or gets it.
+            RescoringError: The vocabularies differ, and one of them is for pre-split text.
         """
         same = []
         for name, _, tokenizer in models:
@@ -64,7 +64,7 @@ class ModelRescorer:
         return cls(translators, tuple(same), _length_penalty(candidates))
 
     def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> list[list[float]]:
-        """For each line the scores of its translations; the highest is the best."""
+        """Returns the scores of each line's translations; the highest is the best."""
         places = [
             (row, column)
             for row, translation in enumerate(translations)
@@ -90,10 +90,10 @@ class ModelRescorer:
 
 @torch.inference_mode()
 def log_probabilities(model: LineTranslator, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
-    """Of each pair of tokens the log-probability of the target given the source, in nats.
+    """Returns the log-probability of the target given the source for each pair, in nats.
 
     Args:
-        model: A model with the size of its batches; what it searches by plays no part.
+        model: A model with the size of its batches; its search settings are ignored.
         pairs: Tokens of source and target, `</s>` at the end of both.
     """
     found = [0.0] * len(pairs)
@@ -120,7 +120,7 @@ def log_probabilities(model: LineTranslator, pairs: Sequence[tuple[list[int], li
 
 
 def _batches(model: LineTranslator, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[int]]:
-    """Places of pairs of about equal length together, the longest first."""
+    """Yields batches of places of pairs of about equal length, the longest first."""
     most = LOGITS["cpu" if model.model.device.type == "cpu" else "accelerator"] // model.model.config.vocab_size
     of_source: dict[tuple[int, ...], int] = {}
     for source, target in pairs:
@@ -147,7 +147,7 @@ def _cut(model: LineTranslator, ids: list[int]) -> list[int]:
 
 
 def _length_penalty(translator: LineTranslator) -> float:
-    """The length penalty of a translator's beam search."""
+    """Returns the length penalty of a translator's beam search."""
     own = translator.model.generation_config
     google = getattr(own, "length_penalty_type", "huggingface") == "google"
     given = translator.generate_kwargs.get("length_penalty", own.length_penalty)

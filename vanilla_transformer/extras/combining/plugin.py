@@ -1,4 +1,4 @@
-"""Answers that more than one model decides, and the choice among several of one."""
+"""Decoding by several models, and the choice among several hypotheses of one."""
 
 SEAMS = {
     "ensemble": {"mean": "ensemble:as_ensemble"},

@@ -1,4 +1,4 @@
-"""Several translations of each line, in another order than the search gave them."""
+"""Rescoring: several translations of each line, in another order than the search gave them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,20 +8,20 @@ from vanilla_transformer.translation.lines import Translation, Translator
 
 
 class Rescorer(Protocol):
-    """A function that scores translations."""
+    """A class that scores translations."""
 
     def scores(self, lines: Sequence[str], translations: Sequence[Translation]) -> Sequence[Sequence[float]]:
-        """For each line the scores of its translations; the highest is the best."""
+        """Returns the scores of each line's translations; the highest is the best."""
 
 
 @dataclass(frozen=True)
 class RescoringTranslator:
-    """Translates lines, and keeps those translations of each that a rescorer holds for the best.
+    """Translates lines, and keeps the translations of each that a rescorer scores best.
 
     Attributes:
-        candidates: Translates each line several times.
-        rescorer: Scores what comes of it.
-        kept: Translations of each line that are returned.
+        candidates: The translator that gives several translations of each line.
+        rescorer: The rescorer that scores them.
+        kept: Number of translations returned for each line.
     """
 
     candidates: Translator
@@ -35,11 +35,11 @@ class RescoringTranslator:
 
     @property
     def chunk_lines(self) -> int:
-        """Lines that are best translated together."""
+        """Number of lines that are best translated together."""
         return self.candidates.chunk_lines
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """As of any `Translator`, with the rescorer's scores; of equal ones the first found comes first."""
+        """Translates like any `Translator`, with the rescorer's scores; ties keep the order of the search."""
         found = self.candidates.translate(lines, progress)
         return [
             replace(translation, hypotheses=self._best(translation, scores))

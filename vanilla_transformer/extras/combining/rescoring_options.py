@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.extras.combining.rescoring import Rescorer
     from vanilla_transformer.translation.lines import Translator
 
-# Where neither they nor a beam were asked for.
+# The number of candidates if neither --candidates nor --num-beams is given.
 CANDIDATES = 32
 _MBR = "mbr"
 
@@ -34,7 +34,7 @@ class RescoringOptions:
     """How much two translations agree for mbr: sacreBLEU's score of one sentence with the other for its reference."""
 
     def check(self, num_beams: int | None, nbest: int | None = None, *, samples: bool = False) -> None:
-        """Raises UsageError for what makes no sense together."""
+        """Raises UsageError for options that cannot be combined."""
         at_least_one(candidates=self.candidates)
         if not self.rescore:
             for name in ("candidates", "utility"):
@@ -76,11 +76,11 @@ class RescoringOptions:
         return () if self.rescore == (_MBR,) else self.rescore
 
     def count(self, num_beams: int | None) -> int:
-        """Translations of each line to choose among."""
+        """Returns the number of translations of each line to choose among."""
         return self.candidates or num_beams or CANDIDATES
 
     def arguments(self, num_beams: int | None, *, samples: bool = False) -> dict[str, Any]:
-        """Arguments that make the translation give candidates; none if none are asked for."""
+        """Returns the arguments that make translation give candidates; none without --rescore."""
         if not self.rescore:
             return {}
         count = self.count(num_beams)
@@ -88,7 +88,7 @@ class RescoringOptions:
         return {"num_return_sequences": count, **beam}
 
     def translator(self, candidates: "Translator", decoding: Decoding, kept: int = 1) -> "Translator":
-        """The translator that chooses among what another gives; where that was not asked for, the other."""
+        """Returns a translator that chooses among another's candidates; without --rescore, the other itself."""
         from vanilla_transformer.extras.combining.rescoring import RescoringTranslator
 
         return (
@@ -105,7 +105,7 @@ class RescoringOptions:
         return ModelRescorer.from_models(candidates, [(name, *decoding.load(name)) for name in self.models])
 
     def settings(self) -> dict[str, Any]:
-        """Settings that translations depend on, by the names of the options."""
+        """Returns the settings on which translations depend, by the names of the options."""
         from vanilla_transformer.translation import model_fingerprint
 
         if not self.rescore:

@@ -1,4 +1,4 @@
-"""Terms: where a line holds a term of a glossary, its translation holds the glossary's term for it."""
+"""Terms of a glossary, which must occur in the translation of each line that contains their source terms."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,31 +16,31 @@ from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import Translation
 from vanilla_transformer.translation.translator import LineTranslator
 
-# Words, and each other sign by itself.
+# Words, and every other sign by itself.
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 class TermError(ValueError):
-    """A glossary that cannot be used, or not by this model."""
+    """A glossary that is not valid, or that this model cannot use."""
 
 
 @dataclass(frozen=True)
 class Glossary:
-    """Terms of the source and what each has to become.
+    """Source terms and their required translations.
 
     Attributes:
-        terms: By the words of a term, what it becomes.
+        terms: The target term for each source term, a tuple of words.
     """
 
     terms: Mapping[tuple[str, ...], str]
 
     @classmethod
     def read(cls, path: str | Path) -> "Glossary":
-        """The terms of a file of rows `source term TAB target term`; empty lines are left out.
+        """Reads a file of rows `source term TAB target term`; empty lines are skipped.
 
         Raises:
-            TermError: A row is none, or says another thing than one before it; it is named.
+            TermError: A row has another form, or contradicts an earlier row; the message names it.
             OSError: The file cannot be read.
         """
         terms: dict[tuple[str, ...], str] = {}
@@ -66,7 +66,7 @@ class Glossary:
         return cls(terms)
 
     def required(self, line: str) -> list[str]:
-        """Phrases that the translation of a line must hold: of overlapping terms the first, and then the longest."""
+        """Returns phrases that a line's translation must contain; of overlapping terms the first, then the longest."""
         words, found, place = _WORDS.findall(line), [], 0
         longest = max(map(len, self.terms))
         while place < len(words):
@@ -81,13 +81,13 @@ class Glossary:
 
 @dataclass(frozen=True)
 class TermTranslator(LineTranslator):
-    """Translates lines, those with terms of a glossary by a search whose hypotheses have to hold what these become.
+    """Translates lines; hypotheses for lines with terms of a glossary must contain the target terms.
 
     Attributes:
         glossary: The terms.
         pieces: The tokens of each target term.
-        begin_within_word: Tokens that go on with a word before them.
-        end_within_word: Tokens that such a token goes on with.
+        begin_within_word: Tokens that continue a word.
+        end_within_word: Tokens that such a token can continue.
     """
 
     read_terms = staticmethod(Glossary.read)
@@ -99,10 +99,10 @@ class TermTranslator(LineTranslator):
 
     @classmethod
     def from_translator(cls, translator: LineTranslator, glossary: Glossary) -> "TermTranslator":
-        """Another translator's model and settings.
+        """Takes another translator's model and settings.
 
         Raises:
-            TermError: The model cannot write a term, or not be searched for it.
+            TermError: The model cannot write a term, or its search cannot require terms.
         """
         tokenizer = translator.tokenizer
         if isinstance(tokenizer, VanillaTransformerTokenizer) and tokenizer.detokenize("a@@ b") == "ab":
@@ -117,7 +117,7 @@ class TermTranslator(LineTranslator):
         return cls(**vars(translator), glossary=glossary, pieces=pieces, begin_within_word=begin, end_within_word=end)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """As of any `LineTranslator`; lines without terms have no part in the other search."""
+        """Translates like any `LineTranslator`; lines without terms use the ordinary search."""
         with_terms = [number for number, line in enumerate(lines) if self.glossary.required(line)]
         others = sorted({*range(len(lines))} - {*with_terms})
         found: dict[int, Translation] = {}
@@ -135,7 +135,7 @@ class TermTranslator(LineTranslator):
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, term: str, begin_within_word: frozenset[int]) -> tuple[int, ...]:
-    """The tokens that a term is written with, wherever it stands."""
+    """Returns the tokens with which a term is written, wherever it stands."""
     ids: list[int] = plain_text(tokenizer)(text_target=term, add_special_tokens=False)["input_ids"]
     if tokenizer.unk_token_id in ids or str(tokenizer.decode(ids)).strip() != term:
         raise TermError(f"The model's vocabulary cannot write the target term {term!r}: leave it out.")
@@ -145,13 +145,13 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, term: str, begin_within_word: fr
 
 
 def _within_word(tokenizer: PreTrainedTokenizerBase) -> tuple[frozenset[int], frozenset[int]]:
-    """The tokens that begin with a part of a word and not with a space or another sign, and those that so end."""
+    """Returns the tokens that begin with a letter or digit, not a space or another sign, and those that end so."""
     begin, end = set(), set()
     in_bytes = isinstance(tokenizer, VanillaTransformerTokenizer)
     for piece, number in tokenizer.get_vocab().items():
         text = piece.replace("\u2581", " ")
         if in_bytes:
-            # Of a character of several bytes a part is taken for that of a letter.
+            # A part of a character of several bytes is taken for part of a letter.
             written = bytes(_BYTES[one] for one in piece if one in _BYTES)
             text = written.decode("utf-8", "replace").replace("\ufffd", "x")
         if number in tokenizer.all_special_ids or not text:

@@ -1,1 +1,1 @@
-"""A page to try models in a browser: `vanilla-transformer demo`, and the Space that `push --space` makes."""
+"""A web page to try models: `vanilla-transformer demo`, and the Space that `push --space` makes."""

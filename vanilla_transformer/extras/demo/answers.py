@@ -1,4 +1,4 @@
-"""Answers of each kind of model: as data for programs, and as HTML in which every text is only text."""
+"""Answers of each kind of model: as data for programs, and as HTML in which all text is escaped."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ Settings = dict[str, float]
 
 
 class DemoError(ValueError):
-    """Text or a setting that is not taken, said in one sentence."""
+    """A refused text or setting, explained in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Control:
     default: float
 
     def check(self, value: Any) -> float:
-        """The value, or the default for None.
+        """Returns the value, or the default for None.
 
         Raises:
-            DemoError: It is no number, or beyond what may be chosen.
+            DemoError: The value is no number, or out of range.
         """
         if value is None:
             return self.default
@@ -52,13 +52,13 @@ class Control:
 
 
 class Kind(ABC):
-    """A model with what it can be asked.
+    """A model with the requests that it can answer.
 
     Attributes:
-        endpoint: What the page's interface for programs calls it.
-        hint: What stands in the text field while it is empty.
-        controls: What a visitor may choose.
-        note: What an answer lacks and why, if it lacks something.
+        endpoint: The name of this kind in the page's interface for programs.
+        hint: The placeholder of the text field.
+        controls: The numbers that a visitor may choose.
+        note: What an answer lacks and why, if anything.
     """
 
     endpoint: ClassVar[str]
@@ -69,20 +69,20 @@ class Kind(ABC):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model: Any = model
         self.tokenizer: Any = plain_text(tokenizer)
-        # As long as a page shows a model, nobody changes its weights.
+        # The weights stay frozen as long as a page shows the model.
         self._held = contextlib.ExitStack()
         self._held.enter_context(getattr(model, "frozen", contextlib.nullcontext)())
 
     @abstractmethod
     def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
-        """The model's answer to each line, of which none is empty."""
+        """Returns the model's answer to each line; no line is empty."""
 
     @abstractmethod
     def html(self, answer: Answer) -> str:
-        """The same for people."""
+        """Returns the answer as HTML."""
 
     def target(self, answer: Answer) -> str | None:
-        """The decoder's text whose attention is shown, if there is an encoder too."""
+        """Returns the decoder's text whose attention is shown, or None without an encoder and a decoder."""
         return None
 
 
@@ -141,7 +141,7 @@ class Translating(Kind):
         ]
 
     def html(self, answer: Answer) -> str:
-        """The translations, and above them the source where they are aligned with it."""
+        """Shows the translations, below the source if they are aligned with it."""
         best = answer["translations"][0]
         rows = []
         for one in answer["translations"]:
@@ -157,12 +157,12 @@ class Translating(Kind):
         return f'<div class="vt-line">{source}<ol class="vt-translations">{"".join(rows)}</ol></div>'
 
     def target(self, answer: Answer) -> str:
-        """The best translation."""
+        """Returns the best translation."""
         return answer["translations"][0]["text"]
 
 
 def _target_words(translation: Answer) -> str:
-    """The words of a translation, each with the numbers of those that it comes from."""
+    """Marks the words of a translation with the numbers of their source words."""
     text, alignment = translation["text"], translation["alignment"]
     if alignment is None:
         return f'<span class="vt-text">{escape(text)}</span>'
@@ -178,7 +178,7 @@ def _target_words(translation: Answer) -> str:
 
 
 class Predicting(Kind):
-    """The line that `predict` writes, for a model that has no picture of its own."""
+    """The line that `predict` writes, for models without a view of their own."""
 
     endpoint = "predict"
     hint = "Type a text: each line is a text of its own."
@@ -197,19 +197,19 @@ class Predicting(Kind):
         ]
 
     def html(self, answer: Answer) -> str:
-        """The line that `predict` writes."""
+        """Shows the line that `predict` writes."""
         return f'<p class="vt-text">{escape(answer["line"])}</p>'
 
 
 class Classifying(Predicting):
-    """The probability of each label, or the number where there are no labels."""
+    """The probability of each label, or the number that a regression predicts."""
 
     endpoint = "classify"
-    # Bars that are shown of many labels.
+    # The number of bars shown if there are many labels.
     _most = 10
 
     def html(self, answer: Answer) -> str:
-        """A bar for each label, the likeliest first."""
+        """Shows a bar for each label, the likeliest first."""
         if "scores" not in answer:
             return super().html(answer)
         likeliest = sorted(answer["scores"].items(), key=lambda item: -item[1])[: self._most]
@@ -223,7 +223,7 @@ class Tagging(Predicting):
     hint = "Type a sentence: its words stand between spaces."
 
     def html(self, answer: Answer) -> str:
-        """Each word with its tag below it."""
+        """Shows each word with its tag below it."""
         words = []
         for word, tag, score in zip(answer["words"], answer["tags"], answer["scores"], strict=True):
             title = "beyond what the model reads" if score is None else f"{score:.3f}"
@@ -235,7 +235,7 @@ class Tagging(Predicting):
 
 
 class Filling(Kind):
-    """The likeliest tokens instead of each mask."""
+    """The likeliest tokens for each mask."""
 
     endpoint = "fill"
     hint = "Type a text with a mask in it."
@@ -246,7 +246,7 @@ class Filling(Kind):
         self.scorer = scorer
 
     def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
-        """Reads each line once, all masks of it together."""
+        """Reads each line once, with all of its masks."""
         candidates, mask = int(settings["candidates"]), self.tokenizer.mask_token_id
         ids = [self.tokenizer(line)["input_ids"] for line in lines]
         rows = [self.scorer.cut(row) for row in ids]
@@ -261,11 +261,11 @@ class Filling(Kind):
         return answers
 
     def _text(self, token: int) -> str:
-        """The text of a token, or its name if it has none."""
+        """Returns the text of a token, or its name if it has none."""
         return str(self.tokenizer.decode([token])).strip() or str(self.tokenizer.convert_ids_to_tokens(token))
 
     def html(self, answer: Answer) -> str:
-        """Bars for each mask."""
+        """Shows bars for each mask."""
         if not answer["masks"]:
             mask = escape(str(self.tokenizer.mask_token))
             return f'<p class="vt-note">Put {mask} where the model shall fill in a word.</p>'
@@ -287,7 +287,7 @@ class Continuing(Kind):
         self.predictor = predictor
 
     def answers(self, lines: list[str], settings: Settings) -> list[Answer]:
-        """Continues each line by itself."""
+        """Continues each line on its own."""
         temperature = settings["temperature"]
         search: dict[str, Any] = (
             {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
@@ -307,7 +307,7 @@ class Continuing(Kind):
         return answers
 
     def html(self, answer: Answer) -> str:
-        """The text and its continuation."""
+        """Shows the text and its continuation."""
         per_token = math.exp(-answer["log_probability"] / max(1, answer["tokens"]))
         return (
             f'<p class="vt-text"><span class="vt-read">{escape(answer["source"])}</span>'
@@ -317,7 +317,7 @@ class Continuing(Kind):
 
 
 def bars(shares: Sequence[tuple[str, float]]) -> str:
-    """A bar for each text."""
+    """Shows a bar for each text."""
     rows = [
         f'<li><span class="vt-bar" style="width: {100 * share:.1f}%"></span>'
         f'<span class="vt-name">{escape(text)}</span><span class="vt-score">{share:.3f}</span></li>'

@@ -1,4 +1,4 @@
-"""`vanilla-transformer demo`: a page in the browser to try models."""
+"""`vanilla-transformer demo`: a page to try models in the browser."""
 
 import errno
 import importlib.util
@@ -60,7 +60,7 @@ class Demo:
         page.block_thread()
 
     def _check(self) -> None:
-        """Refuses what cannot work before any model is loaded."""
+        """Refuses impossible options before any model is loaded."""
         if not self.models:
             raise UsageError("Name a model: `demo MODEL`.")
         at_least_one(max_characters=self.max_characters)
@@ -96,7 +96,7 @@ class Demo:
 
 
 def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
-    """The Space of `push --space`; it reads the pushed model, so that nothing is written before."""
+    """Returns the function that makes the Space of `push --space`; the Space reads the pushed model."""
 
     def publish(name: str) -> str:
         from vanilla_transformer.extras.demo.space import push_demo

@@ -1,4 +1,4 @@
-"""The page: a text, the controls, and what each model says of it, as one types."""
+"""The page: a text, the controls, and each model's answer as the visitor types."""
 
 import inspect
 import os
@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-# Nothing is told to anybody.
+# Sends no usage statistics.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
@@ -15,14 +15,14 @@ import gradio as gr
 from vanilla_transformer.extras.demo.answers import Control, DemoError
 from vanilla_transformer.extras.demo.shown import Request, ShownModel
 
-# Texts of several visitors that are answered together.
+# The most texts of several visitors that are answered together.
 _BATCH = 32
-# Requests that wait at a time; a visitor's next one comes only once the one before is answered.
+# The most requests that wait at a time; each visitor has only one.
 WAITING = 100
 
 
 def build_page(models: Sequence[ShownModel], *, waiting: int = WAITING) -> gr.Blocks:
-    """The page of one model or several, side by side, with its interface for programs.
+    """Builds the page of one or several models, side by side, with its interface for programs.
 
     Args:
         waiting: Requests that may wait; more are refused.
@@ -59,9 +59,9 @@ def open_page(page: gr.Blocks, *, host: str | None = None, port: int | None = No
 
     Args:
         host: Address to listen at (default: `GRADIO_SERVER_NAME`, which a Space sets, or else 127.0.0.1).
-        port: Port to listen at (default: `GRADIO_SERVER_PORT`, or else the first from 7860 that is free).
+        port: Port to listen at (default: `GRADIO_SERVER_PORT`, or else the first free port from 7860).
     """
-    # gradio asks its own server whether it is there, which no proxy can answer.
+    # gradio sends its own server a request to see if it is up, which must not go through a proxy.
     own = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost,0.0.0.0", host)))
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = own
     _, address, _ = page.launch(
@@ -76,7 +76,7 @@ def open_page(page: gr.Blocks, *, host: str | None = None, port: int | None = No
         ssr_mode=False,
         pwa=False,
         mcp_server=False,
-        max_file_size="1kb",  # Nothing is to be uploaded.
+        max_file_size="1kb",  # The page takes no uploads.
         css=_part("page.css"),
         head=f"<script>{_part('page.js')}</script>",
     )
@@ -88,7 +88,7 @@ def _part(name: str) -> str:
 
 
 def _controls(models: Sequence[ShownModel]) -> dict[str, gr.Slider]:
-    """A slider for each control that a model has; models with the same one share it, as the first has it."""
+    """Adds a slider for each control; models share controls of the same name, with the range of the first model."""
     wanted: dict[str, Control] = {}
     for model in models:
         for control in model.kind.controls:
@@ -109,12 +109,12 @@ def _of(model: ShownModel, controls: dict[str, gr.Slider]) -> list[gr.Slider]:
 
 
 def _events(number: int) -> dict[str, Any]:
-    """State shared by a model's events: it works on one at a time."""
+    """Returns the settings of a model's events, which run one at a time."""
     return {"concurrency_limit": 1, "concurrency_id": f"model {number}", "api_visibility": "private"}
 
 
 def _show_answer(model: ShownModel, number: int, text: gr.Textbox, controls: list[gr.Slider]) -> gr.Button:
-    """A column: the model's name, its answer, and the button for its attention."""
+    """Adds a column: the model's name, its answer, and the button for its attention."""
     gr.HTML(
         f'<p class="vt-head"><b>{escape(model.name)}</b> <span class="vt-about">{model.about}</span></p>'
         + (f'<p class="vt-note">{escape(model.kind.note)}</p>' if model.kind.note else "")
@@ -133,7 +133,7 @@ def _show_answer(model: ShownModel, number: int, text: gr.Textbox, controls: lis
         [answer],
         batch=True,
         max_batch_size=_BATCH,
-        # While one is answered only the latest of the others is kept.
+        # While one request is answered, only the latest of the others is kept.
         trigger_mode="always_last",
         show_progress="hidden",
         **_events(number),
@@ -144,7 +144,7 @@ def _show_answer(model: ShownModel, number: int, text: gr.Textbox, controls: lis
 def _show_attention(
     model: ShownModel, number: int, button: gr.Button, text: gr.Textbox, controls: list[gr.Slider]
 ) -> None:
-    """Below all columns, as wide as the page."""
+    """Adds the view of a model's attention, below all columns and as wide as the page."""
     view = gr.HTML(elem_id=f"vt-view-{number}")
 
     def look(text: str, *values: float) -> str:
@@ -154,7 +154,7 @@ def _show_attention(
 
 
 def _for_programs(models: list[ShownModel]) -> Callable[..., list[dict[str, Any]]]:
-    """A function of a text and the controls that answers for each of the models."""
+    """Returns a function that answers a text, given the controls, with each of the models."""
     controls = models[0].kind.controls
 
     def answer(text: str, *values: Any, **named: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The page on which anybody can try a model, here or as a Space."""
+"""A page on which anyone can try a model, on this machine or as a Space."""
 
 GROUP = "Use"
 SEAMS = {"command": {"demo": "command:Demo"}, "push": {"space": "command:prepare_space"}}

@@ -1,4 +1,4 @@
-"""A model as the page shows it: one request at a time or many together, limited, and each error its own."""
+"""A model on the page: answers one or many requests together, limits them, and keeps their errors apart."""
 
 import re
 import threading
@@ -31,9 +31,9 @@ from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import recipe_from
 from vanilla_transformer.translation import load_model
 
-# Attention weights of one view, 2 bytes each: more, and it takes seconds to get to a browser.
+# Attention weights of one view, 2 bytes each: more take seconds to reach a browser.
 LARGEST_VIEW = 2_000_000
-# Examples of a model, and how long one may be.
+# The number of a model's examples, and the most characters of one.
 _EXAMPLES, _LONGEST_EXAMPLE = 5, 200
 _KINDS = {"text-classification": Classifying, "token-classification": Tagging, "text-generation": Continuing}
 
@@ -46,19 +46,19 @@ class ShownModel:
     """A model that answers visitors.
 
     Args:
-        name: What the page calls it.
-        max_characters: The longest text that it takes.
+        name: The model's name on the page.
+        max_characters: The longest text that it accepts.
     """
 
     def __init__(self, name: str, kind: Kind, *, examples: Sequence[str] = (), max_characters: int = 1000) -> None:
         self.name, self.kind, self.max_characters = name, kind, max_characters
         self.examples = [text for text in examples if len(text) <= max_characters]
-        # To look at attention the model is changed for a moment.
+        # To record attention, the model is briefly changed.
         self._one_at_a_time = threading.Lock()
 
     @classmethod
     def load(cls, path: str, *, max_characters: int = 1000, device: str | None = None) -> "ShownModel":
-        """A model in a directory or on the Hub, in float32.
+        """Loads a model from a directory or the Hub, in float32.
 
         Raises:
             OSError, ValueError: There is no such model, or it cannot be shown.
@@ -75,18 +75,18 @@ class ShownModel:
         *,
         max_characters: int = 1000,
     ) -> "ShownModel":
-        """A model that is loaded, with the examples of the card in its directory or on the Hub."""
+        """Wraps a loaded model, with the examples of the card in its directory or on the Hub."""
         name = Path(path).resolve().name if Path(path).is_dir() else path
         kind = kind_of(path, model, tokenizer)
         return cls(name, kind, examples=card_examples(path), max_characters=max_characters)
 
     @property
     def about(self) -> str:
-        """The size of the model."""
+        """Number of parameters, for the page."""
         return f"{sum(weight.numel() for weight in self.kind.model.parameters()):,} parameters"
 
     def reply(self, requests: Sequence[Request]) -> list[Reply]:
-        """A reply to each request; those with the same settings are answered together."""
+        """Replies to each request; requests with the same settings are answered together."""
         replies: list[Reply] = [[] for _ in requests]
         alike: dict[tuple[float, ...], list[int]] = {}
         lines: dict[int, list[str]] = {}
@@ -102,16 +102,16 @@ class ShownModel:
         return replies
 
     def settings(self, values: Sequence[Any]) -> Settings:
-        """The controls' values by name.
+        """Returns the controls' values by name.
 
         Raises:
-            DemoError: One cannot be chosen.
+            DemoError: A value is out of range.
         """
         return {one.name: one.check(value) for one, value in zip(self.kind.controls, values, strict=True)}
 
     def _lines(self, text: Any) -> list[str]:
         if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise DemoError("The text must be text.")  # A program may send half of a character that takes two.
+            raise DemoError("The text must be text.")  # A program may send half of a surrogate pair.
         if len(text) > self.max_characters:
             raise DemoError(
                 f"The text has {len(text):,} characters and this page takes {self.max_characters:,}: shorten it."
@@ -119,7 +119,7 @@ class ShownModel:
         return [line for line in text.splitlines() if line.strip()]
 
     def _together(self, texts: list[list[str]], values: tuple[float, ...]) -> list[Reply]:
-        """A reply to each text; where the model refuses one of them the others are asked again, one by one."""
+        """Replies to texts together; if the model refuses one of them, asks again one by one."""
         all_lines = [line for lines in texts for line in lines]
         if not all_lines:
             return [[] for _ in texts]
@@ -133,7 +133,7 @@ class ShownModel:
         return [[next(answers) for _ in lines] for lines in texts]
 
     def html(self, reply: Reply) -> str:
-        """A reply for people."""
+        """Shows a reply as HTML."""
         if isinstance(reply, DemoError):
             return f'<p class="vt-error">{escape(str(reply))}</p>'
         if not reply:
@@ -144,7 +144,7 @@ class ShownModel:
         return "".join(parts)
 
     def attention(self, text: Any, values: Sequence[Any]) -> str:
-        """The attention of the model for each line, as HTML that holds a page of its own."""
+        """Returns the model's attention for each line, as HTML that embeds a separate page."""
         (reply,) = self.reply([(text, values)])
         if isinstance(reply, DemoError) or not reply:
             return self.html(reply)
@@ -158,11 +158,11 @@ class ShownModel:
         except ValueError as error:
             return self.html(DemoError(str(error)))
         page = attention_page(seen, title=f"Attention of {self.name}")
-        # It may run its own script, and reach neither this page nor any other.
+        # The embedded page may run its own script, but cannot reach this page or any other.
         return f'<iframe class="vt-attention" sandbox="allow-scripts" srcdoc="{escape(page)}"></iframe>'
 
     def _check_view(self, lines: list[str]) -> None:
-        """Refuses lines whose attention would take too long to get to a browser."""
+        """Refuses lines whose attention would take too long to reach a browser."""
         tokens = [len(self.kind.tokenizer(line)["input_ids"]) for line in lines]
         config = self.kind.model.config
         layers, heads = (getattr(config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
@@ -172,7 +172,7 @@ class ShownModel:
 
 
 def kind_of(path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Kind:
-    """The questions that the model can be asked."""
+    """Chooses the kind of requests that the model can answer."""
     if model.config.is_encoder_decoder:
         return Translating(model, tokenizer)
     from vanilla_transformer.tasks import task_of_model
@@ -185,7 +185,7 @@ def kind_of(path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
 
 def card_examples(path: str) -> list[str]:
-    """The examples in a model's card: the Hub's `widget`, or else those of the recipe in it."""
+    """Returns the examples in a model's card: the Hub's `widget`, or else those of its recipe."""
     try:
         here = Path(path).is_dir()
         with nullcontext() if here else hub_or_cache():
@@ -196,7 +196,7 @@ def card_examples(path: str) -> list[str]:
             for pattern in (r"\A---\r?\n(.*?)\r?\n---", r"## Recipe\s+```yaml\r?\n(.*?)```")
         )
     except (OSError, ValueError, HfHubHTTPError, yaml.YAMLError):
-        return []  # A card that is missing or damaged keeps no model from being shown.
+        return []  # A model is shown even if its card is missing or damaged.
     texts: list[Any] = []
     if isinstance(head, dict) and isinstance(head.get("widget"), list):
         texts = [one.get("text") for one in head["widget"] if isinstance(one, dict)]

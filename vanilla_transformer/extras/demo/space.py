@@ -1,4 +1,4 @@
-"""The folder of a Space that shows a model: the page, this package, and what it needs."""
+"""The folder of a Space that shows a model: the page, this package, and its requirements."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ import yaml
 import vanilla_transformer
 from vanilla_transformer.hub import SPACE_TAG, push_space
 
-# What the page is tested with.
+# The version with which the page is tested.
 GRADIO = "6.31.0"
 APP = '''"""The page of the model, by the package that lies beside this file."""
 
@@ -29,7 +29,7 @@ README = """---
 Try [{model}](https://huggingface.co/{model}), a model of vanilla_transformer. "Use via API" says how programs ask it.
 The same page on your own machine: `vanilla-transformer demo {model}`.
 """
-# What some models need beside the package's own requirements, by a file that they then have.
+# Requirements of some models beyond the package's own, by a file that such models have.
 _NEEDS = {
     "*.spm": "sentencepiece",
     "*.bpe.model": "sentencepiece",
@@ -40,14 +40,14 @@ _NEEDS = {
 
 
 def push_demo(directory: Path, model: str, *, private: bool = False, message: str | None = None) -> str:
-    """Makes a Space of the model's name that shows it, or replaces the one that was made before; returns its URL.
+    """Makes a Space with the model's name that shows it, or replaces the previous one; returns its URL.
 
     Args:
-        directory: The model, as it was pushed.
-        model: Its name on the Hub, ORG/NAME.
+        directory: The directory of the pushed model.
+        model: The model's name on the Hub, ORG/NAME.
 
     Raises:
-        PushError: There is another Space of that name, or the Hub refuses it.
+        PushError: Another Space has that name, or the Hub refuses the push.
     """
     with TemporaryDirectory(prefix="vanilla-transformer-space-", ignore_cleanup_errors=True) as folder:
         write_space(Path(folder), directory, model)
@@ -55,7 +55,7 @@ def push_demo(directory: Path, model: str, *, private: bool = False, message: st
 
 
 def write_space(folder: Path, directory: Path, model: str) -> None:
-    """Writes what the Space of a model consists of."""
+    """Writes the files of a model's Space."""
     head = {
         "title": model.rpartition("/")[2],
         "emoji": "💬",
@@ -73,17 +73,17 @@ def write_space(folder: Path, directory: Path, model: str) -> None:
     (folder / "README.md").write_text(README.format(head=text, model=model), encoding="utf-8")
     (folder / "app.py").write_text(APP.format(model=model), encoding="utf-8")
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements(directory)))
-    # No package index need know it, and the page is that of the version that it was made by.
+    # A copy of the package needs no package index, and the page always has the version that made it.
     package = Path(vanilla_transformer.__file__).parent
     unused = shutil.ignore_patterns("__pycache__", "cleaning", "explore", "export", "recipes", "synthetic")
     shutil.copytree(package, folder / package.name, ignore=unused)
 
 
 def requirements(directory: Path) -> list[str]:
-    """Requirements of a model's page, in the versions that are installed here."""
+    """Returns the requirements of a model's page, in the versions installed here."""
     own = [one for one in requires("vanilla-transformer") or () if "extra ==" not in one]
     names = [re.match(r"[\w.-]+", one)[0] for one in own]  # type: ignore[index]
     names += [package for pattern, package in _NEEDS.items() if any(directory.glob(pattern))]
-    # A build for one device, as in 2.13.0+cpu, is known to its own index alone.
+    # A build for one device, such as 2.13.0+cpu, is only on an index of its own.
     pins = {f"{name}=={version(name).partition('+')[0]}" for name in names}
     return sorted({*pins, f"gradio=={GRADIO}"}, key=str.lower)

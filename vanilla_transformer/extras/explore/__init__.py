@@ -1,1 +1,1 @@
-"""A page on which a model computes before the reader's eyes: every number of it, in the paper's order."""
+"""A page on which a model computes live: every number of it, in the paper's order."""

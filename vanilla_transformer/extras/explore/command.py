@@ -1,4 +1,4 @@
-"""`vanilla-transformer explore`: a page on which a model computes before the reader's eyes."""
+"""`vanilla-transformer explore`: a page on which a model computes live."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Explore:
 
 
 def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
-    """The static Space of `push --explore`."""
+    """Writes the static Space of `push --explore`, and returns the function that pushes it."""
     from vanilla_transformer.extras.explore.static_site import push_page, write_model_page
 
     write_model_page(push.model, folder, training=push.model, report=warn)

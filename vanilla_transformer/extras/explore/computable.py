@@ -1,4 +1,4 @@
-"""Models that the page computes: it has their equations in JavaScript, and declines all others."""
+"""Models that the page can compute: it has their equations in JavaScript, and refuses all others."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ FAMILIES: dict[type, str] = {
     RecurrentEncoderDecoderForConditionalGeneration: "recurrent",
 }
 SEARCHED = ("encoder-decoder", "recurrent")
-# As `activations` in web/arithmetic.js.
+# The keys of `activations` in web/arithmetic.js.
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid")
-# Settings of a search that change what is found, with the values at which they change nothing.
+# Settings that change the result of a search, with their neutral values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "do_sample": (None, False),
     "repetition_penalty": (None, 1.0),
@@ -47,7 +47,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guidance_scale": (None, 1.0),
     "quantization": (None,),
 }
-# Fields of the configurations that change what a forward pass computes; each is in the page's equations.
+# Configuration fields that change a forward pass; each occurs in the page's equations.
 _FIELDS = (
     *("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers", "vocab_size"),
     *("positional_encoding", "max_position_embeddings", "layer_norm_eps", "activation_function", "classifier_pooling"),
@@ -57,14 +57,14 @@ _MOST_PARAMETERS = 40_000_000
 
 
 class ExploreError(ValueError):
-    """A model that the page does not compute."""
+    """A model that the page cannot compute."""
 
 
 def family(model: PreTrainedModel) -> str:
-    """The model's family among those of the page.
+    """Returns the model's family among those of the page.
 
     Raises:
-        ExploreError: It is none, or differs from it by what the page does not know.
+        ExploreError: The model is of no such family, or has a feature that the page does not know.
     """
     found = FAMILIES.get(type(model))
     if found is None:
@@ -95,7 +95,7 @@ def family(model: PreTrainedModel) -> str:
 
 
 def fields(config: Any) -> dict[str, Any]:
-    """The fields of a configuration that the equations need."""
+    """Returns the fields of a configuration that the equations need."""
     labels = [str(config.id2label[number]) for number in range(config.num_labels)]
     return {name: getattr(config, name) for name in _FIELDS if hasattr(config, name)} | {
         "labels": labels,
@@ -104,5 +104,5 @@ def fields(config: Any) -> dict[str, Any]:
 
 
 def unknown_settings(settings: dict[str, Any]) -> list[str]:
-    """The settings of `generate` that the page's search does not follow."""
+    """Lists the settings of `generate` that the page's search does not follow."""
     return [name for name, neutral in _NEUTRAL.items() if settings.get(name) not in neutral]

@@ -1,4 +1,4 @@
-"""A model's weights as a browser reads them: float32 in one file, and earlier ones of its training in 8 bits."""
+"""A model's weights as a browser reads them: float32 in one file, and earlier checkpoints in 8 bits."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from vanilla_transformer.checkpointing.store import list_checkpoints
 
-# All weights of a page: what a reader on a telephone waits for.
+# The size of all weights of a page, which a reader on a phone must download.
 MOST_BYTES = 15_000_000
 _MOST_CHECKPOINTS = 12
 
@@ -20,14 +20,14 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Tensor(NamedTuple):
-    """The offset of a tensor, in numbers of the file, and its shape."""
+    """The offset of a tensor in its file, counted in numbers, and its shape."""
 
     offset: int
     shape: list[int]
 
 
 def pack(weights: Weights) -> tuple[dict[str, Tensor], bytes]:
-    """Each tensor's place, and the file, little-endian float32; tensors that are one are there once."""
+    """Returns each tensor's place, and the file in little-endian float32; tied tensors are stored once."""
     places: dict[str, Tensor] = {}
     stored: dict[tuple[int, torch.Size], int] = {}
     parts: list[bytes] = []
@@ -43,9 +43,9 @@ def pack(weights: Weights) -> tuple[dict[str, Tensor], bytes]:
 
 
 def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
-    """The same tensors with each row of a matrix as 8-bit numbers times one scale, vectors as they are.
+    """Packs the same tensors with each row of a matrix as 8-bit integers times one scale, and vectors as float32.
 
-    The scales and vectors of all come first, as float32, then the 8-bit numbers.
+    All scales and vectors come first, then the 8-bit integers.
     """
     exact: list[np.ndarray] = []
     rounded: list[np.ndarray] = []
@@ -61,13 +61,13 @@ def pack_8_bits(weights: Weights, places: Mapping[str, Tensor]) -> bytes:
 
 
 def size_in_8_bits(places: Mapping[str, Tensor]) -> int:
-    """Bytes of `pack_8_bits`."""
+    """Returns the size of `pack_8_bits` in bytes."""
     shapes = [places[name].shape for name in distinct(places)]
     return sum(4 * shape[0] + (math.prod(shape) if len(shape) > 1 else 0) for shape in shapes)
 
 
 def distinct(places: Mapping[str, Tensor]) -> list[str]:
-    """A name for each tensor of the file, in its order."""
+    """Returns one name for each tensor of the file, in the file's order."""
     by_offset: dict[int, str] = {}
     for name, place in places.items():
         by_offset.setdefault(place.offset, name)
@@ -75,18 +75,18 @@ def distinct(places: Mapping[str, Tensor]) -> list[str]:
 
 
 class Moment(NamedTuple):
-    """A step of the training, and the weights after it."""
+    """A step of the training, and the file of its weights."""
 
     step: int
     file: Path
 
 
 def moments(run: Path, size: int, room: int, report: Callable[[str], None]) -> list[Moment]:
-    """As many of a run's checkpoints as there is room for, closer to each other where more is learned: at the start.
+    """Chooses as many of a run's checkpoints as fit, denser at the start, where more is learned.
 
     Args:
-        size: Bytes of one in 8 bits.
-        room: Bytes of all.
+        size: Bytes of one checkpoint in 8 bits.
+        room: Bytes available for all.
     """
     there = [Moment(one.step, one.path / "model.safetensors") for one in list_checkpoints(run / "checkpoints", report)]
     there = [moment for moment in there if moment.file.is_file()]
@@ -105,9 +105,9 @@ def moments(run: Path, size: int, room: int, report: Callable[[str], None]) -> l
 
 
 def weights_of(moment: Moment, places: Mapping[str, Tensor]) -> dict[str, torch.Tensor] | None:
-    """The weights of a checkpoint by the names of `distinct`; None where they are those of another model.
+    """Loads the weights of a checkpoint by the names of `distinct`; None if they are those of another model.
 
-    Tensors that are one are stored under one of their names.
+    Tied tensors are stored under one of their names.
     """
     stored = load_file(moment.file)
     by_offset = {places[name].offset: weight for name, weight in stored.items() if name in places}
@@ -118,14 +118,14 @@ def weights_of(moment: Moment, places: Mapping[str, Tensor]) -> dict[str, torch.
 
 
 def learning_curve(run: Path) -> list[dict[str, Any]]:
-    """The losses of the run's log: of training and of dev, by step."""
+    """Returns the losses in the run's log, on training and dev data, by step."""
     file = run / "metrics.jsonl"
     curve = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # The last line of a run that was killed.
+            continue  # A killed run leaves an incomplete last line.
         if isinstance(record, dict) and isinstance(record.get("step"), int):
             kept = {name: record[name] for name in ("loss", "dev_loss") if isinstance(record.get(name), int | float)}
             if kept:

@@ -1,4 +1,4 @@
-"""The page on which a model computes before the reader's eyes."""
+"""A page on which a model computes live."""
 
 GROUP = "Look inside"
 SEAMS = {"command": {"explore": "command:Explore"}, "push": {"explore": "command:prepare_space"}}

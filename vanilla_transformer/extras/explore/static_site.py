@@ -1,4 +1,4 @@
-"""Writes the page: a folder that any host of files serves, in which a model computes and no other host is asked."""
+"""Writes the page: a folder for any static host, in which the model computes without contacting another host."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from vanilla_transformer.reporting.model_card import CARD
 from vanilla_transformer.translation import load_model
 
 _WEB = Path(__file__).parent / "web"
-# Texts that the page offers where a model's card names none.
+# Texts on the page of a model whose card has no examples.
 _EXAMPLES = {"masked-language-model": "A <mask> waits."}
 _SHOWN_LIKELIEST = 5
 _README = """---
@@ -57,7 +57,7 @@ def write_model_page(
     documentation: str | None = None,
     report: Callable[[str], None] = lambda remark: None,
 ) -> None:
-    """Writes the folder of a model in a directory or on the Hub; the other arguments are those of `write_page`."""
+    """Writes the folder for a model in a directory or on the Hub; other arguments are those of `write_page`."""
     model, tokenizer = load_model(path, device="cpu", translates=False)
     write_page(
         model,
@@ -85,15 +85,15 @@ def write_page(
     """Writes the folder.
 
     Args:
-        output: A directory that is empty or is not there.
-        name: What stands over the page.
-        examples: Texts that it offers; the first one is shown when it opens.
+        output: A directory that is empty or does not exist.
+        name: The page's heading.
+        examples: Texts that the page offers; it opens with the first.
         run: The directory of the model's training, whose checkpoints and log the page replays.
-        documentation: Where the documentation is, for links from each number to its chapter.
-        report: Is told what the page does otherwise than the model.
+        documentation: The address of the documentation, for links from each number to its chapter.
+        report: Called with each way in which the page differs from the model.
 
     Raises:
-        ExploreError, ConversionError: The page does not compute the model, or cannot read its tokenizer.
+        ExploreError, ConversionError: The page cannot compute the model, or cannot read its tokenizer.
     """
     kind = family(model)
     tokenizer = plain_text(tokenizer)
@@ -133,15 +133,15 @@ def write_page(
 
 
 def push_page(folder: Path, model: Path, name: str, *, private: bool = False, message: str | None = None) -> str:
-    """Makes a folder the static Space NAME-explore, or replaces the one made before; returns its URL.
+    """Pushes a folder as the static Space NAME-explore, or replaces the previous one; returns its URL.
 
     Args:
-        folder: What `write_page` has written.
-        model: The model, as it was pushed.
-        name: Its name on the Hub, ORG/NAME.
+        folder: The folder that `write_page` has written.
+        model: The directory of the pushed model.
+        name: The model's name on the Hub, ORG/NAME.
 
     Raises:
-        PushError: There is another Space of that name, or the Hub refuses it.
+        PushError: Another Space has that name, or the Hub refuses the push.
     """
     card: Any = RepoCard.load(folder / CARD)
     card.data.title, card.data.models = name.rpartition("/")[2], [name]
@@ -156,7 +156,7 @@ def push_page(folder: Path, model: Path, name: str, *, private: bool = False, me
 
 
 def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A word that the tokenizer can read, of a model whose card has no example."""
+    """Returns a word that the tokenizer can read, for a model whose card has no example."""
     readable = tokenizer.unk_token_id not in tokenizer("hello")["input_ids"]
     return "hello" if readable else str(tokenizer.decode([len(tokenizer) - 1]))
 
@@ -172,7 +172,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, config: Any) -> dict[str, Any]:
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
-    """Each entry of the vocabulary as a person reads it; spaces as dots."""
+    """Returns each entry of the vocabulary as a person reads it, with spaces as dots."""
     special = set(tokenizer.all_special_ids)
     pieces = []
     for number in range(count):
@@ -181,7 +181,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
             pieces.append(str(raw or f"<{number}>"))
             continue
         decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-        # Behind another piece it keeps the space that it begins with.
+        # After another piece, a piece keeps its leading space.
         text = decoder.decode([raw, raw])[len(decoder.decode([raw])) :] if decoder is not None else raw
         text = raw if "\ufffd" in text or not text else text
         pieces.append(re.sub("[ \u0120\u2581]", "·", str(text)))
@@ -189,10 +189,10 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, count: int) -> list[str]:
 
 
 def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's own search, which the page begins with."""
+    """Returns the model's own search settings, with which the page begins."""
     google = settings.get("length_penalty_type", "huggingface") == "google"
     beyond, length = settings.get("max_length_beyond_source"), settings.get("max_length")
-    # The library's own 20 tokens hold where nothing else is said; trainers write them beside what is.
+    # The library's default of 20 tokens holds if nothing else is set; trainers also write it beside other limits.
     most = length - 1 if length not in (None, 20) else None if beyond is not None else 19
     return {
         "width": settings.get("num_beams") or 1,
@@ -205,7 +205,7 @@ def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(model: Any, tokenizer: Any, kind: str, text: str) -> dict[str, Any]:
-    """The model's own values for the first example, by which the page proves that it computes the same."""
+    """Returns the model's values for the first example, with which the page proves that it computes the same."""
     inputs = tokenizer(text, return_tensors="pt").to(model.device)
     inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
     target = None
@@ -228,7 +228,7 @@ def _check(model: Any, tokenizer: Any, kind: str, text: str) -> dict[str, Any]:
 def _training(
     places: Mapping[str, Tensor], weights: int, run: Path, folder: Path, report: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The run's curve and those of its checkpoints that there is room for, written as files of the page."""
+    """Writes the weights of checkpoints that fit, and returns their steps and the run's learning curve."""
     chosen = moments(run, size_in_8_bits(places), MOST_BYTES - weights, report)
     kept: list[Moment] = []
     for moment in chosen:

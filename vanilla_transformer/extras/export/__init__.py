@@ -1,1 +1,1 @@
-"""Models of other systems as ours, and ours for other systems, with the same numbers."""
+"""Conversion of other systems' models to ours, and of ours to other systems, with the same numbers."""

@@ -1,4 +1,4 @@
-"""A tokenizer as tokenizers.js reads it, the JavaScript of `@huggingface/tokenizers`."""
+"""Tokenizer files for tokenizers.js, the JavaScript of `@huggingface/tokenizers`."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer
 from vanilla_transformer.extras.export.web_page import TOKENIZERS_JS
 
-# Parts of a tokenizer.json that tokenizers.js reads.
+# Types of tokenizer.json parts that tokenizers.js supports.
 _TOKENIZER_PARTS = {
     "model": {"BPE", "Unigram", "WordPiece"},
     "normalizer": {
@@ -30,10 +30,10 @@ _TOKENIZER_PARTS = {
 
 
 def tokenizer_parts(tokenizer: Any) -> dict[str, Any]:
-    """The tokenizer.json as tokenizers.js has to have it.
+    """Returns the tokenizer.json in the form that tokenizers.js needs.
 
     Raises:
-        ConversionError: There is none, or it has what tokenizers.js does not read.
+        ConversionError: The tokenizer has no tokenizer.json, or one with parts that tokenizers.js does not support.
     """
     with TemporaryDirectory() as directory:
         if not save_tokenizer(tokenizer, Path(directory)):
@@ -52,14 +52,14 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, Any]:
     vocabulary = parts["model"]["vocab"]
     known_tokens = {entry[0] for entry in vocabulary} if isinstance(vocabulary, list) else vocabulary.keys()
     if tokenizer.split_special_tokens:
-        # Text that spells a special token is only text. tokenizers.js would find those that are listed as added.
+        # Text that spells a special token is plain text, but tokenizers.js would match those listed as added tokens.
         special = [token for token in parts["added_tokens"] if token["special"] and token["content"] in known_tokens]
         parts["added_tokens"] = [token for token in parts["added_tokens"] if token not in special]
     return parts
 
 
 def _kinds(part: dict[str, Any] | None) -> Iterator[str]:
-    """The types of a part of a tokenizer and of what it is put together from."""
+    """Yields the types of a part of a tokenizer and of its components."""
     if part is None:
         return
     behavior = part.get("behavior", "Isolated")
@@ -70,13 +70,13 @@ def _kinds(part: dict[str, Any] | None) -> Iterator[str]:
 
 
 def tokenizer_config(tokenizer: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer_config.json that goes with these parts."""
+    """Returns the tokenizer_config.json that goes with these parts."""
     added = {token["content"] for token in parts["added_tokens"]}
     names = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     return {
         "tokenizer_class": "PreTrainedTokenizer",
         **names,
-        # What decoding leaves out.
+        # Tokens that decoding leaves out.
         "additional_special_tokens": [token for token in tokenizer.all_special_tokens if token not in added],
         "clean_up_tokenization_spaces": False,
     }

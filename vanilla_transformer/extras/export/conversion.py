@@ -31,7 +31,7 @@ _OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
 class Converted:
     """A model of another type with the same logits, its tokenizer, and remarks for the user."""
 
-    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no name for both.
+    model: Any  # A PreTrainedModel that is a GenerationMixin as well: Python has no type for both.
     tokenizer: Any | None
     remarks: list[str] = field(default_factory=list)
 
@@ -43,11 +43,11 @@ class Converted:
 
 
 def convert(source: str | Path) -> Converted:
-    """A Marian or FSMT model as ours, or ours as a Marian model.
+    """Converts a Marian or FSMT model to ours, or our model to Marian.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
-        ConversionError: The model is of another type, or has what the other type cannot express.
+        ConversionError: The model is of another type, or has a feature that the other type cannot express.
     """
     refuse_linked_files(source)
     model_type = _model_type(source)
@@ -67,7 +67,7 @@ def convert(source: str | Path) -> Converted:
 
 
 def as_marian(model: Any, tokenizer: Any | None, remarks: list[str] | None = None) -> Converted:
-    """Our model as a Marian model, which transformers loads without this package.
+    """Converts our model to a Marian model, which transformers loads without this package.
 
     Marian's `generate` has neither Google's length penalty nor a length limit per sentence: it gets the library's
     penalty with the same exponent, which differs by a constant and by five tokens, and one limit for all sentences.
@@ -98,18 +98,18 @@ def export_marian(model: Any, tokenizer: Any, output: Path, quantization: str = 
 
 
 def _as_theirs(settings: GenerationConfig) -> GenerationConfig:
-    """The same settings for our `generate`, with the library's length penalty."""
+    """Returns the settings for our `generate`, with the library's length penalty."""
     return _fresh({**settings.to_diff_dict(), "length_penalty_type": "huggingface"})
 
 
 def _fresh(settings: dict[str, Any]) -> GenerationConfig:
-    """A generation config that keeps our own keys when saved: one derived from a model's config would lose them."""
+    """Makes a generation config that keeps our own keys when saved; one from a model config would lose them."""
     not_settings = ("_from_model_config", "transformers_version")
     return GenerationConfig(**{name: value for name, value in settings.items() if name not in not_settings})
 
 
 def _without_our_class(tokenizer: Any | None) -> Any | None:
-    """The tokenizer in a class that loads without this package; other classes are unchanged."""
+    """Returns the tokenizer in a class that loads without this package; other classes are unchanged."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer
     return PreTrainedTokenizerFast(
@@ -121,7 +121,7 @@ def _without_our_class(tokenizer: Any | None) -> Any | None:
 
 
 def _model_type(source: str | Path) -> str:
-    """The type of a model in a directory or on the Hub, without its weights."""
+    """Returns the type of a model in a directory or on the Hub, without loading its weights."""
     if Path(source).is_dir() and not Path(source, "config.json").is_file():
         raise ModelNotFoundError(f"{source} is not a model directory: it has no config.json.")
     try:
@@ -137,7 +137,7 @@ def _model_type(source: str | Path) -> str:
 
 
 def _tokenizer(source: str | Path) -> Any | None:
-    """The model's tokenizer in its own class, so that ids are unchanged; None if there is none."""
+    """Returns the model's tokenizer in its own class, so that ids are unchanged; None if it has none."""
     try:
         return load_tokenizer(source)
     except ModelNotFoundError:

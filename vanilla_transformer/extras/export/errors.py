@@ -1,5 +1,5 @@
-"""The error of models that cannot be converted or exported."""
+"""The error for models that cannot be converted or exported."""
 
 
 class ConversionError(ValueError):
-    """A model of an unknown type, or one that another system cannot express exactly."""
+    """A model of an unknown type, or a model that another system cannot express exactly."""

@@ -1,4 +1,4 @@
-"""FSMT models (fairseq's of WMT19) to ours: untied matrices, two vocabularies, positions of other frequencies."""
+"""FSMT (fairseq's WMT19 models) to ours: untied matrices, two vocabularies, positions of other frequencies."""
 
 import torch
 from transformers import FSMTForConditionalGeneration
@@ -16,13 +16,13 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 
 @torch.no_grad()
 def from_fsmt(fsmt: FSMTForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
-    """Our model with the same logits, for up to `max_position_embeddings` tokens.
+    """Converts an FSMT model to ours with the same logits, for up to `max_position_embeddings` tokens.
 
-    fairseq's positions have other frequencies than the paper's: they become the values of learned positions. Source
-    and target keep their own ids; the smaller vocabulary is filled up with types that never occur.
+    fairseq's sinusoids have other frequencies than the paper's, so they become the values of learned positions. Source
+    and target keep their own ids; the smaller vocabulary is padded with types that never occur.
 
     Raises:
-        ConversionError: The model has what ours cannot express.
+        ConversionError: The model has a feature that ours cannot express.
     """
     theirs = fsmt.config
     encoder, decoder = fsmt.model.encoder, fsmt.model.decoder
@@ -47,7 +47,7 @@ def from_fsmt(fsmt: FSMTForConditionalGeneration) -> VanillaTransformerForCondit
 
 
 def _positions(fsmt: FSMTForConditionalGeneration, length: int) -> Weights:
-    """fairseq counts positions from the id after the padding's."""
+    """Returns fairseq's positions, which count from the id after the padding's."""
     padding = fsmt.model.encoder.padding_idx
     table = fsmt.model.encoder.embed_positions.get_embedding(padding + 1 + length, fsmt.config.d_model, padding)
     table = table[padding + 1 :]

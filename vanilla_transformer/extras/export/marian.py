@@ -1,4 +1,4 @@
-"""Marian models (OPUS-MT) to ours and back: the paper's model, its positions in another order of the dimensions."""
+"""Marian (OPUS-MT) models to ours and back: the paper's model, with position dimensions in another order."""
 
 import torch
 from transformers import MarianConfig, MarianMTModel
@@ -23,10 +23,10 @@ from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransf
 
 @torch.no_grad()
 def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGeneration:
-    """Our model with the same logits.
+    """Converts a Marian model to ours with the same logits.
 
     Raises:
-        ConversionError: The model has what ours cannot express.
+        ConversionError: The model has a feature that ours cannot express.
     """
     theirs = marian.config
     state = marian.state_dict()
@@ -43,7 +43,7 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     config = common_config(theirs, vocab_size, tie_word_embeddings=embeddings.tied, output_bias=bias is not None)
     model = VanillaTransformerForConditionalGeneration(config)
     weights = layer_weights(list(model.state_dict()), state, config.d_ff) | embeddings.weights(vocab_size)
-    # Sines first, then cosines: dimension 2i of ours is their dimension i, 2i + 1 is i + d_model / 2.
+    # Marian has all sines first, then all cosines: our dimension 2i is its i, and 2i + 1 is its i + d_model / 2.
     weights = reordered(weights, torch.arange(config.d_model).view(2, -1).T.flatten())
     load(model, weights if bias is None else weights | {"lm_head.bias": bias})
     return model
@@ -51,10 +51,10 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
 
 @torch.no_grad()
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
-    """The Marian model with the same logits.
+    """Converts our model to a Marian model with the same logits.
 
     Raises:
-        ConversionError: Our model has what Marian cannot express.
+        ConversionError: Our model has a feature that Marian cannot express.
     """
     refuse_unexportable(model)
     config = model.config
@@ -63,13 +63,13 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     bias = weights.pop("lm_head.bias", None)
     _adopt_epsilon(weights, config)
     weights = reordered(weights, torch.arange(config.d_model).view(-1, 2).T.flatten())
-    if not config.tie_word_embeddings:  # What is Marian's `shared` is there only where it is.
+    if not config.tie_word_embeddings:  # Marian has `shared` only if tied.
         weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
     state = marian.state_dict()
     for name, weight in weights.items():
         state[their_name(name)] = weight
     for name in state:
-        # Ours have no biases there unless `attention_bias` is on.
+        # Our projections have no biases unless `attention_bias` is on.
         if not config.attention_bias and "_attn." in name and name.endswith(".bias"):
             state[name] = torch.zeros_like(state[name])
     state["final_logits_bias"] = torch.zeros(1, config.vocab_size) if bias is None else bias[None]
@@ -106,10 +106,10 @@ def _marian_config(config: VanillaTransformerConfig) -> MarianConfig:
 
 
 def _adopt_epsilon(weights: Weights, config: VanillaTransformerConfig) -> None:
-    """Makes Marian's fixed ε act as ours: LayerNorm of c·x with c²·ε is LayerNorm of x with ε.
+    """Makes Marian's fixed ε act as ours: LayerNorm of c·x with c²·ε equals LayerNorm of x with ε.
 
-    What flows between the layers is c times as large, and all that reads it divides by c. Only the sum of embedding
-    and position in front of a stack stays as it is: there ε, beside a variance of about one, goes unnoticed.
+    Activations between layers become c times as large, and every weight that reads them is divided by c. Only the sum
+    of embedding and position before a stack is unchanged: beside its variance of about one, ε is negligible.
     """
     c = (LAYER_NORM_EPS / config.layer_norm_eps) ** 0.5
     if c == 1:

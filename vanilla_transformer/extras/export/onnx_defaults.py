@@ -1,4 +1,4 @@
-"""A model's own settings of `generate`, as its graph has them."""
+"""A model's own settings of `generate`, as defaults of its ONNX graph."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +15,19 @@ class Defaults:
     """Default settings of a search.
 
     Attributes:
-        num_beams: W.
-        num_return_sequences: Hypotheses that are given.
-        length_penalty: The exponent.
-        google: Whether the penalty is Google's.
-        early_stopping: As `GenerationConfig` has it.
-        beyond: Tokens that a translation may have beyond its source, where there is no `most`.
-        most: Tokens that it may have.
-        positions: Those that were learned; None where there are any number.
-        start: Token that the decoder begins with.
+        num_beams: The beam width W.
+        num_return_sequences: Hypotheses returned per sentence.
+        length_penalty: The exponent of the length penalty.
+        google: True for Google's length penalty.
+        early_stopping: `early_stopping` of `GenerationConfig`.
+        beyond: Tokens that a translation may have more than its source, used if there is no `most`.
+        most: Maximum number of tokens of a translation.
+        positions: Number of learned positions; None if positions are unlimited.
+        start: Token with which the decoder begins.
         padding: Token after the end.
         ends: Tokens that end a hypothesis.
         never: Tokens that are never written.
-        forced_end: Tokens of which one stands at the limit.
+        forced_end: Tokens one of which is forced at the length limit.
     """
 
     num_beams: int
@@ -49,7 +49,7 @@ class Defaults:
         """Reads the defaults of a model.
 
         Raises:
-            ValueError: It has one that graphs do not follow.
+            ValueError: The model has a setting that graphs do not follow.
         """
         config, given = model.config, model.generation_config.to_diff_dict()
         refuse_settings(given, Path(model.name_or_path))
@@ -63,7 +63,7 @@ class Defaults:
             given.get(name) for name in ("max_new_tokens", "max_length", "max_length_beyond_source")
         )
         if length == 20 and beyond is not None:
-            length = None  # Trainers write that there unasked.
+            length = None  # Trainers write this value there unasked.
         if most is None and (length is not None or beyond is None):
             most = (length or 21) - 1
         never = [word[0] for word in given.get("bad_words_ids") or ()] + [*(given.get("suppress_tokens") or ())]
@@ -86,11 +86,11 @@ class Defaults:
 
     @property
     def max_source_length(self) -> int:
-        """Tokens of a source of which no more are translated."""
+        """Returns the length at which sources are cut, in tokens."""
         return min(MAX_SOURCE_LENGTH, self.positions or MAX_SOURCE_LENGTH)
 
     def told(self, vocabulary: int) -> dict[str, str]:
-        """The defaults as the graph's metadata."""
+        """Returns the defaults as the graph's metadata."""
         numbers = {
             "num_beams": self.num_beams,
             "num_return_sequences": self.num_return_sequences,

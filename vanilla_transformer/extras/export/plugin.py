@@ -1,4 +1,4 @@
-"""Models for other runtimes, and those of other systems as ours."""
+"""Models for other runtimes, and conversion of other systems' models to ours."""
 
 GROUP = "Share and export"
 SEAMS = {

@@ -1,4 +1,4 @@
-"""No word of the libraries about what a user cannot change."""
+"""Silence for libraries whose messages a user can do nothing about."""
 
 import logging
 import warnings
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Within it neither warnings are heard nor what loggers say below an error."""
+    """Suppresses warnings, and log messages below errors, within the block."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Our models for CTranslate2: a fast C++ decoder for CPUs and GPUs."""
+"""Export of our models to CTranslate2, a fast C++ decoder for CPUs and GPUs."""
 
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ _ACTIVATIONS = {
     "swish": common_spec.Activation.SWISH,
 }
 
-# CTranslate2 computes no positions: it has those that are stored. Ours have no end; so many are enough for
-# the longest source that `vanilla-transformer translate` takes and its translation.
+# CTranslate2 computes no positions, it stores them. Ours have no limit; this many suffice for the longest source that
+# `vanilla-transformer translate` takes, and for its translation.
 _POSITIONS = 2048
 
 _README = """# For CTranslate2
@@ -80,13 +80,13 @@ print(tokenizer.convert_tokens_to_string(results[0].hypotheses[0]))"""
 
 
 class _Specification(transformer_spec.TransformerSpec):
-    """CTranslate2's, with weights of 7 bits instead of 8.
+    """CTranslate2's specification, with weights of 7 bits instead of 8.
 
-    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 and not 2 · 255 · 127.
+    Without VNNI it adds pairs of products in 16 bits, which hold 2 · 255 · 64 but not 2 · 255 · 127.
     """
 
     def optimize(self, quantization: str | None = None) -> None:
-        """Shares equal weights and rounds them, leaving the model's own as they are."""
+        """Shares equal weights and rounds them, without changing the model's own."""
         weights = {}
         for name, variable in self.variables().items():
             if isinstance(variable, model_spec.PyTorchVariable):
@@ -103,7 +103,7 @@ class _Specification(transformer_spec.TransformerSpec):
 
 
 class _Made(Converter):
-    """CTranslate2's way from a specification to files, for one that is there already."""
+    """CTranslate2's converter for a specification that already exists."""
 
     def __init__(self, spec: transformer_spec.TransformerSpec) -> None:
         self._spec = spec
@@ -116,10 +116,10 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     """Writes a directory that `ctranslate2.Translator` loads, with the tokenizer and a README.
 
     Args:
-        quantization: One of CTranslate2's: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
+        quantization: A type of CTranslate2: float32, float16, bfloat16, int16, int8, int8_float32 and so on.
 
     Raises:
-        ConversionError: CTranslate2 has no such model, as one that writes from right to left, or no such quantization.
+        ConversionError: CTranslate2 has no such model, such as one that writes from right to left, or no such type.
     """
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"CTranslate2 has no quantization {quantization!r}; it has {', '.join(QUANTIZATIONS)}.")
@@ -135,7 +135,7 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
     spec.config.unk_token = tokenizer.unk_token
     spec.config.decoder_start_token = target[model.config.decoder_start_token_id]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
-    # CTranslate2 passes over what it does not know; `load_exported` reads them.
+    # CTranslate2 ignores unknown attributes; `load_exported` reads them.
     spec.config.add_attribute("quantization", quantization)
     spec.config.add_attribute("positions", _positions(model.config))
     _Made(spec).convert(str(output), quantization=quantization, force=True)
@@ -146,10 +146,10 @@ def export_ctranslate2(model: Any, tokenizer: Any, output: Path, quantization: s
 
 
 def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantization: str) -> str:
-    """Explains how to run the export, with the settings that the model decodes with."""
+    """Explains how to run the export, with the settings with which the model decodes."""
     settings = model.generation_config
     options = f"beam_size={settings.num_beams or 1}, length_penalty={settings.length_penalty or 0}"
-    # Without these CTranslate2 cuts sources after 1024 tokens and translations after 256.
+    # Without these limits CTranslate2 cuts sources after 1024 tokens and translations after 256.
     positions = _positions(model.config)
     options += f", max_input_length={positions}, max_decoding_length={positions}"
     if settings.bad_words_ids:
@@ -157,7 +157,7 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantiza
         options += f", suppress_sequences={never}"
     example = (_WITH_TOKENIZERS if alone else _WITH_TRANSFORMERS).format(
         options=options,
-        # Where CTranslate2 has no int16 it would make int8 of it.
+        # Where CTranslate2 has no int16 it would use int8 instead.
         compute_type=_INT16_OR_FLOAT32 if quantization == "int16" else "",
         split_special_tokens=tokenizer.split_special_tokens,
         tokenizer_class=type(tokenizer).__name__,
@@ -172,7 +172,7 @@ def _readme(model: Any, tokenizer: Any, target: list[str], alone: bool, quantiza
 
 
 def _specification(model: Any) -> transformer_spec.TransformerSpec:
-    """The paper's model in CTranslate2's terms: post-norm, no other norm, positions that are stored."""
+    """Returns the model in CTranslate2's terms: post-norm, no other norm, stored positions."""
     config: VanillaTransformerConfig = model.config
     refuse_other_widths(config, "CTranslate2")
     if config.activation_function not in _ACTIVATIONS:
@@ -212,7 +212,7 @@ def _set_layer(spec: Any, layer: Any) -> None:
 
 
 def _set_attention(spec: Any, attention: Any, shared: int) -> None:
-    """Projections of the same states stand in one matrix: all three, or the queries and then keys with values."""
+    """Fuses the projections of the same states into one matrix: all three, or keys and values without the queries."""
     projections = [common_spec.LinearSpec() for _ in range(3)]
     for projection, ours in zip(projections, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True):
         _set_linear(projection, ours)

@@ -1,4 +1,4 @@
-"""Our models for ONNX Runtime: `translate.onnx`, from the tokens of sentences to those of their translations."""
+"""Export of our models to ONNX Runtime: `translate.onnx` maps the tokens of sentences to those of translations."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.exported import GRAPH
 
 QUANTIZATIONS = ("float32", "int8")
-# More bytes than protocol buffers carry.
+# Protocol buffers hold no more bytes than this.
 _TOO_LARGE = (1 << 31) - 1
 _ENDLESS = 1 << 31
 
@@ -68,7 +68,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
 
     Args:
         model: An encoder-decoder.
-        tokenizer: Its tokenizer.
+        tokenizer: The tokenizer of the model.
         output: The folder.
         quantization: `int8` rounds matrices; activations are rounded for each product.
 
@@ -77,7 +77,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
 
     Raises:
         ConversionError: There is no such quantization, or the graph cannot compute the model.
-        ValueError: The model decodes by settings that the graph does not follow.
+        ValueError: The model decodes with settings that the graph does not follow.
     """
     if quantization not in QUANTIZATIONS:
         raise ConversionError(f"Quantization {quantization!r} is not available for ONNX: use float32 or int8.")
@@ -104,7 +104,7 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
 
 
 def refuse_uncomputable(model: Any) -> None:
-    """Raises ConversionError where the graph would not be the model."""
+    """Raises ConversionError if the graph would not compute the model."""
     refuse_unexportable(model)
     if reason := unknown_to_graphs(model):
         raise ConversionError(f"The model cannot be exported, as its graph would not know {reason}.")
@@ -114,7 +114,7 @@ def write_graph(model: Any, defaults: Defaults, path: Path, quantization: str = 
     """Writes the graph of the whole search.
 
     Raises:
-        ConversionError: It is too large for a file of ONNX.
+        ConversionError: The graph is too large for an ONNX file.
     """
     with torch.no_grad():
         graph = translation_graph(model, defaults, None if quantization == "float32" else quantization)
@@ -124,7 +124,7 @@ def write_graph(model: Any, defaults: Defaults, path: Path, quantization: str = 
 
 
 def translation_graph(model: Any, defaults: Defaults, quantization: str | None = None) -> Any:
-    """The graph, whose inputs are described in the README that an export has."""
+    """Builds the graph; the README of an export describes its inputs."""
     graph, config = SearchGraph(model, quantization), model.config
     tokens_NS = graph.input("input_ids", ["sentences", "length"], "INT64")
     mask_NS = graph.input("attention_mask", ["mask_sentences", "mask_length"], "INT64", [[1]])
@@ -150,7 +150,7 @@ def translation_graph(model: Any, defaults: Defaults, quantization: str | None =
     per_hypothesis = graph.node("Mul", width, graph.number(max(2, 1 + len(ends))))
     greedy = graph.node("Equal", width, graph.number(1))
     never = defaults.early_stopping == "never"
-    # Where scores never rise, what is returned is certain before all W hypotheses are.
+    # Where scores never rise, the returned hypotheses can be certain before all W are finished.
     certain = never and defaults.forced_end is None
     rules = Rules(
         lengths_N1=lengths_N1,
@@ -167,7 +167,7 @@ def translation_graph(model: Any, defaults: Defaults, quantization: str | None =
     )
 
     def change(step: Any, log_p_NWV: str, number: str) -> str:
-        """Some models have tokens that they never write, and an end that comes at the limit."""
+        """Applies the model's rules to log-probabilities: forbidden tokens, and a forced end at the limit."""
         if defaults.never:
             forbidden_V = torch.zeros(config.vocab_size).index_fill(0, torch.tensor(defaults.never), -torch.inf)
             log_p_NWV = step.node("Add", log_p_NWV, graph.constant(forbidden_V))

@@ -1,4 +1,4 @@
-"""Our models for the browser: a page that any host of files serves, on which `translate.onnx` translates."""
+"""Export of our models to the browser: a page on any static host, on which `translate.onnx` translates."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTr
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.reporting.model_card import CARD
 
-# The graph in each type of weights, by the page's name for it.
+# The graph for each type of weights, by the page's name for the type.
 GRAPHS = {"q8": "translate_int8.onnx", "fp32": "translate.onnx"}
 
 
@@ -25,18 +25,18 @@ def export_web(
     """Writes a folder with a page, the graph in 8 bits and float32, and the tokenizer, for any host of static files.
 
     Args:
-        vendor: A folder of npm packages with ONNX Runtime Web and tokenizers.js; what the page needs of them is
-            copied, so that it asks no other host. Without it the page loads them from a content delivery network, by
-            version and checksum.
-        hosts: What the page may be led on to besides, where its host keeps large files elsewhere.
+        vendor: A folder of npm packages with ONNX Runtime Web and tokenizers.js. The files that the page needs are
+            copied, so that it contacts no other host. Without it the page loads them from a content delivery network,
+            by version and checksum.
+        hosts: Other hosts to which the page may be redirected, where its own host keeps large files elsewhere.
 
     Returns:
         Remarks for the user.
 
     Raises:
-        ConversionError: The graph cannot compute the model, tokenizers.js cannot read its tokenizer, or `vendor` is
-            not its folder.
-        ValueError: The model decodes by settings that the graph does not follow.
+        ConversionError: The graph cannot compute the model, tokenizers.js cannot read its tokenizer, or `vendor` lacks
+            a file.
+        ValueError: The model decodes with settings that the graph does not follow.
     """
     refuse_uncomputable(model)
     defaults = Defaults.of(model)
@@ -60,15 +60,15 @@ def export_web(
 
 
 def push_web(folder: Path, model: Path, name: str, *, private: bool = False, message: str | None = None) -> str:
-    """Makes an exported folder a static Space of the model's name, or replaces the one made before; returns its URL.
+    """Pushes an exported folder as a static Space with the model's name, or replaces the one before; returns its URL.
 
     Args:
-        folder: What `export_web` has written.
-        model: The model, as it was pushed.
-        name: Its name on the Hub, ORG/NAME.
+        folder: The folder that `export_web` has written.
+        model: The directory of the pushed model.
+        name: The model's name on the Hub, ORG/NAME.
 
     Raises:
-        PushError: There is another Space of that name, or the Hub refuses it.
+        PushError: Another Space has that name, or the Hub refuses the push.
     """
     card: Any = RepoCard.load(folder / CARD)
     card.data.title, card.data.models = name.rpartition("/")[2], [name]

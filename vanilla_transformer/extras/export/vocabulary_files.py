@@ -7,14 +7,14 @@ from vanilla_transformer.extras.export.errors import ConversionError
 
 
 def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]:
-    """Source and target vocabulary in the order of the ids; unused ids get a placeholder.
+    """Returns source and target vocabulary in the order of the ids; unused ids get a placeholder.
 
     Raises:
         ConversionError: The tokenizer's vocabulary is larger than the model's.
     """
     source = {index: token for token, index in tokenizer.get_vocab().items()}
     target = dict(source)
-    # Marian and FSMT tokenizers may have another vocabulary for the target, under this name.
+    # Marian and FSMT tokenizers may have a target vocabulary of their own, under this name.
     target.update(getattr(tokenizer, "decoder", None) or {} if not tokenizer.is_fast else {})
     return _by_id(source, vocab_size), _by_id(target, vocab_size)
 
@@ -28,6 +28,6 @@ def _by_id(tokens: dict[int, str], vocab_size: int) -> list[str]:
 
 
 def save_tokenizer(tokenizer: Any, output: Path) -> bool:
-    """Writes the tokenizer's files; True where one is `tokenizer.json`, which the package `tokenizers` reads."""
+    """Writes the tokenizer's files; returns True if one is `tokenizer.json`, which the package `tokenizers` reads."""
     tokenizer.save_pretrained(output)
     return (output / "tokenizer.json").is_file()

@@ -1,4 +1,4 @@
-"""The page that an export for the browser has, and the programs that run the model on it."""
+"""The page of a browser export, and the programs that run the model on it."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ from vanilla_transformer.links import refuse_links_out
 
 TOKENIZERS_JS = "0.2.0"
 RUNTIME = "1.30.0"
-# Where a Space may keep its large files.
+# Hosts on which a Space may keep its large files.
 SPACE_HOSTS = ("https://*.hf.co", "https://*.huggingface.co")
 _CDN = "https://cdn.jsdelivr.net"
 _FILES = Path(__file__).parent / "web"
@@ -49,7 +49,7 @@ _LOADED = f"{_PROGRAMS_ARE} loaded from {_CDN}, by version and checksum."
 
 @dataclass(frozen=True)
 class Program:
-    """A file of an npm package: where it lies in a folder of packages, and the checksum of what npm has."""
+    """A file of an npm package: its path in a folder of packages, and the checksum of npm's own copy."""
 
     package: str
     version: str
@@ -59,19 +59,19 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Without the folders that it lies in."""
+        """File name without its folders."""
         return Path(self.file).name
 
     @property
     def address(self) -> str:
-        """On the content delivery network."""
+        """URL on the content delivery network."""
         return f"{_CDN}/npm/{self.package}@{self.version}/{self.file}"
 
     def check(self, folder: Path) -> Path:
-        """Its path in a folder of packages.
+        """Returns the file's path in a folder of packages.
 
         Raises:
-            ConversionError: It is not there, or is another.
+            ConversionError: The file is missing, or has another checksum.
         """
         path = folder / self.package / self.file
         if not path.is_file():
@@ -119,14 +119,14 @@ def write_page(
     programs: Mapping[str, Path],
     hosts: Sequence[str] = (),
 ) -> None:
-    """Writes the page, what it runs and from where, and a README.
+    """Writes the page, its settings with the addresses of its programs, and a README.
 
     Args:
-        name: What stands over it.
-        sizes: Bytes of the weights, of 8 bits (q8) and of 32 (fp32).
-        longest: Tokens of a source of which no more are translated.
-        programs: Files to copy; without them they are loaded from a content delivery network.
-        hosts: What the page may be led on to besides.
+        name: The page's heading.
+        sizes: Bytes of the weights in 8 bits (q8) and 32 bits (fp32).
+        longest: The length in tokens at which sources are cut.
+        programs: Files to copy; without them the page loads them from a content delivery network.
+        hosts: Other hosts to which the page may be redirected.
     """
     policy = {
         "default-src": ["'none'"],
@@ -187,21 +187,21 @@ def _megabytes(size: int) -> str:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes it as a text that can be read."""
+    """Writes an object as readable JSON."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def checksum(path: Path) -> str:
-    """A file's checksum as browsers compare it (Subresource Integrity)."""
+    """Returns a file's checksum as browsers compare it (Subresource Integrity)."""
     with path.open("rb") as file:
         return f"sha384-{base64.b64encode(hashlib.file_digest(file, 'sha384').digest()).decode()}"
 
 
 def check_programs(packages: Path | None) -> dict[str, Path]:
-    """Finds the programs in a folder of npm packages, or in the folder that `npm install` was run in.
+    """Finds the programs in a folder of npm packages, or in the folder in which `npm install` was run.
 
     Raises:
-        ConversionError: One is not there, or is another.
+        ConversionError: A file is missing, or has another checksum.
     """
     if packages is None:
         return {}

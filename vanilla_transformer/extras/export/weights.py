@@ -1,7 +1,7 @@
-"""Shared parts of Marian and FSMT: names of weights, and the paper's layers with biases everywhere.
+"""Parts shared by Marian and FSMT: names of weights, and the paper's layers with biases everywhere.
 
-Every change is exact, up to the rounding of a product: dimensions in another order, units that are always zero,
-factors that cancel.
+Every change is exact up to the rounding of a product: reordered dimensions, units that are always zero, factors that
+cancel.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from vanilla_transformer.model.direction import is_right_to_left
 
 Weights = dict[str, torch.Tensor]
 
-# What `torch.nn.LayerNorm` adds to the variance where nothing is said, as in Marian and FSMT.
+# The default epsilon of `torch.nn.LayerNorm`, which Marian and FSMT use.
 LAYER_NORM_EPS = 1e-5
 
 _PARTS = {
@@ -33,7 +33,7 @@ _PARTS = {
     "feed_forward_norm.": "final_layer_norm.",
 }
 
-# Which axis of a weight goes along d_model, by the end of its name.
+# The axis of a weight that goes along d_model, by the end of the weight's name.
 _ROWS = ("out_proj.weight", "out_proj.bias", "w_2.weight", "w_2.bias", "_norm.weight", "_norm.bias")
 _EMBEDDINGS = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 _COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", *_EMBEDDINGS)
@@ -41,7 +41,7 @@ _COLUMNS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "w_1.weight", *_E
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The three matrices of section 3.4, (types, d_model) each; one and the same where they are tied."""
+    """The three matrices of section 3.4, (types, d_model) each; a single tensor where they are tied."""
 
     source: torch.Tensor
     target: torch.Tensor
@@ -49,15 +49,15 @@ class Embeddings:
 
     @property
     def tied(self) -> bool:
-        """Tells whether the three are one."""
+        """True if the three matrices are one."""
         return self.source.data_ptr() == self.target.data_ptr() == self.output.data_ptr()
 
     def scaled(self, factor: float) -> "Embeddings":
-        """The inputs times a factor, which the output is not."""
+        """Returns the embeddings with the input matrices, but not the output, multiplied by a factor."""
         return Embeddings(self.source * factor, self.target * factor, self.output)
 
     def weights(self, vocab_size: int) -> Weights:
-        """Under our names, with rows of zeros up to the size."""
+        """Returns the matrices under our names, padded with rows of zeros to `vocab_size`."""
         named = {"model.shared.weight": self.source, "lm_head.weight": self.output}
         if not self.tied:
             named["model.decoder.embed_tokens.weight"] = self.target
@@ -65,7 +65,7 @@ class Embeddings:
 
 
 def their_name(name: str) -> str:
-    """Marian's and FSMT's name of one of our layers' weights."""
+    """Returns Marian's and FSMT's name for a weight of our layers."""
     layer, dot, rest = name.partition(".layers.")
     for ours, theirs in _PARTS.items():
         rest = rest.replace(f".{ours}", f".{theirs}")
@@ -73,7 +73,7 @@ def their_name(name: str) -> str:
 
 
 def layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: int) -> Weights:
-    """The layers' weights under our names; feed-forward layers that are narrower get units that are always zero."""
+    """Returns the layers' weights under our names; narrower feed-forward layers get units that are always zero."""
     weights = {name: theirs[their_name(name)].clone() for name in names if ".layers." in name}
     for name, weight in weights.items():
         if ".w_1." in name:
@@ -84,7 +84,7 @@ def layer_weights(names: list[str], theirs: Mapping[str, torch.Tensor], d_ff: in
 
 
 def reordered(weights: Weights, order: torch.Tensor) -> Weights:
-    """The model's dimensions in another order, wherever they stand."""
+    """Reorders the model dimensions of every weight that has them."""
     result = {}
     for name, weight in weights.items():
         if name.endswith(_COLUMNS):
@@ -95,19 +95,19 @@ def reordered(weights: Weights, order: torch.Tensor) -> Weights:
 
 
 def blocked_bias(bias: torch.Tensor | None, types: int, vocab_size: int) -> torch.Tensor | None:
-    """The bias on the logits, with one for types beyond the target's own that leaves them no probability at all."""
+    """Returns the bias on the logits, extended so that types beyond the target vocabulary get no probability."""
     if types == vocab_size:
         return bias if bias is not None and bool(bias.any()) else None
-    # Not -inf: a smoothed loss has to be finite. In float32 the exponential of this is zero.
+    # Not -inf, because a smoothed loss must be finite. In float32 the exponential of this is zero.
     blocked = torch.full((vocab_size - types,), -1e4)
     return torch.cat((torch.zeros(types) if bias is None else bias, blocked))
 
 
 def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
-    """Our configuration of a Marian or FSMT model.
+    """Returns our configuration of a Marian or FSMT model.
 
     Raises:
-        ConversionError: Encoder and decoder differ in what is one setting of ours.
+        ConversionError: Encoder and decoder differ in a setting that ours has only once.
     """
     heads = theirs.encoder_attention_heads
     if heads != theirs.decoder_attention_heads:
@@ -143,7 +143,7 @@ def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) ->
 
 
 def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
-    """Raises ConversionError where d_k or d_v is not d_model / h."""
+    """Raises ConversionError if d_k or d_v is not d_model / h."""
     if not config.d_k == config.d_v == config.d_model / config.num_heads:
         raise ConversionError(
             f"{system} requires d_k = d_v = d_model / num_heads: this model has {config.num_heads} heads with d_k "
@@ -152,14 +152,14 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
 
 
 def refuse_unexportable(model: Any) -> None:
-    """Raises ConversionError where a model has what an export would drop, or writes its targets from their end."""
+    """Raises ConversionError if an export would drop a part of the model, or the model writes from right to left."""
     refuse_right_to_left(model.config)
     if reason := unknown(model, may_train=True):
         raise ConversionError(f"The model cannot be exported, as no export knows {reason}.")
 
 
 def refuse_right_to_left(config: PreTrainedConfig) -> None:
-    """Raises ConversionError where the model writes its targets from their end, as no other system turns them back."""
+    """Raises ConversionError if the model writes from right to left: no other system turns such targets around."""
     if is_right_to_left(config):
         raise ConversionError(
             "The model writes from right to left, which only this package turns back into text: translate with it as "
@@ -168,7 +168,7 @@ def refuse_right_to_left(config: PreTrainedConfig) -> None:
 
 
 def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:
-    """One sentence for each training setting of theirs that this package's model does not have."""
+    """Returns a sentence for each of their training settings that this package's model does not have."""
     names = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
     return [
         f"{name} {getattr(theirs, name)} is dropped: the paper's model has none, and it affects training only."
@@ -179,12 +179,12 @@ def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:
 
 @torch.no_grad()
 def load(model: nn.Module, weights: Weights) -> None:
-    """Puts the weights into a model that has every one of them."""
+    """Loads a complete set of weights into a model, and puts it into evaluation mode."""
     model.load_state_dict(weights)
     model.eval()
 
 
 def _with_zeros(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    """The weight with rows of zeros at its end."""
+    """Appends rows of zeros to a weight."""
     missing = rows - weight.shape[0]
     return weight if missing == 0 else torch.cat((weight, weight.new_zeros(missing, *weight.shape[1:])))

@@ -1,4 +1,4 @@
-"""Look inside a model: what its heads attend to, as data and as pictures."""
+"""Tools to look inside a model: its attention, as data and as pictures."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    # The commands lie below, and their help must not wait for torch and matplotlib.
+    # Commands import this package, and their help must not wait for torch and matplotlib.
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Translations with their alignments, by one pass over those that are finished: the search itself stays as fast."""
+"""Translations with alignments, computed in one pass over the finished translations so that search stays fast."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ Form = Literal["words", "pieces", "soft-words", "soft-pieces"]
 
 @dataclass(frozen=True)
 class AligningTranslator(LineTranslator):
-    """Translates lines, and says of each translation where in its line it comes from.
+    """Translates lines and aligns each translation with its line.
 
     Attributes:
-        heads: What alignments are read from.
-        form: Links of words or pieces, or their weights.
+        heads: The heads from which alignments are read.
+        form: The unit, words or pieces; soft forms hold weights instead of links.
     """
 
     heads: AlignmentHeads
@@ -26,18 +26,18 @@ class AligningTranslator(LineTranslator):
 
     @classmethod
     def from_translator(cls, translator: LineTranslator, heads: str | None, *, form: Form) -> "AligningTranslator":
-        """Another translator's model and settings.
+        """Takes another translator's model and settings.
 
         Args:
-            heads: As `AlignmentHeads.from_text` takes them (default: those chosen for the model).
+            heads: Text for `AlignmentHeads.from_text` (default: the heads chosen for the model).
 
         Raises:
-            AlignmentError: The model does not have them, or none were chosen.
+            AlignmentError: The model does not have these heads, or none were chosen.
         """
         return cls(**vars(translator), heads=heads_of(translator, heads), form=form)
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """As of any `LineTranslator`; each hypothesis has its `alignment`."""
+        """Translates like any `LineTranslator`; each hypothesis has its `alignment`."""
         aligner = Aligner(self.model, self.tokenizer)
         unit: Unit = "words" if self.form.endswith("words") else "pieces"
 
@@ -50,7 +50,7 @@ class AligningTranslator(LineTranslator):
 
 
 def heads_of(translator: LineTranslator, text: str | None) -> AlignmentHeads:
-    """The heads that were named, or those chosen for the model."""
+    """Returns the named heads, or those chosen for the model."""
     if text is None:
         return AlignmentHeads.from_model(translator.model)
     return AlignmentHeads.from_text(translator.model, text)

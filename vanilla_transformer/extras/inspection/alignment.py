@@ -20,7 +20,7 @@ from vanilla_transformer.model.direction import is_right_to_left
 Unit = Literal["words", "pieces"]
 Step = Literal["input", "output"]
 STEPS: tuple[Step, ...] = get_args(Step)
-# Attention weights of a batch, 4 bytes each: larger batches leave the processor's caches.
+# Attention weights of a batch, 4 bytes each: larger batches no longer fit into the processor's caches.
 _BATCH_WEIGHTS = 4_000_000
 
 
@@ -30,7 +30,7 @@ class AlignmentError(InspectionError):
 
 @dataclass(frozen=True)
 class AlignmentHeads:
-    """The cross-attention that alignments are read from: the mean of some heads at one of two steps.
+    """The cross-attention from which alignments are read: the mean of some heads at one of two steps.
 
     Attributes:
         heads: (layer, head) of each, counted from 0.
@@ -42,13 +42,13 @@ class AlignmentHeads:
 
     @classmethod
     def from_model(cls, model: PreTrainedModel) -> "AlignmentHeads":
-        """The heads chosen for the model in its generation config, or the only one that it has.
+        """Returns the heads that the generation config names, or the only head of a model.
 
         Raises:
             AlignmentError: None were chosen, or the model has no attention over the source.
         """
         if _layers(model) * _heads(model) == 1:
-            # A recurrent model looks at the source before it has read its input.
+            # A recurrent model attends to the source before it reads its input.
             return cls(((0, 0),), "output" if isinstance(model.config, RecurrentEncoderDecoderConfig) else "input")
         chosen = getattr(model.generation_config, "alignment_heads", None)
         if chosen is None:
@@ -62,10 +62,10 @@ class AlignmentHeads:
     def from_layers(
         cls, model: PreTrainedModel, chosen: Iterable[int | Sequence[int]], step: Step = "input"
     ) -> "AlignmentHeads":
-        """From numbers of layers, each for all of its heads, or of layers and heads.
+        """Makes heads from layer numbers, each standing for all of its heads, or from pairs of layer and head.
 
         Raises:
-            AlignmentError: The model does not have them.
+            AlignmentError: The model has no such layer or head.
         """
         layers, heads = _layers(model), _heads(model)
         pairs: list[tuple[int, int]] = []
@@ -83,10 +83,10 @@ class AlignmentHeads:
 
     @classmethod
     def from_text(cls, model: PreTrainedModel, text: str) -> "AlignmentHeads":
-        """From `output 2:0 2:1`: the step (`input` where there is none), and layers or heads of layers.
+        """Parses `output 2:0 2:1`: a step (default `input`), then layers or heads of layers.
 
         Raises:
-            AlignmentError: It is no such text, or the model does not have them.
+            AlignmentError: The text has another form, or the model has no such layer or head.
         """
         words = text.split()
         step: Step = words.pop(0) if words[:1] in (["input"], ["output"]) else "input"  # type: ignore[assignment]
@@ -98,7 +98,7 @@ class AlignmentHeads:
 
     @classmethod
     def every(cls, model: PreTrainedModel, step: Step) -> "AlignmentHeads":
-        """All that the model has."""
+        """Returns all heads of the model."""
         return cls.from_layers(model, range(_layers(model)), step)
 
     def __str__(self) -> str:
@@ -134,11 +134,11 @@ class Alignment:
     """The alignment of a source and its target.
 
     Attributes:
-        source: Its words or pieces, without `</s>`.
-        target: The same of the target.
-        weights: How much each of the target looks at each of the source, (target, source); rows sum to 1.
-        links: (source, target), in the target's order: a piece is linked with the one that it looks at most, and words
-            with all that their pieces are linked with.
+        source: The words or pieces of the source, without `</s>`.
+        target: The words or pieces of the target, without `</s>`.
+        weights: The attention of each target unit to each source unit, (target, source); rows sum to 1.
+        links: (source, target), in the target's order. A piece is linked with the piece to which it attends most, a
+            word with all words with which its pieces are linked.
     """
 
     source: tuple[str, ...]
@@ -147,17 +147,17 @@ class Alignment:
     links: tuple[tuple[int, int], ...]
 
     def pharaoh(self) -> str:
-        """`0-0 1-2`: source and target of each link."""
+        """Writes `0-0 1-2`: source and target of each link."""
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
     def soft(self) -> str:
-        """`0.9,0.1 0.2,0.8`: the weights over the source for each of the target."""
+        """Writes `0.9,0.1 0.2,0.8`: the weights over the source for each unit of the target."""
         return " ".join(",".join(f"{weight:.4g}" for weight in row) for row in self.weights.tolist())
 
 
 @dataclass(frozen=True)
 class Side:
-    """A source or a target: its text, and the tokens that it became or that became it, special ones among them."""
+    """A source or a target: its text, and its tokens, including special ones."""
 
     text: str
     ids: tuple[int, ...]
@@ -172,16 +172,16 @@ def alignments(
     unit: Unit = "words",
     heads: AlignmentHeads | None = None,
 ) -> list[Alignment]:
-    """The alignment of each source and target, in one pass over the targets as they are given.
+    """Aligns each source with its target, in one forward pass over the given targets.
 
     Words are those of `str.split`.
 
     Args:
-        heads: What to read them from (default: `AlignmentHeads.from_model`).
+        heads: The heads from which alignments are read (default: `AlignmentHeads.from_model`).
 
     Raises:
-        AlignmentError: The model has no cross-attention, or there are not as many targets as sources.
-        InspectionError: A text is empty, or the tokenizer cannot make a target.
+        AlignmentError: The model has no cross-attention, or the numbers of sources and targets differ.
+        InspectionError: A text is empty, or the tokenizer cannot produce a target.
     """
     pairs = sides(model, tokenizer, sources, targets)
     aligner, heads = Aligner(model, tokenizer), heads or AlignmentHeads.from_model(model)
@@ -194,12 +194,12 @@ def alignments(
 def sides(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
 ) -> list[tuple[Side, Side]]:
-    """Sources and targets with their tokens.
+    """Returns sources and targets with their tokens.
 
     Raises:
-        AlignmentError: There are not as many targets as sources.
-        InspectionError: A text is empty, or the tokenizer cannot make a target.
-        SettingError: One text is given instead of several.
+        AlignmentError: The numbers of sources and targets differ.
+        InspectionError: A text is empty, or the tokenizer cannot produce a target.
+        SettingError: A single text is given instead of several.
     """
     refuse_one_text("sources", sources)
     refuse_one_text("targets", targets)
@@ -219,17 +219,17 @@ def _ids(inputs: dict[str, torch.Tensor]) -> tuple[int, ...]:
 
 
 class Aligner:
-    """Aligns translations with their sources by a model's attention, one pass for many of them."""
+    """Aligns translations with their sources by a model's attention, many in one pass."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         _refuse_right_to_left(model)
         self.model, self.tokenizer = model, tokenizer
         self._special = set(tokenizer.all_special_ids)
-        # In a source an unknown token stands for a word; in a target it stands for nothing that is written.
+        # An unknown token stands for a word of the source, but for nothing that is written in a target.
         self._not_source = self._special - {tokenizer.unk_token_id}
 
     def read(self, source: Side, target: Side, weights_TS: torch.Tensor, unit: Unit) -> Alignment:
-        """The alignment of a pair from its weights."""
+        """Returns the alignment of a pair from its weights."""
         links = {(column, row) for row, column in enumerate(_best(weights_TS))}
         if unit == "pieces":
             names = (self._pieces(source, self._not_source), self._pieces(target, self._special))
@@ -243,27 +243,27 @@ class Aligner:
         return tuple(self.tokenizer.convert_ids_to_tokens([token for token in side.ids if token not in special]))
 
     def source_units(self, source: Side, pattern: str) -> "Units":
-        """The stretches of a source that match, and which of them each piece belongs to."""
+        """Returns the stretches of a source that match, with the stretch of each piece."""
         return self.units(source, self._not_source, pattern)
 
     def target_units(self, target: Side, pattern: str) -> "Units":
-        """The same of a target."""
+        """Returns the stretches of a target that match, with the stretch of each piece."""
         return self.units(target, self._special, pattern)
 
     def units(self, side: Side, special: set[int], pattern: str = r"\S+") -> "Units":
-        """The stretches of a text that match, which leave out nothing but white space."""
+        """Returns the stretches of a text that match; the pattern must leave out nothing but white space."""
         pieces = [token for token in side.ids if token not in special]
         return Units.from_pieces(self.tokenizer, pieces, side.text, pattern)
 
     def inputs(self, pairs: Sequence[tuple[Side, Side]]) -> dict[str, torch.Tensor]:
-        """The model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
+        """Returns the model's inputs: targets as the decoder reads them, up to the last token that can be aligned."""
         start = first_token(self.model)
         read = [[start, *target.ids[: self.target_rows(target.ids)[-1] + 1]] for _, target in pairs]
         ids, mask = self._padded([source.ids for source, _ in pairs])
         return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": self._padded(read)[0]}
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows with padding behind them, and 1 where there is none."""
+        """Returns rows with padding at the end, and a mask that is 1 where there is none."""
         longest = max(map(len, rows))
         ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
         for row, tokens in enumerate(rows):
@@ -272,21 +272,21 @@ class Aligner:
         return ids.to(self.model.device), mask.long().to(self.model.device)
 
     def shape(self, pair: tuple[Side, Side]) -> tuple[int, int]:
-        """Target and source pieces of a pair that can be aligned."""
+        """Counts the target and source pieces of a pair that can be aligned."""
         return len(self.target_rows(pair[1].ids)), len(self.source_columns(pair[0].ids))
 
     def source_columns(self, ids: Sequence[int]) -> list[int]:
-        """Marks the source tokens that can be aligned."""
+        """Returns the places of source tokens that can be aligned."""
         return [place for place, token in enumerate(ids) if token not in self._not_source]
 
     def target_rows(self, ids: Sequence[int]) -> list[int]:
-        """Marks the target tokens that can be aligned."""
+        """Returns the places of target tokens that can be aligned."""
         return [place for place, token in enumerate(ids) if token not in self._special]
 
 
 @dataclass(frozen=True)
 class Units:
-    """Stretches of a text, such as its words: where they are, and which of them each piece begins in."""
+    """Stretches of a text, such as its words: their spans, and the stretch in which each piece begins."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
@@ -296,19 +296,19 @@ class Units:
     def from_pieces(
         cls, tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int], text: str, pattern: str
     ) -> "Units":
-        """Finds the text of each piece by decoding all pieces up to it, for any tokenizer; spaces do not count.
+        """Finds the text of each piece of any tokenizer by decoding all pieces up to it; spaces do not count.
 
-        Where pieces spell another text, as after a normalizer or a cut, the two are compared.
+        Where the pieces spell another text, as after a normalizer or a cut, the two texts are matched.
         """
         spans = tuple(match.span() for match in re.finditer(pattern, text))
         unit_of_letter = [unit for unit, (start, end) in enumerate(spans) for _ in range(start, end)]
         letters = "".join(text[start:end] for start, end in spans)
         beginnings = [list(pieces[:end]) for end in range(len(pieces) + 1)]
-        # In one call where the tokenizer has a backend: others decode each in Python.
+        # One call where the tokenizer has a backend: others decode each in Python.
         backend = getattr(tokenizer, "backend_tokenizer", None)
         prefixes = backend.decode_batch(beginnings) if backend is not None else tokenizer.batch_decode(beginnings)
         spelled = ["".join(prefix.split()) for prefix in prefixes]
-        # Where a piece is less than a letter, those up to it spell something else than all do.
+        # Where a piece is less than a letter, the pieces up to it do not spell a prefix of the whole.
         starts = [_common(before, spelled[-1]) for before in spelled[:-1]]
         place_of = _places(spelled[-1], letters) if starts else []
         last = max(0, len(letters) - 1)
@@ -317,16 +317,16 @@ class Units:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text of each."""
+        """Returns the text of each stretch."""
         return tuple(self.text[start:end] for start, end in self.spans)
 
     def membership(self) -> torch.Tensor:
-        """1 where a unit has a piece, (units, pieces)."""
+        """Returns 1 where a unit has a piece, (units, pieces)."""
         return (torch.arange(len(self.spans))[:, None] == torch.tensor(self.of_piece, dtype=torch.long)).float()
 
 
 def _common(first: str, second: str) -> int:
-    """The length of the common prefix of two texts."""
+    """Returns the length of the common prefix of two texts."""
     length = min(len(first), len(second))
     if first[:length] == second[:length]:
         return length
@@ -334,7 +334,7 @@ def _common(first: str, second: str) -> int:
 
 
 def _places(spelled: str, letters: str) -> list[int]:
-    """For each letter of one text where it is in the other, one more than there are letters."""
+    """Maps each letter of `spelled`, and its end, to a place in `letters`."""
     if letters.startswith(spelled):
         return list(range(len(spelled) + 1))
     places = [0] * (len(spelled) + 1)
@@ -346,7 +346,7 @@ def _places(spelled: str, letters: str) -> list[int]:
 
 
 def merge(weights_TS: torch.Tensor, sources: Units, targets: Units) -> torch.Tensor:
-    """The mean over the pieces of a target, the sum over those of a source; a target without pieces has no weights."""
+    """Takes the mean over a target's pieces and the sum over a source's; a target without pieces gets no weights."""
     rows, columns = targets.membership(), sources.membership()
     return (rows / rows.sum(1, keepdim=True).clamp(min=1)) @ weights_TS @ columns.T
 
@@ -362,7 +362,7 @@ def _in_order(links: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 def attention_of_heads(
     aligner: Aligner, pairs: Sequence[tuple[Side, Side]], heads: AlignmentHeads, *, mean: bool = False
 ) -> list[torch.Tensor]:
-    """Each head's attention in each pair, (heads, target pieces, source pieces), or their mean without the first.
+    """Returns each head's attention in each pair, (heads, target pieces, source pieces), or the heads' mean.
 
     `</s>` is left out, and rows sum to 1 without it.
     """
@@ -385,7 +385,7 @@ def attention_of_heads(
 
 
 def _batches(model: Any, pairs: Sequence[tuple[Side, Side]], order: list[int]) -> Iterator[list[int]]:
-    """Pairs of about equal length together, as many as the weights of a pass may be."""
+    """Yields batches of pairs of about equal length, within the limit on attention weights of a pass."""
     heads = _layers(model) * _heads(model)
     while order:
         source, target = (len(side.ids) + 1 for side in pairs[order[0]])

@@ -1,8 +1,8 @@
-"""Chooses the heads that a model's alignments are read from, on text without labels.
+"""Chooses the heads from which a model's alignments are read, on text without labels.
 
-What a head is compared with is the prediction difference of Li et al. 2019: how much less likely a target token
-becomes when the model is kept from seeing one source token. That needs a pass for each source token, and so is no way
-to align much text; the attention that agrees with it is.
+The reference is the prediction difference of Li et al. 2019: how much less likely a target token becomes when one
+source token is masked. It takes a forward pass per source token, too slow to align much text, so attention heads that
+agree with it are chosen instead.
 """
 
 import json
@@ -26,9 +26,9 @@ from vanilla_transformer.extras.inspection.alignment import (
 )
 from vanilla_transformer.extras.inspection.recording import eager_attention
 
-# What one more head has to add: the pairs are few, and gains by chance smaller.
+# The agreement that one more head must add: the pairs are few, and gains by chance are smaller than this.
 _GAIN = 0.01
-# Rows of source tokens left out that are computed together.
+# Masked copies of a source that are computed together.
 _ROWS = 64
 
 
@@ -38,9 +38,9 @@ class Choice:
 
     Attributes:
         heads: The heads.
-        agreement: The share of the prediction difference that they point at: 1 is to always point at the source token
-            without which the target token is least likely.
-        pairs: How many pairs it was chosen on.
+        agreement: The share of the prediction difference that they point at; 1 if they always point at the source
+            token without which the target token is least likely.
+        pairs: The number of pairs on which they were chosen.
     """
 
     heads: AlignmentHeads
@@ -51,10 +51,10 @@ class Choice:
 def choose_alignment_heads(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
 ) -> Choice:
-    """The heads whose mean agrees most with the prediction difference on these pairs, and the step at which it does.
+    """Chooses the heads, and the step, whose mean attention agrees most with the prediction difference on these pairs.
 
-    At each step the head that agrees most is taken first, and then, while the agreement rises by a hundredth or more,
-    the one with which it is highest.
+    For each step, starts with the head that agrees most, and adds the head that raises the agreement most as long as
+    it rises by more than a hundredth.
 
     Raises:
         AlignmentError: The model has no attention over the source, or no pair has anything to align.
@@ -77,7 +77,7 @@ def choose_alignment_heads(
 def _forward_selection(
     attended: Sequence[torch.Tensor], differences: Sequence[torch.Tensor]
 ) -> tuple[list[int], float]:
-    """Places of the heads that are chosen, and their agreement."""
+    """Returns the places of the chosen heads, and their agreement."""
     rest, best = list(range(len(attended[0]))), -1.0
     chosen: list[int] = []
     while rest:
@@ -94,12 +94,12 @@ def _forward_selection(
 
 
 def spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-    """So many of the pairs, from the whole of them: a file may be sorted by length."""
+    """Takes `count` pairs at regular intervals, because a file may be sorted by length."""
     return [pairs[number * len(pairs) // count] for number in range(count)] if len(pairs) > count else list(pairs)
 
 
 def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch.Tensor:
-    """The gain of each source token for the log-probability of each target token, (target, source), at least 0."""
+    """Returns the gain of each target token's log-probability from each source token, (target, source), at least 0."""
     inputs, columns = aligner.inputs([(source, target)]), aligner.source_columns(source.ids)
     rows = aligner.target_rows(target.ids)
     written = torch.tensor([target.ids[row] for row in rows], device=aligner.model.device)
@@ -121,7 +121,7 @@ def prediction_difference(aligner: Aligner, source: Side, target: Side) -> torch
 
 
 def _agreement(weights: Sequence[torch.Tensor], differences: Sequence[torch.Tensor]) -> float:
-    """The share of the greatest differences that lies where the weights are greatest."""
+    """Returns the share of the largest differences that lies where the weights are largest."""
     got = sum(
         difference.gather(1, one.argmax(1, keepdim=True)).sum()
         for one, difference in zip(weights, differences, strict=True)
@@ -130,7 +130,7 @@ def _agreement(weights: Sequence[torch.Tensor], differences: Sequence[torch.Tens
 
 
 def save_alignment_heads(directory: str | Path, model: PreTrainedModel, heads: AlignmentHeads) -> None:
-    """Keeps the heads for a model: in the generation config in its directory, and in that of the loaded model.
+    """Saves the heads in the generation config of a directory, and in that of the loaded model.
 
     Raises:
         OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Figure 1 with a model's real sizes: stacks, sub-layers, and how many parameters each part has."""
+"""Figure 1 with a model's real sizes: stacks, sub-layers, and the number of parameters of each part."""
 
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ _WIDTH, _GAP, _ARROW = 3.0, 1.6, 0.22
 
 
 def plot_model(config: VanillaTransformerBaseConfig, title: str = "") -> "Figure":
-    """A picture of a model: figure 1 with its sizes, parameters by part, and section 3.5's encodings.
+    """Draws a model: figure 1 with its sizes, its parameters by part, and the positional encodings of section 3.5.
 
-    Learned positions are weights and do not follow from sizes: they are named and not drawn.
+    Learned positions are weights and do not follow from the sizes: they are named but not drawn.
     """
     from matplotlib.figure import Figure
 
@@ -53,7 +53,7 @@ def plot_parameters(config: VanillaTransformerBaseConfig, axes: "Axes") -> "Axes
 
 
 def plot_architecture(config: VanillaTransformerBaseConfig, axes: "Axes | None" = None) -> "Axes":
-    """Section 3, figure 1: the stacks from bottom to top, with residual connections, layers, heads and widths."""
+    """Section 3, figure 1: draws the stacks bottom to top, with residual connections, layers, heads and widths."""
     axes = axes or new_axes(7, 7)
     stacks = [name for name in ("encoder", "decoder") if hasattr(config, f"{name}_layers")]
     joined = len(stacks) == 2
@@ -110,7 +110,7 @@ def _output(config: VanillaTransformerBaseConfig) -> str:
 
 
 class _Column:
-    """One stack as it grows upwards: boxes, each with an arrow out of its top."""
+    """A stack that is drawn upwards, box by box, with an arrow out of the top of each box."""
 
     def __init__(self, axes: "Axes", left: float) -> None:
         self.axes, self.left, self.middle = axes, left, left + _WIDTH / 2
@@ -118,7 +118,7 @@ class _Column:
         self.keys_and_values = 0.0
 
     def label(self, text: str) -> None:
-        """Text that goes into the first box, or comes out of the last one."""
+        """Writes the text that goes into the first box, or comes out of the last one."""
         if self.height:
             self.axes.text(self.middle, self.height + 0.05, text, ha="center", va="bottom", fontsize=8)
         else:
@@ -141,8 +141,8 @@ class _Column:
             self.arrow(arrow)
 
     def residual(self, colour: str, text: str, *, arrow: float = _ARROW) -> None:
-        """A sub-layer, and the connection around it into Add & Norm."""
-        # The decoder's are on the right, where no keys and values come in.
+        """Draws a sub-layer, and the connection around it into Add & Norm."""
+        # In the decoder the connection is on the right, the side where no keys and values come in.
         side, away = (self.left, -0.3) if self.left == 0 else (self.left + _WIDTH, 0.3)
         before = self.height - 0.17
         self.box(0.6, colour, text)
@@ -151,7 +151,7 @@ class _Column:
         self.box(0.35, _NORM, "Add & Norm", arrow=arrow)
 
     def frame(self, bottom: float, layers: str, stack: str) -> None:
-        """The border around what each layer has, with the number of layers beside it."""
+        """Draws the border around one layer, with the number of layers beside it."""
         from matplotlib.patches import FancyBboxPatch
 
         style, size = "round,pad=0,rounding_size=0.2", (_WIDTH + 0.8, self.height - bottom + 0.1)
@@ -166,7 +166,7 @@ class _Column:
 
 
 def _path(axes: "Axes", *points: tuple[float, float]) -> None:
-    """A line through points that ends as an arrow."""
+    """Draws a line through points that ends as an arrow."""
     axes.plot(*zip(*points, strict=True), color="black", linewidth=1)
     axes.annotate("", points[-1], points[-2], arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0})
 

@@ -1,4 +1,4 @@
-"""Attention as one HTML page that needs nothing from anywhere else."""
+"""Attention as one self-contained HTML page."""
 
 import base64
 import json
@@ -11,13 +11,13 @@ import torch
 from vanilla_transformer.extras.inspection.pieces import Pieces
 from vanilla_transformer.extras.inspection.recording import Attention, InspectionError, Kind
 
-# Numbers of a page, 2 bytes each: more, and a browser takes seconds to show it.
+# Weights on a page, 2 bytes each: with more, a browser takes seconds to show it.
 LARGEST_PAGE = 12_000_000
 _FULL = 65535
 
 
 def attention_page(attentions: Sequence[Attention], title: str = "Attention") -> str:
-    """The page: sentence, kind, layer and heads to choose from, as lines between words, heat map or all heads at once.
+    """Returns the page: attention by sentence, kind, layer and head, as lines between words, a heat map or all heads.
 
     Raises:
         InspectionError: There are more weights than a browser can show.
@@ -30,7 +30,7 @@ def attention_page(attentions: Sequence[Attention], title: str = "Attention") ->
         )
     data = json.dumps({"title": title, "sentences": [_sentence(one) for one in attentions]}, ensure_ascii=False)
     template = files("vanilla_transformer.extras.inspection").joinpath("page.html").read_text(encoding="utf-8")
-    # Text is only text: nothing in it may end the element that holds it.
+    # Keeps text from ending the element that holds it.
     return template.replace("{{data}}", data.replace("<", "\\u003c"))
 
 
@@ -55,11 +55,11 @@ def _side(pieces: Pieces) -> dict[str, Any]:
 
 
 def _between(kind: Kind) -> list[str]:
-    """The sides that attend and are attended to."""
+    """Names the side that attends and the side that is attended to."""
     return {"encoder": ["source", "source"], "decoder": ["read", "read"], "cross": ["written", "source"]}[kind]
 
 
 def _packed(weights_NHQL: torch.Tensor) -> dict[str, Any]:
-    """Shares of 65,535 in base64, which is a fifth of the same numbers as text."""
+    """Packs weights as multiples of 1/65,535 in base64, a fifth of the size of decimal text."""
     shares = (weights_NHQL * _FULL).round().to(torch.int32).numpy().astype("<u2")
     return {"shape": list(weights_NHQL.shape), "numbers": base64.b64encode(shares.tobytes()).decode("ascii")}

@@ -1,18 +1,18 @@
-"""Letters of every script in pictures: fonts of this machine that have them, or their numbers."""
+"""Letters of every script in pictures: finds installed fonts that have them, or shows their code points."""
 
 import re
 import warnings
 from collections.abc import Iterable
 from functools import cache
 
-# What matplotlib brings along.
+# The font that matplotlib ships with.
 _OWN = "DejaVu Sans"
 
 
 def lettering(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Font families for the texts, in the order in which matplotlib tries them, and each text as it takes it.
+    """Returns font families in the order in which matplotlib tries them, and each text as matplotlib draws it.
 
-    A character that no font has becomes its number, `[1F916]`, and a dollar sign begins no formula.
+    A character that no font has becomes its code point, `[1F916]`; a dollar sign begins no formula.
     """
     printable = {text: "".join(c if c.isprintable() else "·" for c in text) for text in texts}
     families = [_OWN]
@@ -37,7 +37,7 @@ def _numbers(run: re.Match[str]) -> str:
 
 @cache
 def _installed() -> tuple[str, ...]:
-    """Families of upright regular fonts, those without serifs first."""
+    """Lists the families of upright regular fonts, those without serifs first."""
     from matplotlib.font_manager import fontManager
 
     families = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}
@@ -46,7 +46,7 @@ def _installed() -> tuple[str, ...]:
 
 @cache
 def _characters(family: str) -> frozenset[int]:
-    """Numbers of the characters that a family has outlines for; fonts of coloured bitmaps have none."""
+    """Returns the code points for which a family has outlines; fonts of coloured bitmaps have none."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     try:

@@ -1,7 +1,7 @@
-"""Markup carried through a translation: taken out of a line, and put back where the alignment says that it belongs.
+"""Markup in translations: taken out of each line, and put back into its translation by the alignment.
 
-The model sees the line without it, so nothing of it can be lost, changed or written twice. Gaps are counted as the
-units before them: gap 0 is before the first.
+The model never sees the markup, so none of it can be lost, changed or written twice. Gaps are counted as the units
+before them: gap 0 is before the first.
 """
 
 import re
@@ -21,19 +21,19 @@ MARKUP = re.compile(
 # Words and punctuation marks: `<b>word</b>, more` does not take in the comma.
 UNIT = r"\w+(?:['’]\w+)*|[^\w\s]"
 _CLOSES_UP = tuple(",.;:!?)]")
-# Tags of HTML that nothing closes.
+# HTML tags that have no closing tag.
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of markup.
+    """A piece of markup.
 
     Attributes:
-        text: It, as it stands in the line.
-        at: How many characters of the plain line stand before it.
-        space_before: Whether a space stood there.
-        space_after: The same behind it.
+        text: The markup as it stands in the line.
+        at: The number of characters of the plain line before it.
+        space_before: True if a space stood before it.
+        space_after: True if a space stood after it.
     """
 
     text: str
@@ -43,23 +43,23 @@ class Item:
 
     @property
     def name(self) -> str | None:
-        """The name of an opening or closing tag, None for all else."""
+        """The name of an opening or closing tag, None for anything else."""
         tag = re.fullmatch(r"</?([A-Za-z][^\s/>]*)[^<>]*>", self.text)
         return None if tag is None or self.text.endswith("/>") or tag[1].lower() in _VOID else tag[1]
 
     @property
     def closes(self) -> bool:
-        """Tells whether it is a closing tag."""
+        """True for a closing tag."""
         return self.text.startswith("</")
 
 
 @dataclass
 class Node:
-    """An item by itself, or a pair of tags with what stands between them.
+    """A single item, or a pair of tags with its contents.
 
     Attributes:
         start: The gap of the source at which it begins.
-        end: The gap at which it ends; the same for an item by itself.
+        end: The gap at which it ends; equal to `start` for a single item.
     """
 
     opening: Item | None
@@ -71,14 +71,14 @@ class Node:
 
 @dataclass(frozen=True)
 class MarkedLine:
-    """A line taken apart: the text that is translated, and its markup in order."""
+    """A line taken apart: the text to translate, and its markup in order."""
 
     plain: str
     items: tuple[Item, ...]
 
     @classmethod
     def from_line(cls, line: str) -> "MarkedLine":
-        """Takes the markup out, with the spaces that are one too many without it."""
+        """Takes the markup out, with the spaces that are no longer needed."""
         plain, done = "", 0
         items: list[Item] = []
         for match in MARKUP.finditer(line):
@@ -90,7 +90,7 @@ class MarkedLine:
         return cls(plain, tuple(items))
 
     def root(self, spans: Sequence[tuple[int, int]]) -> Node:
-        """The markup as a tree over the units of the plain text; a tag without its partner is an item by itself."""
+        """Returns the markup as a tree over the units of the plain text; an unpaired tag is a single item."""
         stack = [Node(None, 0, len(spans))]
         for item in self.items:
             begun = sum(start < item.at for start, _ in spans)
@@ -116,9 +116,9 @@ class MarkedLine:
 
 
 def _joined(plain: str, items: list[Item], text: str) -> tuple[str, list[Item]]:
-    """The text behind an item, without a second space, and with one if only the item kept two words apart."""
+    """Appends the text after an item, without a second space, or with one if only the item kept two words apart."""
     if items and (not plain or plain[-1].isspace()):
-        # "Hello {name}, welcome" has no space left before its comma, and "hello {name} , welcome" has its own.
+        # "Hello {name}, welcome" must lose the space before its comma; "hello {name} , welcome" keeps its own.
         closes_up, text = text.startswith(_CLOSES_UP), text.lstrip()
         if closes_up:
             plain = plain.rstrip()
@@ -133,22 +133,22 @@ def _name(node: Node) -> str | None:
 
 
 def _without_partner(stack: list[Node]) -> None:
-    """Keeps the text behind an unclosed opening tag beside it."""
+    """Makes an unclosed opening tag a single item, with the text after it beside it."""
     node = stack.pop()
     stack[-1].children += node.children
     node.children, node.end = [], node.start
 
 
 def insert(line: MarkedLine, source_spans: Sequence[tuple[int, int]], text: str, weights_TS: torch.Tensor) -> str:
-    """The translation with the markup of its line.
+    """Puts the markup of a line into its translation.
 
-    A pair of tags goes around the stretch of the target that looks most at what it went around, and anything else
-    between the units that look at those beside it; nothing leaves the pair that it was in.
+    A pair of tags goes around the stretch of the target that attends most to the units it enclosed, and a single item
+    between the units that attend to its neighbours; nothing leaves the pair that enclosed it.
 
     Args:
         source_spans: The units of the plain line.
         text: The translation of the plain line.
-        weights_TS: How much each unit of the translation looks at each of the line.
+        weights_TS: The attention of each unit of the translation to each unit of the line.
     """
     spans = [match.span() for match in re.finditer(UNIT, text)]
     writer = _Writer(text, spans)
@@ -157,14 +157,14 @@ def insert(line: MarkedLine, source_spans: Sequence[tuple[int, int]], text: str,
 
 
 def _place(parent: Node, low: int, high: int, weights: list[list[float]], writer: "_Writer") -> None:
-    """Writes the target from one gap to another with what stands in a node."""
+    """Writes the target from one gap to another with the contents of a node."""
     free, places = [(low, high)], []
     pairs = [(order, node) for order, node in enumerate(parent.children) if node.closing is not None]
-    # What looks back most surely is placed first, and the others beside it.
+    # Pairs of the highest score are placed first, the others beside them.
     for order, node in sorted(pairs, key=lambda pair: -_best_stretch(pair[1], free, weights)[0]):
         score, start, end = _best_stretch(node, free, weights)
         if node.start < node.end and (node.start, node.end) == (parent.start, parent.end):
-            start, end = low, high  # All of what is there.
+            start, end = low, high  # The pair encloses all of its parent.
         elif score <= 0:
             at = _best_gap(parent, node.start, low, high, _gaps(free), weights)
             start, end = _best_unit(node, free, weights) or (at, at)
@@ -197,7 +197,7 @@ def _gaps(free: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _best_stretch(node: Node, free: Sequence[tuple[int, int]], weights: list[list[float]]) -> tuple[float, int, int]:
-    """The free stretch whose units look most at the node's, each for more than half: its score, start and end."""
+    """Returns score, start and end of the free stretch of units that attend most to the node, each by over half."""
     best = (0.0, 0, 0)
     for first, last in free:
         score, start = 0.0, first
@@ -210,7 +210,7 @@ def _best_stretch(node: Node, free: Sequence[tuple[int, int]], weights: list[lis
 
 
 def _best_unit(node: Node, free: Sequence[tuple[int, int]], weights: list[list[float]]) -> tuple[int, int] | None:
-    """The free unit that looks most at the node's, where that is more than if it looked everywhere alike."""
+    """Returns the free unit that attends most to the node's units, if by more than uniform attention would."""
     units = [unit for first, last in free for unit in range(first, last)]
     if not units or node.start == node.end:
         return None
@@ -220,7 +220,7 @@ def _best_unit(node: Node, free: Sequence[tuple[int, int]], weights: list[list[f
 
 
 def _best_gap(parent: Node, at: int, low: int, high: int, gaps: Sequence[int], weights: list[list[float]]) -> int:
-    """The gap whose neighbours look at those of a gap of the source; its ends are those of the pair around it."""
+    """Returns the gap whose neighbours attend to those of a source gap; ends of the enclosing pair match its ends."""
 
     def score(gap: int) -> tuple[float, float]:
         after = weights[gap][at] if gap < high and at < parent.end else float(gap == high and at == parent.end)
@@ -234,7 +234,7 @@ def _best_gap(parent: Node, at: int, low: int, high: int, gaps: Sequence[int], w
 
 
 class _Writer:
-    """Puts units and markup together with the spaces between them."""
+    """Joins units and markup with the spaces between them."""
 
     def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
         self._text, self._spans = text, spans
@@ -271,7 +271,7 @@ class _Writer:
         return "".join(self._written) + end
 
     def _gap(self, gap: int, *, written: bool = False) -> str:
-        """The space before a unit, unless it is written already."""
+        """Returns the space before a unit, or nothing if it is already written."""
         if not 0 < gap < len(self._spans) or (gap == self._space_of and not written):
             return ""
         return self._text[self._spans[gap - 1][1] : self._spans[gap][0]]
@@ -285,28 +285,28 @@ class _Writer:
 
 @dataclass(frozen=True)
 class MarkupTranslator(LineTranslator):
-    """Translates lines without their markup, and puts it into the translations.
+    """Translates lines without their markup, and puts the markup into the translations.
 
     Attributes:
-        heads: What alignments are read from.
+        heads: The heads from which alignments are read.
     """
 
     heads: AlignmentHeads
 
     @classmethod
     def from_translator(cls, translator: LineTranslator, heads: str | None) -> "MarkupTranslator":
-        """Another translator's model and settings.
+        """Takes another translator's model and settings.
 
         Args:
-            heads: As `AlignmentHeads.from_text` takes them (default: those chosen for the model).
+            heads: Text for `AlignmentHeads.from_text` (default: the heads chosen for the model).
 
         Raises:
-            AlignmentError: The model does not have them, or none were chosen.
+            AlignmentError: The model does not have these heads, or none were chosen.
         """
         return cls(**vars(translator), heads=heads_of(translator, heads))
 
     def translate(self, lines: list[str], progress: Callable[[int], object] | None = None) -> list[Translation]:
-        """As of any `LineTranslator`; lines without markup are translated as ever."""
+        """Translates like any `LineTranslator`; lines without markup are translated unchanged."""
         marked = [MarkedLine.from_line(line) for line in lines]
         translations = super().translate([one.plain for one in marked], progress)
         some = [index for index, one in enumerate(marked) if one.items]

@@ -1,4 +1,4 @@
-"""Tokens as a person reads them: the text of each, and the word that it belongs to."""
+"""Tokens as a person reads them: the text of each, and its word."""
 
 import os.path
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
-# Stands for a piece that shows nothing of its own, such as the space before the first word.
+# Stands for a piece without visible text, such as the space before the first word.
 _NOTHING_TO_SEE = "␣"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Tokens in order, and the words that they make.
+    """Tokens in order, and the words that they form.
 
     Attributes:
-        texts: What each token adds to the text; a special token by its name.
-        words: The text of each word; a special token is one of its own.
-        word_of: The number of the word that each token belongs to, rising from 0.
-        special: How many of the tokens are special ones.
+        texts: The text that each token adds; for a special token its name.
+        words: The text of each word; a special token counts as a word.
+        word_of: The number of each token's word, rising from 0.
+        special: The number of special tokens.
     """
 
     texts: tuple[str, ...]
@@ -29,7 +29,7 @@ class Pieces:
 
     @classmethod
     def from_ids(cls, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> "Pieces":
-        """Pieces of any tokenizer: what a token adds is seen by decoding all tokens up to it."""
+        """Makes pieces with any tokenizer: decodes all tokens up to each token to find the text that it adds."""
         special = set(tokenizer.all_special_ids)
         texts: list[str] = []
         words: list[str] = []
@@ -56,17 +56,17 @@ class Pieces:
 
     @property
     def is_one_word(self) -> bool:
-        """A single word, such as one to be spelled, or a language without spaces: its pieces are what to look at."""
+        """True for a single word, such as one to be spelled, or text without spaces: its pieces are shown."""
         return len(self.words) - self.special <= 1
 
     def membership(self) -> torch.Tensor:
-        """1 where a word has a token, (words, tokens); of a single word each token counts as one."""
+        """Returns 1 where a word has a token, (words, tokens); in a single word each token counts as a word."""
         if self.is_one_word:
             return torch.eye(len(self.texts))
         return (torch.arange(len(self.words))[:, None] == torch.tensor(self.word_of)).float()
 
     def as_words(self) -> "Pieces":
-        """The words, each as one piece; a single word keeps its pieces."""
+        """Makes each word one piece; a single word keeps its pieces."""
         if self.is_one_word:
             return self
         return Pieces(self.words, self.words, tuple(range(len(self.words))), self.special)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
-# Lines thinner than this cannot be seen.
+# Weights below this would be drawn as invisible lines.
 _FAINTEST = 0.02
-# Inches: what a page has for a grid of heads, and about the width of a letter for each point of its size.
+# Inches: the space of a page for a grid of heads, and about the width of a letter for each point of its size.
 _PAGE_WIDTH, _PAGE_HEIGHT = 7.5, 9.0
 _LETTER = 0.0085
 
@@ -30,15 +30,15 @@ def plot_attention(
     view: Literal["heatmap", "lines"] = "heatmap",
     axes: "Axes | None" = None,
 ) -> "Axes":
-    """One layer's attention: a heat map, or the words in two columns with lines between them as in figures 3 to 5.
+    """Plots one layer's attention, as a heat map or as lines between two columns of words as in figures 3 to 5.
 
     Args:
-        attention: What `vanilla_transformer.extras.inspection.attention()` returned, or its `words()`.
+        attention: The result of `vanilla_transformer.extras.inspection.attention()`, or its `words()`.
         kind: `encoder` (self-attention), `decoder` (self-attention) or `cross`.
         layer: Counted from 0, -1 for the last, or the `mean` of all.
-        head: Counted from 0, or the `mean` of all; `all` gives each a colour of its own, for lines alone.
+        head: Counted from 0, or the `mean` of all; with lines also `all`, each head in a colour of its own.
         view: `heatmap` or `lines`.
-        axes: Where to draw; new axes where not given.
+        axes: The axes to draw on (default: new axes).
 
     Raises:
         InspectionError: There is no such layer or head.
@@ -68,10 +68,10 @@ def plot_attention(
 
 
 def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal["mean"] = -1) -> "np.ndarray":
-    """All heads of a layer as heat maps of one scale, in a grid that fits a page; returns their axes."""
+    """Plots all heads of a layer as heat maps on one scale, in a grid that fits a page; returns the axes."""
     from matplotlib.figure import Figure
 
-    attention.select(kind, layer, "mean")  # Refuses what is not there.
+    attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
     heads = attention.weights[kind].shape[1]
     queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
     columns = min(heads, 4 if heads > 4 else 2)
@@ -98,7 +98,7 @@ def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal[
 
 
 def plot_positions(config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None) -> "Axes":
-    """Section 3.5: the encoding of each position as a heat map, (dimensions across, positions down)."""
+    """Section 3.5: plots the encoding of each position as a heat map, (dimensions across, positions down)."""
     axes = axes or new_axes(7, 4)
     image = axes.imshow(_encodings(config, positions), cmap="RdBu", aspect="auto", interpolation="nearest")
     axes.set_xlabel("dimension: sine on even, cosine on odd ones")
@@ -111,7 +111,7 @@ def plot_positions(config: "VanillaTransformerBaseConfig", positions: int = 100,
 def plot_position_similarity(
     config: "VanillaTransformerBaseConfig", positions: int = 100, axes: "Axes | None" = None
 ) -> "Axes":
-    """The dot product of each two positions' encodings: with sinusoids it follows from their distance alone."""
+    """Plots the dot products of the encodings of any two positions: with sinusoids they depend on distance alone."""
     axes = axes or new_axes(5, 4)
     encodings = _encodings(config, positions)
     image = axes.imshow(encodings @ encodings.T, cmap="viridis", interpolation="nearest")
@@ -125,7 +125,7 @@ def plot_position_similarity(
 def plot_learning_rate(
     d_model: int = 512, warmup_steps: int = 4000, steps: int = 100_000, scale: float = 1.0, axes: "Axes | None" = None
 ) -> "Axes":
-    """Section 5.3, Eq. 3: a linear rise over the warm-up, then a fall with the root of the step."""
+    """Section 5.3, Eq. 3: plots a linear warm-up, then a decay with the inverse square root of the step."""
     from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 
     axes = axes or new_axes(6, 3)
@@ -139,7 +139,7 @@ def plot_learning_rate(
 
 
 def _named(what: str, number: int | str, count: int) -> str:
-    """`layer 5`, counted from 0, or `mean of layers`."""
+    """Names `layer 5`, counted from 0, or `mean of layers`."""
     return f"mean of {what}s" if isinstance(number, str) else f"{what} {number % count}"
 
 
@@ -153,19 +153,19 @@ def _encodings(config: "VanillaTransformerBaseConfig", positions: int) -> np.nda
 
 
 def new_axes(width: float, height: float) -> "Axes":
-    """Axes of a figure of their own, which no global list of figures keeps alive."""
+    """Returns axes of a new figure, which no global list of figures keeps alive."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
 def _cell(keys: tuple[str, ...]) -> float:
-    """Inches across for each key: as wide as the widest, unless the picture would be wider than a screen."""
+    """Returns the width of a key's column in inches: that of the widest key, unless the picture gets too wide."""
     return max(0.3, min(8 * _LETTER * max(map(len, keys)) + 0.08, 8 / len(keys)))
 
 
 def _size(queries: tuple[str, ...], keys: tuple[str, ...]) -> tuple[float, float]:
-    """Inches for a heat map with room for its words, its axes' names and its colour bar."""
+    """Returns the inches of a heat map with room for its words, the names of its axes and its colour bar."""
     widest = 8 * _LETTER * max(map(len, keys))
     below = 1.1 + (0.7 * widest if widest > _cell(keys) else 0)
     return 1.8 + 8 * _LETTER * max(map(len, queries)) + _cell(keys) * len(keys), below + 0.3 * len(queries)
@@ -180,7 +180,7 @@ def _heatmap(
     strongest: float,
     cell: float,
 ) -> "AxesImage":
-    """Weights as colours from 0 to the strongest; words stand upright where they fit, and lean where they do not."""
+    """Draws weights as colours from 0 to the strongest; words on the x axis slant where they do not fit."""
     families, shown = lettering([*queries, *keys])
     image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
     room = cell / (fontsize * _LETTER)

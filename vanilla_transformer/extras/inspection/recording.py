@@ -1,4 +1,4 @@
-"""Section 3.2 seen at work: what each head of a model attends to, for one source and its target.
+"""Attention weights (section 3.2) of every head of a model, for one source and its target.
 
 Shapes in names: Q query positions · L key positions · H heads · N layers.
 """
@@ -26,7 +26,7 @@ TITLES: dict[Kind, str] = {
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
 }
-# Attention weights of one pass, 4 bytes each: the written-out attention holds all of them at once.
+# Attention weights of one pass, 4 bytes each: eager attention holds all of them at once.
 LARGEST_PASS = 250_000_000
 
 
@@ -38,14 +38,15 @@ class InspectionError(ValueError):
 class Attention:
     """The attention weights of one forward pass of a model, with the tokens they connect.
 
-    A decoder position reads one token and predicts the next. Its self-attention is therefore between tokens that
-    were read, and its cross-attention is shown from the tokens that are predicted.
+    A decoder position reads one token and predicts the next. Its self-attention is therefore shown between the tokens
+    it read, and its cross-attention from the tokens it predicted.
 
     Attributes:
-        source: What the encoder read, ended by `</s>`; nothing in a decoder-only model.
-        read: What the decoder read, begun by `<s>`; nothing in an encoder-only model.
-        written: What the decoder wrote after each of these, ended by `</s>`; nothing but in an encoder-decoder.
-        weights: Of each kind (layers, heads, query positions, key positions), float32; each row of keys sums to 1.
+        source: The encoder's input, up to and including `</s>`; empty in a decoder-only model.
+        read: The decoder's input, beginning with `<s>`; empty in an encoder-only model.
+        written: The token that the decoder predicts after each of these, `</s>` last; empty unless the model is an
+            encoder-decoder.
+        weights: For each kind (layers, heads, query positions, key positions), float32; each row of keys sums to 1.
     """
 
     source: Pieces
@@ -54,15 +55,15 @@ class Attention:
     weights: dict[Kind, torch.Tensor]
 
     def queries(self, kind: Kind) -> Pieces:
-        """The pieces that attend."""
+        """Returns the pieces that attend."""
         return {"encoder": self.source, "decoder": self.read, "cross": self.written}[kind]
 
     def keys(self, kind: Kind) -> Pieces:
-        """The pieces that are attended to."""
+        """Returns the pieces that are attended to."""
         return {"encoder": self.source, "decoder": self.read, "cross": self.source}[kind]
 
     def sides(self, kind: Kind) -> tuple[str, str]:
-        """The names of what attends and of what is attended to: `target as written`, `source`."""
+        """Names the side that attends and the side that is attended to: `target as written`, `source`."""
         if not self.written.texts and not (self.source.texts and self.read.texts):
             return "text", "text"
         return {
@@ -72,7 +73,7 @@ class Attention:
         }[kind]
 
     def words(self) -> "Attention":
-        """The same between words: the mean over the pieces of a word that attends, the sum over one attended to.
+        """Merges pieces into words: the mean over the pieces of a query word, the sum over those of a key word.
 
         A side that is a single word keeps its pieces.
         """
@@ -89,7 +90,7 @@ class Attention:
         )
 
     def select(self, kind: Kind, layer: int | Literal["mean"], head: int | Literal["mean"]) -> torch.Tensor:
-        """Weights of one layer and head, or the mean of all of them, (query positions, key positions).
+        """Returns the weights of one layer and head, or their mean over all, (query positions, key positions).
 
         Layers and heads count from 0; -1 is the last one.
 
@@ -110,7 +111,7 @@ class Attention:
     def _repr_html_(self) -> str:
         from vanilla_transformer.extras.inspection.html_page import attention_page
 
-        # Notebooks put what they show into their own page: a frame keeps this one's styles and names apart.
+        # A notebook puts its outputs into its own page; a frame keeps this page's styles and names apart from it.
         page = attention_page([self]).encode()
         source = base64.b64encode(page).decode()
         return f'<iframe src="data:text/html;base64,{source}" style="width: 100%; height: 640px; border: 0"></iframe>'
@@ -119,15 +120,15 @@ class Attention:
 def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None
 ) -> Attention:
-    """The attention of a model while it reads `source` and writes `target`, or its own translation if that is None.
+    """Returns a model's attention while it reads `source` and writes `target` (None: the model's own translation).
 
     Encoder-only and decoder-only models read `source` alone. A recurrent model has cross-attention, of one layer and
-    one head. The pass uses eager attention, whichever implementation the model was loaded with: the others never
-    store the weights. Dropout is off, even for a model in training mode.
+    one head. The pass uses eager attention, whichever implementation the model was loaded with, because the others
+    never store the weights. Dropout is off, even for a model in training mode.
 
     Raises:
-        InspectionError: A text is empty, or longer than can be shown or than the model's positions; the tokenizer
-            cannot make the target; or the model has no attention, or writes from right to left.
+        InspectionError: A text is empty, or too long to show or for the model's positions; the tokenizer cannot
+            produce the target; or the model has no attention, or writes from right to left.
     """
     if is_right_to_left(model.config):
         raise InspectionError(
@@ -168,7 +169,7 @@ def attention(
 def _of_one_stack(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: dict[str, torch.Tensor], target: str | None
 ) -> Attention:
-    """The self-attention of a model without a second stack."""
+    """Returns the self-attention of an encoder-only or decoder-only model."""
     if target is not None:
         raise InspectionError("An encoder-only or decoder-only model reads one text: give no target.")
     ids = inputs["input_ids"][0].tolist()
@@ -183,7 +184,7 @@ def _of_one_stack(
 
 
 def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
-    """The model's attention weights, (layers, heads, query positions, key positions)."""
+    """Returns the kinds of attention that the model has, each (layers, heads, query positions, key positions)."""
     found: dict[Kind, torch.Tensor] = {
         kind: torch.cat(list(layers)).float().cpu() for kind, layers in weights.items() if layers
     }
@@ -193,7 +194,7 @@ def _found(weights: dict[Kind, Any]) -> dict[Kind, torch.Tensor]:
 
 
 def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
-    """Refuses texts whose weights would not fit into memory, before they are computed."""
+    """Refuses texts whose weights would not fit into memory, before the weights are computed."""
     layers, heads = (getattr(model.config, name, None) or 1 for name in ("num_hidden_layers", "num_attention_heads"))
     numbers = layers * heads * (source * source + target * target + source * target)
     if numbers > LARGEST_PASS:
@@ -206,10 +207,10 @@ def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
 def encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, name: Literal["source", "target"]
 ) -> dict[str, torch.Tensor]:
-    """A model's inputs for a source or a target, each tensor (1, length).
+    """Returns a model's inputs for a source or a target, each tensor (1, length).
 
     Raises:
-        InspectionError: The text is empty or too long for the model, or is a target that the tokenizer cannot make.
+        InspectionError: The text is empty or too long for the model, or is a target that the tokenizer cannot produce.
     """
     if not text.strip():
         raise InspectionError(f"The {name} is empty.")
@@ -229,18 +230,18 @@ def encode(
 
 
 def first_token(model: PreTrainedModel) -> int:
-    """The token that the decoder reads first."""
+    """Returns the token that the decoder reads first."""
     return int(model.config.decoder_start_token_id)
 
 
 def _end_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int:
-    """The end of a generated sequence: after its first `</s>` beyond the token that starts the decoder."""
+    """Returns the length of a generated sequence up to its first `</s>` after the token that starts the decoder."""
     return next((place + 1 for place in range(1, len(ids)) if ids[place] == tokenizer.eos_token_id), len(ids))
 
 
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The model in evaluation mode and with eager attention, restored afterwards."""
+    """Puts the model into evaluation mode with eager attention, and restores it afterwards."""
     implementation, was_training = model.config._attn_implementation, model.training
     model.set_attn_implementation("eager")
     model.eval()

@@ -1,1 +1,1 @@
-"""Work in numbered tasks, each done by itself on any machine: translation, and corpora in shards of tokens."""
+"""Numbered tasks that run independently on any machine: translation, and tokenizing corpora into shards."""

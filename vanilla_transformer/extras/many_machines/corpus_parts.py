@@ -1,4 +1,4 @@
-"""Corpora cut into parts that can be read by themselves: aligned files at the same lines, Parquet at row groups."""
+"""Corpora cut into parts that can be read independently: aligned files at the same lines, Parquet at row groups."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,10 +38,10 @@ class CorpusPiece:
     """A stretch of one of several corpora.
 
     Attributes:
-        corpus: The corpus by its number.
+        corpus: The number of the corpus.
         kind: ``lines`` of two aligned files, ``parquet``, ``rows`` of a dataset, or ``whole``.
-        bounds: Where it begins and ends: bytes of each of two files, row groups, or rows.
-        rows: How many there are, where that is known before they are read.
+        bounds: Start and end: bytes in each of two files, row groups, or rows.
+        rows: The number of rows, if known before reading.
     """
 
     corpus: int
@@ -51,20 +51,20 @@ class CorpusPiece:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "CorpusPiece":
-        """The piece that JSON has kept."""
+        """Restores a piece from JSON data."""
         return cls(**{**values, "bounds": tuple(map(tuple, values["bounds"]))})
 
 
 def cut_corpora(
     corpora: Sequence[CorpusSpec], tasks: int, cache: Path, form: TextForm = PAIRS
 ) -> list[list[CorpusPiece]]:
-    """The pieces of each of `tasks` parts of about equal size, in order.
+    """Returns the pieces of each of `tasks` parts of about equal size, in order.
 
-    Of two aligned files both are read once, for the places of the lines at which they are cut.
+    Two aligned files are both read once, to find the places of the lines at which they are cut.
 
     Raises:
         CorpusError: The corpora cannot be read.
-        PartsError: One would have to be cut that can be read from its start alone.
+        PartsError: A corpus that can only be read from its start would have to be cut.
     """
     wholes = [whole for number, corpus in enumerate(corpora) for whole in _wholes(number, corpus, cache, form)]
     divisible = [piece.kind in ("lines", "rows") for piece, _ in wholes]
@@ -102,7 +102,7 @@ def cut_corpora(
 
 
 def _wholes(number: int, corpus: CorpusSpec, cache: Path, form: TextForm) -> Iterator[tuple[CorpusPiece, int]]:
-    """The parts of a corpus, with the size of each."""
+    """Yields the uncut pieces of a corpus, with the size of each."""
     first = corpus.parts[0]
     wanted = corpus.wanted(form)
     plain = not any(suffix_of(path) or table_suffix(path) for path in corpus.parts)
@@ -130,16 +130,16 @@ def _sizes(path: str) -> Iterator[tuple[Piece, int]]:
     try:
         yield from wholes_of(path)
     except CorpusError:
-        yield Piece(path, 0, 0, "plain"), 1  # A stream, whose size nobody knows.
+        yield Piece(path, 0, 0, "plain"), 1  # A stream of unknown size.
 
 
 def read_pieces(
     corpora: Sequence[CorpusSpec], pieces: Iterable[CorpusPiece], cache: Path, form: TextForm = PAIRS
 ) -> Iterator[pa.Table]:
-    """The text of some pieces, in tables.
+    """Yields the text of some pieces, in tables.
 
     Raises:
-        CorpusError: It cannot be read, or is not as long as when it was cut.
+        CorpusError: A piece cannot be read, or its length has changed since the corpus was cut.
     """
     for piece in pieces:
         read, corpus = 0, corpora[piece.corpus]
@@ -151,7 +151,7 @@ def read_pieces(
 
 
 def merged(pieces: Iterable[CorpusPiece]) -> Iterator[CorpusPiece]:
-    """The same text in as few pieces as possible."""
+    """Merges adjacent pieces into as few as possible."""
     last: CorpusPiece | None = None
     for piece in pieces:
         starts = [start for start, _ in piece.bounds]
@@ -192,7 +192,7 @@ def _tables(corpus: CorpusSpec, piece: CorpusPiece, cache: Path, form: TextForm)
 
 
 def corpus_identity(corpus: CorpusSpec) -> list[str]:
-    """Fingerprint of a corpus without reading all of it; of a dataset no more than its name."""
+    """Returns a fingerprint of a corpus without reading all of it; for a dataset it is only the name."""
     return [*corpus.to_words(), *(_identity(path) for path in corpus.parts)]
 
 
@@ -205,15 +205,15 @@ def _identity(path: str) -> str:
 
 
 def align(paths: Sequence[str], starts: Sequence[int]) -> list[tuple[int, ...]]:
-    """The lines at which aligned files are cut: how many lines are before each, and its place in each file.
+    """Finds the lines at which aligned files are cut: for each its number, counted from 0, and its place in each file.
 
-    The last is the end of all.
+    The last entry is the end of all files.
 
     Args:
-        starts: Places in the first file, in order: a cut is before the first line that begins there or later.
+        starts: Places in the first file, in order: each cut is before the first line that begins there or later.
 
     Raises:
-        CorpusError: The files have not equally many lines.
+        CorpusError: The files differ in their number of lines.
     """
     cuts = [(0, 0) for start in starts if start == 0]
     lines, end, last = 0, 0, b"\n"
@@ -230,7 +230,7 @@ def align(paths: Sequence[str], starts: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _places_of_lines(path: str, numbers: Sequence[int], first: str, lines: int) -> list[int]:
-    """Byte offsets of some lines, counted from 0; the file must have as many lines as the first one."""
+    """Returns the byte offsets of some lines, counted from 0; the file must have as many lines as the first one."""
     places = [0 for number in numbers if number == 0]
     count, end, last = 0, 0, b"\n"
     for block, breaks in _line_breaks(path):
@@ -246,7 +246,7 @@ def _places_of_lines(path: str, numbers: Sequence[int], first: str, lines: int) 
 
 
 def _line_breaks(path: str) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Blocks of a file, and where in the file line breaks stand in each."""
+    """Yields blocks of a file, with the offsets in the file of the line breaks in each."""
     filesystem, name = filesystem_of(path)
     place = 0
     with filesystem.open(name, "rb") as file:

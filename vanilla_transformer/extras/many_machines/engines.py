@@ -1,4 +1,4 @@
-"""Numbered tasks on machines that others look after: datatrove's executors, here, under Slurm or on a Ray cluster."""
+"""Numbered tasks on datatrove's executors: on this machine, under Slurm or on a Ray cluster."""
 
 import inspect
 import os
@@ -11,33 +11,33 @@ from typing import Any
 
 from vanilla_transformer.extras.many_machines.folder import TaskError
 
-# How datatrove finds the environment on a node of Slurm; one of them is enough.
+# Options that tell datatrove the environment on a Slurm node; one of them is enough.
 _ENVIRONMENTS = {"env_command", "condaenv", "venv_path"}
-# An executor sets these by itself.
+# Options that we set ourselves.
 _OURS = ("self", "pipeline", "tasks", "logging_dir", "skip_completed", "depends", "workers")
 
 
 @dataclass(frozen=True)
 class NumberedTasks:
-    """A step of datatrove's pipelines: the tasks of a job by their place among those that are left to do."""
+    """A step of datatrove's pipelines: runs the unfinished tasks of a job by their place among them."""
 
     do: Callable[[int], object]
     numbers: tuple[int, ...]
 
     def __call__(self, data: Any, rank: int, world_size: int) -> None:
-        """Does the task of that rank."""
+        """Runs the task at that rank."""
         self.do(self.numbers[rank])
 
 
 def run_on_engine(
     engine: str, do: Callable[[int], object], numbers: Sequence[int], folder: str, workers: int, options: Sequence[str]
 ) -> None:
-    """Has an executor of datatrove do tasks, or under Slurm puts them into the queue.
+    """Runs tasks with an executor of datatrove, or under Slurm puts them into the queue.
 
     Args:
-        do: Does a task; it is pickled.
-        folder: That of the job, where the executor keeps its state.
-        workers: Tasks at a time.
+        do: Runs a task; it is pickled.
+        folder: The folder of the job, where the executor keeps its state.
+        workers: Number of tasks at a time.
         options: `name=value` for the executor.
 
     Raises:
@@ -51,7 +51,7 @@ def run_on_engine(
             f"{error.name or 'one'} is not installed: run `pip install 'vanilla-transformer[cluster]'"
             f"{' ray' if engine == 'ray' else ''}`."
         ) from error
-    # A place of its own for each time: datatrove's marks know neither model nor input, and what is done is known.
+    # A new state folder each time: datatrove's marks know neither model nor input, and we know which tasks are done.
     state = f"{folder.rstrip('/')}/engine/{time.strftime('%Y-%m-%d-%H-%M-%S')}"
     settings = _settings(executor, engine, options)
     pipeline = [NumberedTasks(do, tuple(numbers))]
@@ -70,7 +70,7 @@ def _executor(engine: str) -> type:
     import ray
     from datatrove.executor.ray import RayPipelineExecutor
 
-    ray.init(ignore_reinit_error=True)  # The cluster of RAY_ADDRESS, or one here.
+    ray.init(ignore_reinit_error=True)  # The cluster of RAY_ADDRESS, or a local one.
     return RayPipelineExecutor
 
 
@@ -92,6 +92,6 @@ def _settings(executor: type, engine: str, options: Sequence[str]) -> dict[str, 
     if missing:
         raise TaskError(f"--engine {engine} needs {', '.join(missing)} as --engine-options")
     if engine == "slurm" and settings.keys().isdisjoint(_ENVIRONMENTS):
-        # The program that datatrove starts on a node lies beside this Python, whether or not that is in PATH.
+        # The program that datatrove starts on a node lies beside this Python, even if that is not in PATH.
         settings["env_command"] = f'export PATH={shlex.quote(os.path.dirname(sys.executable))}:"$PATH"'
     return settings

@@ -1,7 +1,7 @@
-"""A folder on any file system that fsspec knows, in which tasks that need nobody leave what they have come to.
+"""A folder on any file system that fsspec knows, in which independent tasks leave their results.
 
-`job.json` says of which job all its tasks have to be. A task writes its files, and last a record of what they were
-made from: a task that is done is skipped, and one of another job is refused.
+`job.json` describes the job to which all tasks must belong. A task writes its files, and last a record of their input:
+a finished task is skipped, and a task of another job is refused.
 """
 
 import glob
@@ -25,7 +25,7 @@ JOB = "job.json"
 
 
 class TaskError(ValueError):
-    """Tasks that do not belong together, or are not all done; the message says which and what to do."""
+    """Tasks that do not belong together, or are unfinished; the message says which and what to do."""
 
 
 class TaskFolder:
@@ -36,7 +36,7 @@ class TaskFolder:
         self._filesystem, self._path = filesystem_of(url)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Reads a file of JSON; None if there is none."""
+        """Reads a JSON file; None if there is none."""
         content = self.read_bytes(name)
         try:
             return None if content is None else json.loads(content)
@@ -44,7 +44,7 @@ class TaskFolder:
             raise TaskError(f"{self.url}/{name} is damaged: delete it, and give the same command again.") from error
 
     def write(self, name: str, values: dict[str, Any]) -> None:
-        """Puts JSON into a file, which appears whole."""
+        """Writes a JSON file, which appears only when complete."""
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory, name)
             with named_when_full(file, file):
@@ -52,7 +52,7 @@ class TaskFolder:
             self.put(file, name)
 
     def put(self, file: Path, name: str) -> None:
-        """Copies a file into the folder, where it appears whole: other stores than disks have it so by themselves."""
+        """Copies a file into the folder, where it appears only when complete, as it does on object stores anyway."""
         with naming(self.url):
             self._filesystem.makedirs(self._path, exist_ok=True)
             if not isinstance(self._filesystem, LocalFileSystem):
@@ -62,7 +62,7 @@ class TaskFolder:
             os.replace(beside, self._at(name))
 
     def put_first(self, file: Path, name: str) -> None:
-        """Copies a file into the folder unless there is one of that name: the first to be there stays."""
+        """Copies a file into the folder unless the name exists: the first file stays."""
         if self.size(name) is not None:
             return
         if not isinstance(self._filesystem, LocalFileSystem):
@@ -78,9 +78,9 @@ class TaskFolder:
 
     @contextmanager
     def _beside(self, file: Path, name: str) -> Iterator[Path]:
-        """A copy of a file in the folder, on this disk, to be given its name; and no other copy of it afterwards.
+        """Makes a copy of a file in the folder, on this disk, to be renamed; deletes all other copies afterwards.
 
-        Others are what killed tasks have left, or come too late: what is there by the name then is the same.
+        Other copies were left by killed tasks, or come too late: the file of that name then has the same contents.
         """
         path = Path(self._at(name))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class TaskFolder:
             self._filesystem.get_file(self._at(name), str(file))
 
     def local(self, name: str) -> Path | None:
-        """The path of a file of the folder on this disk, None if the folder lies elsewhere."""
+        """Returns the path of a file of the folder on this disk, or None if the folder is elsewhere."""
         return Path(self._at(name)) if isinstance(self._filesystem, LocalFileSystem) else None
 
     def read_bytes(self, name: str) -> bytes | None:
@@ -116,12 +116,12 @@ class TaskFolder:
             return None
 
     def open(self, name: str) -> Any:
-        """A file of the folder to read bytes from."""
+        """Opens a file of the folder to read bytes."""
         with naming(f"{self.url}/{name}"):
             return self._filesystem.open(self._at(name), "rb")
 
     def size(self, name: str) -> int | None:
-        """The bytes of a file, None where there is none."""
+        """Returns the size of a file in bytes, or None if there is none."""
         try:
             with naming(f"{self.url}/{name}"):
                 return int(self._filesystem.size(self._at(name)))
@@ -129,7 +129,7 @@ class TaskFolder:
             return None
 
     def names(self) -> set[str]:
-        """The files that are there."""
+        """Returns the names of the files in the folder."""
         try:
             with naming(self.url):
                 entries = self._filesystem.ls(self._path, detail=False, refresh=True)
@@ -138,7 +138,7 @@ class TaskFolder:
             return set()
 
     def workplace(self, name: str) -> Path:
-        """The path at which a file grows until it is done: in the folder, or else on this machine's disk."""
+        """Returns the path of an unfinished file: in the folder, or on this disk if the folder is elsewhere."""
         if isinstance(self._filesystem, LocalFileSystem):
             place = Path(self._path, "unfinished")
         else:
@@ -148,17 +148,17 @@ class TaskFolder:
         return place / name
 
     def claim(self, job: dict[str, Any]) -> None:
-        """Makes the folder that of a job.
+        """Claims the folder for a job.
 
         Raises:
-            TaskError: It is that of another.
+            TaskError: The folder belongs to another job.
         """
         if self.read(JOB) is None:
             self.write(JOB, job)
         self.check(job)
 
     def check(self, job: dict[str, Any]) -> None:
-        """Raises TaskError where the folder is that of another job than this, as far as it is known."""
+        """Raises TaskError if the folder belongs to another job, as far as the job is known."""
         there = self.read(JOB) or {}
         for name in job:
             if name in there and there[name] != job[name]:
@@ -177,12 +177,12 @@ def _short(value: Any) -> str:
 
 
 def job_digest(job: dict[str, Any]) -> str:
-    """Tells a job from others, in the record of a task."""
+    """Returns a hash that identifies a job in the record of a task."""
     return hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def in_ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people write them: 1-3, 7."""
+    """Writes numbers as ranges: 1-3, 7."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][-1] == number - 1:

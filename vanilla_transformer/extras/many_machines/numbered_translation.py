@@ -1,8 +1,8 @@
-"""Numbered tasks of a translation: each reads its part of the input and writes one file, and needs nobody.
+"""Numbered tasks of a translation: each reads its part of the input and writes one file, independently.
 
-A folder holds what they have come to: `job.json`, of which all tasks have to be, `part-00017.txt`, and
-`part-00017.json`, which is written last and says what the part was made from. A task that is done is skipped, one that
-was broken off goes on where it was, and one of another job is refused.
+A folder holds their results: `job.json`, the job to which all tasks must belong, `part-00017.txt`, and
+`part-00017.json`, which is written last and describes the input of the part. A finished task is skipped, an
+interrupted one continues where it stopped, and one of another job is refused.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _SLICE = 1 << 20
 
 
 def part_name(number: int) -> str:
-    """The file of a task."""
+    """Returns the name of a task's file."""
     return f"part-{number:05d}.txt"
 
 
@@ -28,10 +28,10 @@ def _record_name(number: int) -> str:
 
 
 def job_of(inputs: Sequence[str], tasks: int, fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Settings that all tasks of a job share, by the names that messages give them.
+    """Returns the settings that all tasks of a job share, by their names in messages.
 
     Args:
-        fingerprint: What translations depend on beside the input: model and settings.
+        fingerprint: The model and settings on which translations depend, besides the input.
     """
     return {**fingerprint, "input": {path: identity(path) for path in inputs}, "number of --tasks": tasks}
 
@@ -49,11 +49,11 @@ def run_task(
     progress: Callable[[int], object] = lambda lines: None,
     warn: Callable[[str], object] = lambda message: None,
 ) -> bool:
-    """Does a task, unless it is done; whether there was something to do.
+    """Runs a task, unless it is done; returns True if there was something to do.
 
     Raises:
         TaskError: The folder holds another job, or the task was done from another input.
-        OSError, ValueError: The input cannot be read, or the result not be written.
+        OSError, ValueError: The input cannot be read, or the result cannot be written.
     """
     folder.claim(job)
     part = cut(inputs, tasks)[number]
@@ -61,7 +61,7 @@ def run_task(
         return False
     working = folder.workplace(part_name(number))
     with ResumableFile(working, {**job, "task": number}, resume=True) as output:
-        # Another process may have done it since, whose working file is gone.
+        # Another process may have finished the task in the meantime, and its working file is gone.
         if not output.state.chunks and _is_done(folder, number, lambda: read_part(part, column)):
             working.unlink()
             return False
@@ -85,7 +85,7 @@ def run_task(
 
 
 def _is_done(folder: TaskFolder, number: int, lines: Callable[[], Iterable[str]]) -> bool:
-    """Tells whether a task is done; raises TaskError where that was with other lines."""
+    """Returns True if a task is done; raises TaskError if it was done from other lines."""
     record = folder.read(_record_name(number))
     if record is None or folder.size(part_name(number)) != record["size"]:
         return False
@@ -102,16 +102,16 @@ def _is_done(folder: TaskFolder, number: int, lines: Callable[[], Iterable[str]]
 
 
 def unfinished(folder: TaskFolder, tasks: int) -> list[int]:
-    """The tasks that have no record yet."""
+    """Lists the tasks that have no record yet."""
     there = folder.names()
     return [number for number in range(tasks) if not {_record_name(number), part_name(number)} <= there]
 
 
 def join_parts(folder: TaskFolder) -> Iterator[bytes]:
-    """All parts in order, in slices; each is compared with its record.
+    """Yields all parts in order, in slices; each is compared with its record.
 
     Raises:
-        TaskError: There is no job, or some of its tasks are missing, or a part is not what it was.
+        TaskError: There is no job, some of its tasks are missing, or a part has changed.
     """
     job = folder.read(JOB)
     if job is None:
@@ -147,6 +147,6 @@ def _joined(folder: TaskFolder, tasks: int, job: str, *, numbered: bool) -> Iter
 
 
 def _renumbered(line: bytes, before: int) -> bytes:
-    """A line of an n-best list of a part with its number in the whole."""
+    """Renumbers a line of a part's n-best list for the whole list."""
     number, rest = line.split(b" ||| ", 1)
     return b"%d ||| %s" % (int(number) + before, rest)

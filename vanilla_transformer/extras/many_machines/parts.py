@@ -1,4 +1,4 @@
-"""Files cut into parts that can be read by themselves, each from its size and its number alone."""
+"""Files cut into parts that can be read independently, each found from its number and the files' sizes alone."""
 
 import hashlib
 import itertools
@@ -15,14 +15,14 @@ _ENDS = 1 << 16
 
 
 class PartsError(ValueError):
-    """An input that cannot be cut as asked for; the message says why and what to do."""
+    """An input that cannot be cut as asked; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Piece:
     """A stretch of an input: bytes of a plain file, a compressed file, or numbers of a Parquet file's row groups.
 
-    A line of a plain file belongs to the piece in which its first byte lies.
+    A line of a plain file belongs to the piece that contains its first byte.
     """
 
     path: str
@@ -32,10 +32,10 @@ class Piece:
 
 
 def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
-    """The pieces of each of `tasks` parts of about equal size, in order.
+    """Returns the pieces of each of `tasks` parts of about equal size, in order.
 
     Raises:
-        PartsError: A part would have to begin and end within what has to be read as a whole.
+        PartsError: A part would begin and end within a unit that can only be read as a whole.
     """
     wholes = [whole for path in inputs for whole in wholes_of(path)]
     pieces, sizes = [piece for piece, _ in wholes], [size for _, size in wholes]
@@ -53,15 +53,15 @@ def cut(inputs: Sequence[str], tasks: int) -> list[list[Piece]]:
 def divide(
     sizes: Sequence[int], divisible: Sequence[bool], tasks: int, refusal: Callable[[int], str]
 ) -> list[list[tuple[int, int, int]]]:
-    """Cuts several wholes into `tasks` parts of about equal size: for each the wholes, from where to where.
+    """Divides several wholes into `tasks` parts of about equal size: lists of (whole, start, end).
 
     Args:
-        sizes: Of the wholes.
-        divisible: Which of them may be cut.
-        refusal: What to say where another one, by its number, would have to be.
+        sizes: The sizes of the wholes.
+        divisible: True for each whole that may be cut.
+        refusal: Returns the error message for a whole, by its number, that may not be cut but would have to be.
 
     Raises:
-        PartsError: One that may not be cut would have to be.
+        PartsError: A whole that may not be cut would have to be.
     """
     starts = list(itertools.accumulate(sizes, initial=0))
     borders = [starts[-1] * number // tasks for number in range(tasks + 1)]
@@ -82,7 +82,7 @@ def divide(
 
 
 def cannot_be_cut(piece: Piece, tasks: int) -> str:
-    """Why a piece cannot be cut for so many tasks, and what to do."""
+    """Returns a message that says why a piece cannot be cut for so many tasks, and what to do."""
     if piece.kind == "compressed":
         return (
             f"For {tasks} tasks {piece.path} would have to be cut, and a compressed file can be read from its "
@@ -95,7 +95,7 @@ def cannot_be_cut(piece: Piece, tasks: int) -> str:
 
 
 def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
-    """The files of an input, with the size of each in bytes."""
+    """Yields the uncut pieces of an input, with the size of each in bytes."""
     filesystem, name = filesystem_of(path)
     with naming(path):
         if not filesystem.isfile(name):
@@ -112,7 +112,7 @@ def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
 
 
 def identity(path: str) -> str:
-    """Fingerprint of an input without reading all of it: its size, and a hash of its two ends."""
+    """Returns a fingerprint of an input without reading all of it: its size, and a hash of its beginning and end."""
     filesystem, name = filesystem_of(path)
     size = int(filesystem.size(name))
     digest = hashlib.blake2b(digest_size=8)
@@ -124,10 +124,10 @@ def identity(path: str) -> str:
 
 
 def read_part(pieces: Sequence[Piece], column: str | None = None) -> Iterator[str]:
-    """The lines of a part.
+    """Yields the lines of a part.
 
     Raises:
-        CorpusError: They cannot be read.
+        CorpusError: The part cannot be read.
     """
     for piece in pieces:
         if piece.kind == "plain":
@@ -158,7 +158,7 @@ def _plain_lines(piece: Piece) -> Iterator[str]:
 
 
 def _first_line(file: BinaryIO, start: int) -> int:
-    """Goes to the first line that begins at `start` or after it."""
+    """Moves to the first line that begins at `start` or later, and returns its offset."""
     if start == 0:
         return 0
     file.seek(start - 1)
@@ -173,7 +173,7 @@ def _column(piece: Piece, column: str | None) -> Iterator[str]:
 
 
 def open_parquet(path: str) -> Any:
-    """A Parquet file, wherever it lies."""
+    """Opens a Parquet file on any file system."""
     import pyarrow
     import pyarrow.parquet
 

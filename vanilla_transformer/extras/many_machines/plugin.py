@@ -1,4 +1,4 @@
-"""Numbered tasks for what one machine does not do in time."""
+"""Numbered tasks, for work that takes one machine too long."""
 
 GROUP = "Many machines"
 SEAMS = {

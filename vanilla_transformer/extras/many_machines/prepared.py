@@ -1,4 +1,4 @@
-"""A corpus in shards of tokens as the text that a run learns from: `train --train prepared:DIR`."""
+"""A tokenized corpus in shards as the training text of a run: `train --train prepared:DIR`."""
 
 import os
 import tempfile
@@ -17,25 +17,25 @@ from vanilla_transformer.training.inputs import save_tokenizer
 from vanilla_transformer.training.run_directory import RunDirectory
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
-# The last says that all are there.
+# The last file marks the tokenizer as complete.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 class PreparedText(ShardedCorpus):
-    """The corpus with the tokenizer that it was prepared with."""
+    """A corpus with the tokenizer with which it was prepared."""
 
     @classmethod
     def of_run(cls, url: str, recipe: Recipe, run: RunDirectory) -> "PreparedText":
-        """Opens the corpus; of one on another machine, copies are made for this run alone."""
+        """Opens the corpus; copies of a corpus on another machine are made for this run alone."""
         place = fingerprint_settings(f"{os.path.abspath(run.path)} {url}")[:16]
         copies = Path(tempfile.gettempdir(), f"vanilla-transformer-{place}")
         return cls(url, seed=recipe.optimization.seed, part_pairs=recipe.data.part_pairs, copies=copies)
 
     def tokenizer_for(self, recipe: Recipe, run: RunDirectory) -> VanillaTransformerTokenizer:
-        """The corpus's tokenizer, which becomes the run's.
+        """Returns the corpus's tokenizer, which becomes that of the run.
 
         Raises:
-            RecipeError: The corpus was not prepared as the recipe says.
+            RecipeError: The corpus was prepared with other settings than the recipe's.
         """
         url, manifest = self._folder.url, self.manifest
         tokenizer = load_shared_tokenizer(self._folder)
@@ -64,7 +64,7 @@ class PreparedText(ShardedCorpus):
 
 
 def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) -> None:
-    """Puts a tokenizer into a folder, unless there is one: the first to be there is that of all tasks."""
+    """Puts a tokenizer into a folder, unless it has one: all tasks use the first."""
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         for name in TOKENIZER_FILES:
@@ -72,10 +72,10 @@ def share_tokenizer(tokenizer: VanillaTransformerTokenizer, folder: TaskFolder) 
 
 
 def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
-    """The tokenizer of a folder that has one.
+    """Loads the tokenizer of a folder.
 
     Raises:
-        CorpusError: It has none.
+        CorpusError: The folder has no tokenizer.
     """
     with tempfile.TemporaryDirectory() as directory:
         for name in TOKENIZER_FILES:

@@ -1,4 +1,4 @@
-"""Corpora in shards: text becomes tokens in numbered tasks, on as many machines as there are, before any training."""
+"""Corpora in shards: text is tokenized in numbered tasks, on any number of machines, before training."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -48,9 +48,9 @@ from vanilla_transformer.training.vocabulary import (
 from vanilla_transformer.translation.loading import load_own_tokenizer
 
 PIECES = "pieces.json"
-# Places from which the sample for the vocabulary may come.
+# The number of places from which the sample for the vocabulary is drawn.
 PLACES = 1_000
-# What decides the tokens, beside the text itself.
+# The recipe fields that decide the tokens, besides the text itself.
 _FIELDS = (
     *("task", "documents", "max_length", "vocab_size", "seed"),
     *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase"),
@@ -58,23 +58,23 @@ _FIELDS = (
 
 
 def report_name(number: int) -> str:
-    """The record of a shard's task."""
+    """Returns the name of the record of a shard's task."""
     return f"report-{number:05d}.json"
 
 
 class ShardPreparation:
-    """The tasks that make a corpus in shards of the text of a recipe; whatever is missing for them is made first.
+    """Tasks that tokenize the text of a recipe into shards.
 
-    That is: the places at which the text is cut, and the tokenizer.
+    First it makes what the tasks need, if missing: the places at which the text is cut, and the tokenizer.
 
     Args:
-        recipe: Says which text, task and tokenizer; the rest of it plays no part.
-        url: A directory, or any that fsspec knows.
-        tasks: How many there are.
+        recipe: Names the text, the task and the tokenizer; its other settings are ignored.
+        url: A directory, on any file system that fsspec knows.
+        tasks: Number of tasks.
         say: Called with what a user should know.
 
     Raises:
-        RecipeError, ValueError, OSError: Text or directory do not allow it; the message says what to do.
+        RecipeError, ValueError, OSError: The text or the directory cannot be used; the message says what to do.
     """
 
     def __init__(self, recipe: Recipe, url: str, tasks: int, say: Callable[[str], None]) -> None:
@@ -105,15 +105,15 @@ class ShardPreparation:
         self._settings = settings_fingerprint(self.tokenizer, self._encoder, recipe.data.max_length)
 
     def run_task(self, number: int) -> bool:
-        """Does a task, unless it is done; whether there was something to do.
+        """Runs a task, unless it is done; returns True if there was something to do.
 
         Raises:
-            TaskError: It was done from another text.
-            OSError, ValueError: The text cannot be read, or the shard not be written.
+            TaskError: The task was done from another text.
+            OSError, ValueError: The text cannot be read, or the shard cannot be written.
         """
         if self._is_done(number):
             return False
-        # The same for whoever does the task: two that do it at once write the same bytes.
+        # The name is the same in every process: two that run the task at once write the same bytes.
         name = fingerprint_settings([job_digest(self._job), self._settings, number])
         with tempfile.TemporaryDirectory() as directory:
             tokens, lengths = Path(directory, tokens_name(number)), Path(directory, lengths_name(number))
@@ -142,7 +142,7 @@ class ShardPreparation:
 
         Raises:
             TaskError: A shard was made for another job or with another tokenizer.
-            CorpusError: No row is left in all of them.
+            CorpusError: No row is left in any shard.
         """
         if self.unfinished():
             return None
@@ -159,13 +159,13 @@ class ShardPreparation:
         return manifest
 
     def unfinished(self) -> list[int]:
-        """The tasks that have no record yet."""
+        """Lists the tasks that have no record yet."""
         there = self.folder.names()
         names = report_name, tokens_name, lengths_name
         return [number for number in range(self.tasks) if not {name(number) for name in names} <= there]
 
     def refuse_unfinished(self) -> None:
-        """Raises TaskError where tasks are not done."""
+        """Raises TaskError if tasks are unfinished."""
         if missing := self.unfinished():
             raise TaskError(
                 f"{len(missing):,} of {self.tasks:,} tasks in {self.folder.url} are missing: {in_ranges(missing)}. "
@@ -173,16 +173,16 @@ class ShardPreparation:
             )
 
     def _described(self, recipe: Recipe) -> dict[str, Any]:
-        """Settings that all tasks share, by the names that messages give them."""
+        """Returns the settings that all tasks share, by their names in messages."""
         text = [corpus_identity(corpus) for corpus in self._corpora]
         fields = {name: recipe[name] for name in _FIELDS}
         labels = None if recipe.classification.labels is None else list(recipe.classification.labels)
         return {**fields, "labels": labels, "text": text, "number of --tasks": self.tasks}
 
     def _cut(self, recipe: Recipe) -> dict[str, Any]:
-        """Cuts the text into parts, and these into places to take a sample from, and keeps that for all tasks.
+        """Cuts the text into parts, and these into places for a sample, and saves the places for all tasks.
 
-        Beside that, what the text itself decides.
+        Also saves the settings that the text itself decides.
         """
         finer = -(-PLACES // self.tasks) * self.tasks
         try:
@@ -201,7 +201,7 @@ class ShardPreparation:
         return values
 
     def _make_tokenizer(self) -> VanillaTransformerTokenizer:
-        """The tokenizer that the recipe names, or one that is learned from a sample."""
+        """Returns the tokenizer that the recipe names, or one trained on a sample."""
         recipe = self.recipe
         if recipe.tokenizer.name is not None:
             tokenizer = load_own_tokenizer(recipe.tokenizer.name)
@@ -212,7 +212,7 @@ class ShardPreparation:
         return tokenizer
 
     def _sample(self) -> tuple[int, list[Row]]:
-        """The number of pairs, and all of them, or of a large corpus some from places drawn at random."""
+        """Returns the number of pairs, and all of them, or for a large corpus a sample from random places."""
         counts = [piece.rows for place in self._pieces for piece in place]
         if None in counts:
             streams = [open_corpus(corpus, form=self._form, cache_dir=self._cache) for corpus in self._corpora]
@@ -222,7 +222,7 @@ class ShardPreparation:
         if total <= most:
             return total, list(self._rows(merged(chain.from_iterable(self._pieces))))
         order = np.random.default_rng(self.recipe.optimization.seed).permutation(len(self._pieces)).tolist()
-        # Twice as many as would do from each place, so that about half of the places are read.
+        # Twice as many from each place as needed, so that about half of the places are read.
         each, sample = -(-2 * most // len(order)), []
         for place in order:
             if len(sample) < most:
@@ -241,7 +241,7 @@ class ShardPreparation:
         return read_pieces(self._corpora, pieces, self._cache, self._form)
 
     def _is_done(self, number: int) -> bool:
-        """Tells whether a task is done; raises TaskError where that was with another text."""
+        """Returns True if a task is done; raises TaskError if it was done from another text."""
         record, names = self.folder.read(report_name(number)), (tokens_name(number), lengths_name(number))
         if record is None or record["settings"] != self._settings:
             return False
@@ -272,7 +272,7 @@ class ShardPreparation:
 
 
 def in_words(manifest: Manifest) -> str:
-    """The summary of a prepared corpus."""
+    """Summarizes a prepared corpus."""
     tokens = " + ".join(f"{sum(counts):,}" for counts in zip(*(s.token_counts for s in manifest.shards), strict=True))
     rows = manifest.report.describe(get_task(manifest.task).form)
     return f"{rows}, {tokens} tokens in {len(manifest.shards):,} shards"

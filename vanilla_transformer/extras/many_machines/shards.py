@@ -1,6 +1,6 @@
-"""A corpus in tokens that lies in shards, on this disk or elsewhere, and comes in parts that are planned one by one.
+"""A tokenized corpus in shards, on this disk or elsewhere, read in parts for which batches are planned one by one.
 
-Beside the files of the tokenizer a directory holds for each shard `tokens-00017.arrow`, `lengths-00017.npy` and
+Besides the tokenizer's files, a directory holds for each shard `tokens-00017.arrow`, `lengths-00017.npy` and
 `report-00017.json`, and `manifest.json`, which is written last.
 """
 
@@ -36,20 +36,20 @@ from vanilla_transformer.extras.many_machines.folder import TaskFolder
 from vanilla_transformer.fingerprints import fingerprint_settings
 
 MANIFEST = "manifest.json"
-# Another number says that this version cannot read what another has written.
+# A version that writes another layout increases this number, and this version refuses it.
 LAYOUT = 1
-# Seconds that the end of a process waits for a copy that is being made; a longer one is deleted as it is.
+# Seconds for which an ending process waits for a copy in progress; a longer one is deleted unfinished.
 _LAST_COPY = 1.0
 _LISTS = ("columns", "languages", "labels")
 
 
 def tokens_name(number: int) -> str:
-    """The file of a shard's ids."""
+    """Returns the name of the file of a shard's ids."""
     return f"tokens-{number:05d}.arrow"
 
 
 def lengths_name(number: int) -> str:
-    """The file of a shard's lengths, a row a column."""
+    """Returns the name of the file of a shard's lengths, a row for each column of the corpus."""
     return f"lengths-{number:05d}.npy"
 
 
@@ -58,9 +58,9 @@ class Shard:
     """A shard's entry in the manifest.
 
     Attributes:
-        tokens: A hash of its ids, and `text` one of the text that they are of.
-        token_counts: Ids of each column.
-        sizes: Bytes of its two files.
+        tokens: A hash of the ids; `text` is a hash of their text.
+        token_counts: Number of ids in each column.
+        sizes: Bytes of the shard's two files.
     """
 
     number: int
@@ -73,12 +73,12 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """Number of rows."""
         return self.report.kept
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Shard":
-        """The shard that JSON has kept."""
+        """Restores a shard from JSON data."""
         known = {name: values[name] for name in ("number", "id", "tokens", "text")}
         counts, sizes = tuple(values["token_counts"]), (values["sizes"][0], values["sizes"][1])
         return cls(**known, report=PreparationReport(**values["report"]), token_counts=counts, sizes=sizes)
@@ -89,9 +89,9 @@ class Manifest:
     """The manifest of a corpus in shards.
 
     Attributes:
-        settings: A hash of all but the text that the tokens depend on: see `settings_fingerprint`.
-        languages: The two languages of the text, where they are known.
-        labels: Those of the text in the order of their ids, where it has labels.
+        settings: A hash of everything but the text on which the tokens depend: see `settings_fingerprint`.
+        languages: The two languages of the text, if known.
+        labels: The labels of the text in the order of their ids, if it has labels.
     """
 
     task: str
@@ -103,7 +103,7 @@ class Manifest:
     shards: tuple[Shard, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as JSON has it."""
+        """Returns the manifest as JSON data."""
         return {"layout": LAYOUT, **asdict(self)}
 
     @property
@@ -115,10 +115,10 @@ class Manifest:
 
 
 def read_manifest(folder: TaskFolder) -> tuple[Manifest, str]:
-    """The manifest of a prepared corpus, and its hash.
+    """Returns the manifest of a prepared corpus, and its hash.
 
     Raises:
-        CorpusError: There is none, or this version cannot read it.
+        CorpusError: There is no manifest, or this version cannot read it.
     """
     content = folder.read_bytes(MANIFEST)
     if content is None:
@@ -141,16 +141,16 @@ def read_manifest(folder: TaskFolder) -> tuple[Manifest, str]:
 
 
 def cut_epoch(rows: Sequence[int], most: int, seed: int, epoch: int) -> list[list[int]]:
-    """The shards of each part of an epoch, by their numbers: in random order and parts of about equal size.
+    """Returns the numbers of the shards in each part of an epoch: in random order, in parts of about equal size.
 
-    What fits into one part stays in order.
+    Shards that fit into one part stay in order.
 
     Args:
-        rows: Of each shard.
-        most: Rows of a part.
+        rows: Number of rows of each shard.
+        most: Maximum number of rows of a part.
 
     Raises:
-        CorpusError: A shard has more.
+        CorpusError: A shard has more rows than a part may have.
     """
     there = [number for number, count in enumerate(rows) if count]
     total, largest = sum(rows), max(rows)
@@ -161,7 +161,7 @@ def cut_epoch(rows: Sequence[int], most: int, seed: int, epoch: int) -> list[lis
             f"shard {rows.index(largest)} has {largest:,} rows, and a part of an epoch at most {most:,}: give a "
             "larger --part-pairs, or prepare the corpus with more --tasks"
         )
-    # Not the random numbers that plans are made with.
+    # Separate from the random numbers that plans are made with.
     order = np.random.default_rng(np.random.SeedSequence([seed, epoch], spawn_key=(1, 0))).permutation(there)
     counts = np.array(rows)[order]
     middles = np.cumsum(counts) - counts / 2
@@ -174,13 +174,13 @@ def cut_epoch(rows: Sequence[int], most: int, seed: int, epoch: int) -> list[lis
 
 
 class ShardedCorpus(TrainingCorpus):
-    """The corpus that `prepare` has put into a directory, or into any that fsspec knows.
+    """A corpus that `prepare` has put into a directory, on any file system that fsspec knows.
 
     Args:
         url: The directory.
-        seed: Another one gives another order of the shards, where they do not fit into one part.
-        part_pairs: Most rows that are planned together.
-        copies: Where shards of a directory elsewhere are copied to, those of a part and of the next one at a time.
+        seed: Decides the order of the shards, if they do not fit into one part.
+        part_pairs: Maximum number of rows that are planned together.
+        copies: The directory for copies of remote shards, those of the current and the next part at a time.
 
     Raises:
         CorpusError: There is no such corpus, or a shard is larger than a part may be.
@@ -196,24 +196,24 @@ class ShardedCorpus(TrainingCorpus):
         self._starts = np.cumsum([0, *self._rows])
         self._files = ShardFiles(self._folder, self.manifest, copies)
         self._next: tuple[tuple[int, ...], Background[None]] | None = None
-        self._shards_of_parts(0)  # Says at once that a shard is too large.
+        self._shards_of_parts(0)  # Reports at once a shard that is too large.
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     @property
     def token_counts(self) -> tuple[int, ...]:
-        """The ids of all shards, for each column."""
+        """Number of ids in all shards, for each column."""
         return tuple(map(sum, zip(*(shard.token_counts for shard in self.manifest.shards), strict=True)))
 
     def epoch_parts(self, epoch: int, first: int = 0) -> Iterator[EpochPart]:
-        """Yield the parts of an epoch; the shards of the next one are fetched and checked meanwhile."""
+        """Yield the parts of an epoch; the shards of the next part are fetched and checked meanwhile."""
         parts = self._shards_of_parts(epoch)
         sizes = [sum(self._rows[shard] for shard in part) for part in parts]
         for number in range(first, len(parts)):
             following = parts[number + 1] if number + 1 < len(parts) else self._shards_of_parts(epoch + 1)[0]
             before, share = sum(sizes[:number]) / len(self), sizes[number] / len(self)
-            # Without a name for it here, a part goes with whoever has asked for it.
+            # Bound to no name here, a part is freed as soon as the caller drops it.
             yield EpochPart(number, self._opened(parts[number], following), before, share)
 
     def all_lengths(self) -> Iterator[tuple[Lengths, ...]]:
@@ -226,7 +226,7 @@ class ShardedCorpus(TrainingCorpus):
         return cut_epoch(self._rows, self._part_pairs, self._seed, epoch)
 
     def _opened(self, shards: Sequence[int], following: Sequence[int]) -> "_ShardedPart":
-        """Opens a part, which may have been fetched already, and has the following one fetched and checked."""
+        """Opens a part, fetched already or not, and starts to fetch and check the following one."""
         if self._next is not None and self._next[0] == tuple(shards):
             self._next[1].result()
         else:
@@ -248,7 +248,7 @@ class ShardedCorpus(TrainingCorpus):
 
 
 class _ShardedPart(PreparedCorpus):
-    """The rows of some shards, one after the other."""
+    """The rows of some shards, one shard after the other."""
 
     def __init__(self, files: Sequence[TokenFile], numbers: NDArray[np.int64]) -> None:
         self._files, self._numbers = files, numbers
@@ -262,13 +262,13 @@ class _ShardedPart(PreparedCorpus):
         return rows_of_several(self._files, self._starts, positions)
 
     def row_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of rows in the whole corpus."""
+        """Return the numbers of rows in the whole corpus."""
         owners = np.searchsorted(self._starts, indices, side="right") - 1
         return indices - self._starts[owners] + self._numbers[owners]
 
 
 class ShardFiles:
-    """The files of shards on this disk: those that lie here, or copies of those that do not.
+    """The files of shards on this disk: the shards themselves if local, otherwise copies.
 
     Several processes may share the copies.
     """
@@ -278,21 +278,21 @@ class ShardFiles:
         self._columns, self._shards = manifest.columns, manifest.shards
         self.are_local = folder.local(MANIFEST) is not None
         self._go_with_the_process = False
-        # When the files of a shard were written that have been read from end to end in this process.
+        # The modification times of the files that this process has read completely, by shard.
         self._checked: dict[int, tuple[int, int]] = {}
         self._copying, self._over = threading.Lock(), threading.Event()
 
     def fetch(self, shards: Collection[int], keep: Collection[int]) -> None:
-        """Makes copies of shards where they do not lie here, and deletes those that nobody wants to `keep`.
+        """Copies remote shards to this disk, and deletes copies that are not in `keep`.
 
         Raises:
-            CorpusError: One cannot be read.
+            CorpusError: A shard cannot be read.
             OSError: The disk is full.
         """
         if self.are_local:
             return
         if not self._go_with_the_process:
-            # What a process leaves behind that is killed is for the next one of the run.
+            # Copies left by a killed process are used by the run's next process.
             self._go_with_the_process = True
             atexit.register(self._delete)
         wanted = {name for shard in keep for name, _ in self._names(shard)}
@@ -311,16 +311,16 @@ class ShardFiles:
                         self._copy(name, size)
 
     def _delete(self) -> None:
-        """Deletes all copies, while a thread may be at the next one."""
+        """Deletes all copies, even while a thread is making the next one."""
         self._over.set()
         self._copying.acquire(timeout=_LAST_COPY)
         shutil.rmtree(self._copies, ignore_errors=True)
 
     def open(self, shard: int) -> tuple[TokenFile, NDArray[np.unsignedinteger]]:
-        """Opens the ids and the lengths of a shard, both memory-mapped; all of them are read the first time.
+        """Opens the ids and the lengths of a shard, both memory-mapped; the first time reads and checks all of them.
 
         Raises:
-            CorpusError: They are not what the manifest says.
+            CorpusError: The files differ from the manifest.
         """
         known = self._shards[shard]
         tokens, lengths = (self._path(name) for name, _ in self._names(shard))
@@ -341,10 +341,10 @@ class ShardFiles:
         return file, counts
 
     def lengths(self, shard: int) -> NDArray[np.unsignedinteger]:
-        """Reads the lengths of a shard, a row a column, wherever it lies.
+        """Reads the lengths of a shard, wherever it lies, a row for each column.
 
         Raises:
-            CorpusError: They are not as many as the manifest says.
+            CorpusError: The token counts differ from the manifest.
         """
         name = lengths_name(self._shards[shard].number)
         with self._damage_named(shard):
@@ -356,12 +356,12 @@ class ShardFiles:
 
     @contextmanager
     def _damage_named(self, shard: int) -> Iterator[None]:
-        """Says of what is wrong with a shard how it is made again; a copy of it is made again anyway."""
+        """Adds to errors about a shard how to make the shard again; deletes a damaged copy."""
         number = self._shards[shard].number
         again = f"delete {tokens_name(number)}, and do task {number} of `prepare` again"
         try:
             yield
-        except Exception as error:  # Damage to what Arrow and NumPy say of the contents comes as any of them.
+        except Exception as error:  # Damaged metadata makes Arrow and NumPy raise any of them.
             if not self.are_local:
                 for name, _ in self._names(shard):
                     self._path(name).unlink(missing_ok=True)

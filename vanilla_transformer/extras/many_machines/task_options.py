@@ -1,4 +1,4 @@
-"""Shared parts of commands that work in numbered tasks: their options, and who does the tasks."""
+"""Shared parts of commands that work in numbered tasks: their options, and ways to run the tasks."""
 
 import base64
 import os
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class TaskCommand(Protocol):
-    """A command that can be sent to where its tasks are done."""
+    """A command that can be sent to the machines that run its tasks."""
 
     def task_runner(self) -> Callable[[int], dict[str, Any]]:
-        """Loads what all tasks need, and gives what does one by its number and says what it came to."""
+        """Loads what all tasks need, and returns a function that runs a task by its number and reports the result."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TaskOptions:
     """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
 
     def check(self, output: str) -> None:
-        """Refuses what cannot be combined, and an output that is no directory."""
+        """Refuses options that cannot be combined, and an output that is no directory."""
         at_least_one(tasks=self.tasks, workers=self.workers)
         assert self.tasks is not None
         if self.task_number is not None and not 0 <= self.task_number < self.tasks:
@@ -55,19 +55,19 @@ class TaskOptions:
             raise UsageError(f"{output} is a file, and tasks need a directory.")
 
     def translate(self, command: "Translate") -> None:
-        """Does the tasks of a translation."""
+        """Runs the tasks of a translation."""
         from vanilla_transformer.extras.many_machines.translating import run_tasks
 
         run_tasks(command)
 
     def runner_of_translation(self, command: "Translate") -> Callable[[int], dict[str, Any]]:
-        """Loads the model of a translation, and gives what does a task by its number."""
+        """Loads the model of a translation, and returns a function that runs a task by its number."""
         from vanilla_transformer.extras.many_machines.translating import task_runner
 
         return task_runner(command)
 
     def run_on_workers(self, commands: Sequence[TaskCommand], show_progress: bool) -> None:
-        """Does the tasks with processes on this machine, one for each of the commands."""
+        """Runs the tasks with processes on this machine, one for each command."""
         from vanilla_transformer.extras.many_machines.workers import Workers
 
         assert self.tasks is not None
@@ -76,7 +76,7 @@ class TaskOptions:
             Workers(words, list(map(as_line, commands)), lambda answer: bar.update(1)).run(range(self.tasks))
 
     def run_on_engine(self, command: TaskCommand, output: str, unfinished: Callable[[], Sequence[int]]) -> None:
-        """Has the engine do what is left, or put it into its queue."""
+        """Has the engine run the unfinished tasks, or put them into its queue."""
         from vanilla_transformer.extras.many_machines.engines import run_on_engine
         from vanilla_transformer.extras.many_machines.folder import TaskError
 
@@ -93,20 +93,20 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class TaskByItself:
-    """Does tasks of a command that has nothing loaded yet, wherever it has been sent to."""
+    """Runs tasks of a command on any machine, loading what the command needs first."""
 
     command: TaskCommand
 
     def __call__(self, number: int) -> None:
-        """Loads what it needs, and does one."""
+        """Loads what the task needs, and runs it."""
         self.command.task_runner()(number)
 
 
 def as_line(command: TaskCommand) -> str:
-    """A command as a worker of ours is told it, in one line."""
+    """Encodes a command as a line for our workers."""
     return base64.b64encode(pickle.dumps(command)).decode()
 
 
 def from_line(line: str) -> TaskCommand:
-    """The command that `as_line` has told."""
+    """Decodes a command from a line of `as_line`."""
     return pickle.loads(base64.b64decode(line))

@@ -1,4 +1,4 @@
-"""A worker of a command with `--tasks`: reads the command from its first line, and then numbers of tasks."""
+"""A worker for a command with `--tasks`: reads the command from its first line, then task numbers."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from vanilla_transformer.distributed.torchrun import end_with_parent
 
 
 def main(parent: int) -> None:
-    """Does tasks until there are no more, or until the process that started it is gone."""
+    """Runs tasks until there are no more, or until the parent process is gone."""
     end_with_parent()
     if os.getppid() != parent:
         return

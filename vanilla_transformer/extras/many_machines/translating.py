@@ -1,4 +1,4 @@
-"""`translate --tasks`: the command's input in numbered tasks."""
+"""`translate --tasks`: translates the command's input in numbered tasks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +15,10 @@ from vanilla_transformer.extras.many_machines.parts import cut
 
 
 def run_tasks(command: Translate) -> None:
-    """Does all tasks, or one, or has an engine do them.
+    """Runs one task or all, or has an engine run them.
 
     Raises:
-        UsageError: Input, output or options do not go with tasks.
+        UsageError: Input, output or options cannot be combined with tasks.
     """
     numbered, output = command.numbered, command.output
     if not command.files or output is None:
@@ -26,7 +26,7 @@ def run_tasks(command: Translate) -> None:
     if command.resume:
         raise UsageError("--resume is for one file: tasks always go on where they were.")
     numbered.check(output)
-    cut(command.files, numbered.tasks)  # Refuses what cannot be cut, once for all.
+    cut(command.files, numbered.tasks)  # Refuses an input that cannot be cut, once for all tasks.
     if numbered.task_number is not None:
         command.task_runner()(numbered.task_number)
     elif numbered.engine is not None:
@@ -38,7 +38,7 @@ def run_tasks(command: Translate) -> None:
 
 
 def task_runner(command: Translate) -> Callable[[int], dict[str, Any]]:
-    """Loads the model, and gives what does a task by its number and reports what it did."""
+    """Loads the model, and returns a function that runs a task by its number and reports the result."""
     tasks, output = command.numbered.tasks, command.output
     assert output is not None
     translator = command.translator()
@@ -63,7 +63,7 @@ def task_runner(command: Translate) -> Callable[[int], dict[str, Any]]:
 
 
 def _commands_of_workers(command: Translate) -> list[Translate]:
-    """The settings of each worker on this machine: one for each device by default."""
+    """Returns the commands of the workers on this machine: one for each device by default."""
     import torch
 
     decoding = command.decoding

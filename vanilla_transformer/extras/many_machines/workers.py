@@ -1,4 +1,4 @@
-"""Worker processes on this machine that do numbered tasks, each started again when it dies."""
+"""Worker processes on this machine that run numbered tasks, and are restarted when they die."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 
 from vanilla_transformer.extras.many_machines.folder import TaskError
 
-# Workers that one task may take with it.
+# The most workers that may die on one task.
 MOST_DEATHS = 3
 
 
 class Workers:
-    """Processes that get numbers of tasks one by one, and say of each when it is done.
+    """Processes that receive task numbers one by one, and report when each is done.
 
     Args:
-        command: Starts a worker, which reads a first line and then numbers, and answers each by a line of JSON.
-        first_lines: What each worker is told first.
-        done: Called with the answer to each task that is done.
+        command: Starts a worker, which reads a first line and then numbers, and answers each with a line of JSON.
+        first_lines: The first line for each worker.
+        done: Called with the answer to each finished task.
     """
 
     def __init__(self, command: Sequence[str], first_lines: Sequence[str], done: Callable[[dict], object]) -> None:
@@ -31,10 +31,10 @@ class Workers:
         self._lock = threading.Lock()
 
     def run(self, numbers: Sequence[int]) -> None:
-        """Has the tasks done.
+        """Runs the tasks.
 
         Raises:
-            TaskError: One cannot be done; what the others were at is finished first.
+            TaskError: A task failed; tasks that other workers have begun are finished first.
         """
         for number in numbers:
             self._numbers.put(number)
@@ -47,7 +47,7 @@ class Workers:
             raise TaskError(self._failure)
 
     def _serve(self, first_line: str) -> None:
-        """Gives tasks to a worker while there are any, and has another in its place when it dies."""
+        """Gives tasks to a worker while there are any, and replaces the worker if it dies."""
         worker = None
         try:
             while self._failure is None and (number := self._next()) is not None:
@@ -94,7 +94,7 @@ class Workers:
 
 
 def _ask(worker: "subprocess.Popen[str]", number: int) -> dict | None:
-    """A worker's answer to a task; None where it has died."""
+    """Returns a worker's answer to a task, or None if the worker has died."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
         worker.stdin.write(f"{number}\n")
@@ -106,13 +106,13 @@ def _ask(worker: "subprocess.Popen[str]", number: int) -> dict | None:
 
 
 def answer_numbers(first: Callable[[str], Callable[[int], dict]], sentence: Callable[[Exception], str]) -> None:
-    """Runs a worker: builds its work from its first line, and answers numbers until there are no more.
+    """Runs a worker: prepares its work from its first line, and answers numbers until there are no more.
 
     Args:
-        first: Gives for the first line what does a task.
-        sentence: What to say of an error.
+        first: Returns, for the first line, a function that runs a task.
+        sentence: Describes an error.
     """
-    # What else is printed must not be taken for an answer.
+    # Moves standard output to standard error: other prints must not be taken for answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     do, error = None, None

@@ -1,1 +1,1 @@
-"""Training data that models write."""
+"""Training data written by models."""

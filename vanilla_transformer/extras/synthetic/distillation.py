@@ -1,4 +1,4 @@
-"""Word-level distillation as a recipe asks for it: soft targets of a teacher beside those of the text."""
+"""Word-level distillation as a part of the recipe: a teacher's soft targets beside the targets of the text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distillation(ExtraBlock):
-    """What a teacher says of each target token (Kim and Rush 2016)."""
+    """A teacher's soft targets as a part of the training loss (Kim and Rush 2016)."""
 
     soft_targets: str | None = setting(option="distil_from", metavar="DIR")
     """Learn from what a teacher says of each target token, too: a directory that `soft-targets` has made of this very
@@ -23,14 +23,14 @@ class Distillation(ExtraBlock):
 
     @property
     def place(self) -> str | None:
-        """The directory of the soft targets."""
+        """Directory of the soft targets."""
         return self.soft_targets
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The recipe with its teacher's tokenizer, unless it has one.
+        """Returns the recipe with the teacher's tokenizer, unless it has one of its own.
 
         Raises:
-            RecipeError: The recipe cannot be followed with soft targets; the message says what to leave out.
+            RecipeError: The recipe cannot be combined with soft targets; the message says what to leave out.
         """
         if self.soft_targets is None:
             if self.weight != type(self).weight:
@@ -60,14 +60,14 @@ class Distillation(ExtraBlock):
             )
         if recipe.tokenizer.name is not None or recipe.start.model is not None:
             return recipe
-        SoftTargets(self.soft_targets)  # What is missing there is said as such, and not as a missing tokenizer.
+        SoftTargets(self.soft_targets)  # Reports missing soft targets before a missing tokenizer.
         return recipe.with_options(tokenizer=self.soft_targets)
 
     def corpus(self, corpus: "TrainingCorpus", recipe: Recipe, say: Callable[[str], None]) -> "TrainingCorpus":
-        """The corpus with a teacher's soft targets, if the recipe asks for it.
+        """Returns the corpus, with a teacher's soft targets if the recipe asks for them.
 
         Raises:
-            SoftTargetsError: They are not those of this corpus.
+            SoftTargetsError: The soft targets were made from another corpus.
         """
         if self.soft_targets is None:
             return corpus

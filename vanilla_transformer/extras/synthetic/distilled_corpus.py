@@ -1,7 +1,7 @@
-"""Word-level distillation (Kim and Rush 2016): what a teacher says at each place of a corpus, kept on disk.
+"""Word-level distillation (Kim and Rush 2016): a teacher's soft targets for a corpus, kept on disk.
 
-Of each target token the teacher's likeliest types and their probabilities, which sum to 1, one token after the other
-in the order of the rows: a file of ids and one of probabilities.
+For each target token, in the order of the rows, one file holds the ids of the teacher's likeliest types and another
+their probabilities, which sum to 1.
 """
 
 import json
@@ -24,7 +24,7 @@ PROBABILITY = np.dtype("<f2")
 
 
 class SoftTargetsError(ValueError):
-    """Soft targets that are not there, or not those of a run; the message says what to do."""
+    """Soft targets that are missing, or belong to another run; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class SoftTargetsFacts:
     """Identifies the soft targets of a corpus.
 
     Attributes:
-        teacher: The fingerprint of the model or models.
-        target_direction: The order in which it writes.
-        top_k: Types of each token.
-        vocab_size: Types that there are.
-        max_length: Of a row in tokens.
+        teacher: The fingerprint of the teacher or teachers.
+        target_direction: The direction in which the teacher writes.
+        top_k: Number of types kept for each token.
+        vocab_size: Size of the vocabulary.
+        max_length: Maximum length of a row in tokens.
         texts: A hash of the text of each corpus.
-        tokens: A hash of the tokens of each.
-        target_tokens: How many there are.
-        contents: A hash of both files; none while they are being written.
+        tokens: A hash of the tokens of each corpus.
+        target_tokens: Number of target tokens.
+        contents: A hash of both files; None while they are being written.
     """
 
     teacher: str
@@ -55,10 +55,10 @@ class SoftTargetsFacts:
 
     @classmethod
     def read(cls, directory: Path) -> "SoftTargetsFacts":
-        """Opens the soft targets of a directory, whose files may not be whole yet.
+        """Reads the facts of a directory, whose files may be unfinished.
 
         Raises:
-            SoftTargetsError: There are none.
+            SoftTargetsError: The directory has no soft targets.
         """
         try:
             return cls(**json.loads((directory / FACTS_FILE).read_text(encoding="utf-8")))
@@ -68,17 +68,17 @@ class SoftTargetsFacts:
             ) from error
 
     def write(self, directory: Path) -> None:
-        """Keeps them beside the files."""
+        """Writes the facts beside the files."""
         atomic_write_text(directory / FACTS_FILE, json.dumps(asdict(self), indent=2) + "\n")
 
     @property
     def id_type(self) -> np.dtype[Any]:
-        """Of the ids, half of what 32 bits take where they fit."""
+        """Type of the ids: 16 bits where the vocabulary fits, otherwise 32."""
         return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")
 
 
 def parts_of(corpus: PreparedCorpus) -> Sequence[PreparedCorpus]:
-    """The corpora that one is mixed of, or itself."""
+    """Returns the corpora of a mixture, or the corpus itself."""
     return corpus.parts if isinstance(corpus, MixedCorpus) else (corpus,)
 
 
@@ -86,7 +86,7 @@ class SoftTargets:
     """The soft targets in a directory, memory-mapped.
 
     Raises:
-        SoftTargetsError: There are none, or not all.
+        SoftTargetsError: There are none, or they are incomplete.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -107,10 +107,10 @@ class SoftTargets:
         return np.memmap(path, kind, "r", shape=shape)
 
     def check(self, corpus: PreparedCorpus, max_length: int, target_direction: str) -> None:
-        """Refuses a corpus that the teacher has not read, or not in these tokens.
+        """Refuses a corpus that the teacher has not read, or has read as other tokens.
 
         Raises:
-            SoftTargetsError: It says in what they differ.
+            SoftTargetsError: The corpora differ; the message says in what.
         """
         facts, parts = self.facts, parts_of(corpus)
         if facts.target_direction != target_direction:
@@ -130,12 +130,12 @@ class SoftTargets:
 
 
 class DistilledCorpus(PreparedCorpus):
-    """A corpus whose rows have soft targets too: a teacher's types at each target token, with the share of each.
+    """A corpus with soft targets: the teacher's types at each target token, with the share of the loss of each.
 
     Args:
-        corpus: The rows, as they are or mixed.
-        targets: The teacher's.
-        weight: What the shares of a token sum to.
+        corpus: The rows, of one corpus or of a mixture.
+        targets: The teacher's soft targets.
+        weight: The sum of the shares of a token.
     """
 
     def __init__(self, corpus: PreparedCorpus, targets: SoftTargets, weight: float) -> None:
@@ -152,11 +152,11 @@ class DistilledCorpus(PreparedCorpus):
         return self if rows is self._corpus else DistilledCorpus(rows, self._targets, self._weight)
 
     def row_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of the corpus."""
+        """Return the numbers of the rows in the corpus."""
         return self._corpus.row_numbers(indices)
 
     def rows(self, indices: Sequence[int] | NDArray[np.integer]) -> Rows:
-        """Return the ids of the rows at `indices`, by column, and the types and shares of each target token."""
+        """Return the ids of the rows at `indices` by column, and the types and shares of each target token."""
         places = np.asarray(indices, dtype=np.int64)
         if isinstance(self._corpus, MixedCorpus):
             places = self._corpus.pairs[places]
@@ -167,6 +167,6 @@ class DistilledCorpus(PreparedCorpus):
         return rows
 
     def _shares(self, probabilities: NDArray[np.float16]) -> NDArray[np.float32]:
-        """Probabilities that sum to the weight, whatever 16 bits have rounded."""
+        """Scales probabilities to sum to the weight, which undoes the rounding to 16 bits."""
         exact = probabilities.astype(np.float32)
         return exact * (self._weight / exact.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Training data that models write: back-translation, distillation by sequences and by words."""
+"""Training data written by models: back-translation, sequence-level and word-level distillation."""
 
 GROUP = "Train better"
 SEAMS = {

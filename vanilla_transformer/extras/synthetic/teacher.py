@@ -1,4 +1,4 @@
-"""A teacher's distributions for each target token of a corpus, written once for students to learn from.
+"""A teacher's distribution at each target token of a corpus, written once for students to learn from.
 
 Shapes in names: B rows · T target · V vocabulary · K types of a token.
 """
@@ -37,7 +37,7 @@ from vanilla_transformer.training.vocabulary import check_tags, check_tokenizer
 from vanilla_transformer.translation.loading import load_own_tokenizer
 from vanilla_transformer.translation.translator import BATCH_TOKENS, LOGITS, evaluating
 
-# Rows after which a teacher that was stopped goes on, and which it reads in batches of about equal length.
+# Rows written at a time: an interrupted run continues after the last ones. Batches are sorted by length within them.
 _ROWS_TOGETHER = 2000
 
 
@@ -51,19 +51,19 @@ def write_soft_targets(
     say: Callable[[str], None] = lambda sentence: None,
     progress: Callable[[int, int], object] = lambda done, of: None,
 ) -> None:
-    """Writes what a teacher says of each target token of a corpus; what was stopped goes on where it was.
+    """Writes a teacher's distribution at each target token of a corpus; continues an interrupted run.
 
     Args:
         recipe: The corpora as `train`, the teacher's tokenizer, and `max_length`.
-        load: Gives the teacher, a model or an ensemble, and what tells it from any other.
-        output: A directory of soft targets.
-        top_k: Types of each token.
-        batch_tokens: Target tokens that it reads together, padding included.
-        say: Is told what was read.
-        progress: Is told after each batch how many rows are done since the last call, and of how many.
+        load: Returns the teacher, a model or an ensemble, and a text that identifies it.
+        output: The directory for the soft targets.
+        top_k: Number of types kept for each token.
+        batch_tokens: Target tokens that the teacher reads together, padding included.
+        say: Called with a sentence about what was read.
+        progress: Called after each batch with the number of rows done since the last call, and the number of all rows.
 
     Raises:
-        SoftTargetsError: The directory holds others, or another process is writing there.
+        SoftTargetsError: The directory holds other soft targets, or another process is writing there.
         RecipeError, OSError, ValueError: The text or the tokenizer cannot be used.
     """
     task = task_for(recipe)
@@ -103,7 +103,7 @@ def write_soft_targets(
 
 
 def _begin(facts: SoftTargetsFacts, output: Path, tokenizer: VanillaTransformerTokenizer) -> bool:
-    """Makes the directory that of these soft targets; False where they are all there."""
+    """Prepares the directory for these soft targets; returns False if they are all there."""
     if (output / FACTS_FILE).is_file():
         there = SoftTargetsFacts.read(output)
         for name, value in dataclasses.asdict(facts).items():
@@ -119,7 +119,7 @@ def _begin(facts: SoftTargetsFacts, output: Path, tokenizer: VanillaTransformerT
 
 
 class _Writer:
-    """Appends to the files of soft targets, chunk after chunk of rows."""
+    """Appends to the files of soft targets, one chunk of rows after the other."""
 
     def __init__(self, model: Any, facts: SoftTargetsFacts, output: Path, batch_tokens: int | None) -> None:
         self.model, self.facts, self.output = model, facts, output
@@ -127,7 +127,7 @@ class _Writer:
         self.most_tokens = min(batch_tokens or BATCH_TOKENS[kind], LOGITS[kind] // facts.vocab_size)
 
     def write(self, parts: Sequence[PreparedCorpus], task: Task, progress: Callable[[int, int], object]) -> None:
-        """Goes on where the files end, and says at the end that they are whole."""
+        """Continues where the files end, and marks them as complete at the end."""
         rows = sum(map(len, parts))
         ids_size, probability_size = (kind.itemsize * self.facts.top_k for kind in (self.facts.id_type, PROBABILITY))
         with open(self.output / IDS_FILE, "ab") as ids, open(self.output / PROBABILITIES_FILE, "ab") as probabilities:
@@ -137,7 +137,7 @@ class _Writer:
                     if before + tokens <= there:
                         progress(len(chunk), rows)
                         continue
-                    # What a killed process left of a chunk is written again.
+                    # A chunk that a killed process left unfinished is written again.
                     ids.truncate(before * ids_size)
                     probabilities.truncate(before * probability_size)
                     found = self._of_rows(part, chunk, task, lambda count: progress(count, rows))
@@ -152,7 +152,7 @@ class _Writer:
         dataclasses.replace(self.facts, contents=digest.hexdigest()).write(self.output)
 
     def _chunks(self, parts: Sequence[PreparedCorpus]) -> Iterator[tuple[PreparedCorpus, np.ndarray, int, int]]:
-        """Rows of a part that are read together, with the tokens before them and their own."""
+        """Yields rows of a part that are read together, with the number of tokens before them and of their own."""
         before = 0
         for part in parts:
             lengths = part.lengths["target"].astype(np.int64)
@@ -165,7 +165,7 @@ class _Writer:
     def _of_rows(
         self, part: PreparedCorpus, chunk: np.ndarray, task: Task, progress: Callable[[int], object]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Types and probabilities of each row, (target length, types)."""
+        """Returns the types and probabilities of each row, each (target length, types)."""
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         longest = np.maximum(part.lengths["source"][chunk], part.lengths["target"][chunk])
         order, start = chunk[np.argsort(-longest, kind="stable")], 0
@@ -182,7 +182,7 @@ class _Writer:
     def _of_batch(self, part: PreparedCorpus, rows: np.ndarray, task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         batch = task.collate(part.rows(rows), RowRandom(0, 0, rows), self.model.config)
         batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-        # Rows of the embedding that no piece has are no types.
+        # Embedding rows beyond the vocabulary are no types.
         logits_BTV = self.model(**batch).logits[..., : self.facts.vocab_size].float()
         values_BTK, ids_BTK = logits_BTV.topk(self.facts.top_k, dim=-1)
         probabilities_BTK = values_BTK.softmax(-1).cpu().numpy().astype(PROBABILITY)

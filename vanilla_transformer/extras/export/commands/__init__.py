@@ -1,1 +1,1 @@
-"""The commands to other runtimes and from other systems."""
+"""Commands that export to other runtimes and convert from other systems."""

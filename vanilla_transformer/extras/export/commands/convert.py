@@ -1,4 +1,4 @@
-"""`vanilla-transformer convert`: from Marian or FSMT to this package's model, and from it to Marian."""
+"""`vanilla-transformer convert`: Marian or FSMT to this package's model, and this package's model to Marian."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`vanilla-transformer export`: write a model for other runtimes."""
+"""`vanilla-transformer export`: writes a model for other runtimes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _PACKAGES: dict[str, list[str]] = {
 
 
 def check_packages(target: str) -> None:
-    """Raises UsageError where a package is missing that an export needs."""
+    """Raises UsageError if a package that an export needs is missing."""
     for package in _PACKAGES[target]:
         if find_spec(package) is None:
             raise UsageError(
@@ -76,7 +76,7 @@ class Export:
         print(output)
 
     def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
-        """The function that writes the files and returns remarks for the user, and its quantizations."""
+        """Returns the function that writes the files and returns remarks for the user, and its quantizations."""
         if self.to == "web":
             from vanilla_transformer.extras.export.to_web import export_web
 
@@ -95,7 +95,7 @@ class Export:
 
 
 def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
-    """The static Space of `push --web`."""
+    """Writes the pages of the static Space of `push --web`, and returns the function that pushes them."""
     check_packages("web")
     from vanilla_transformer.extras.export.to_web import export_web, push_web
     from vanilla_transformer.extras.export.web_page import SPACE_HOSTS

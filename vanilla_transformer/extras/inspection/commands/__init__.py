@@ -1,1 +1,1 @@
-"""The commands that look at attention."""
+"""Commands that look at attention."""

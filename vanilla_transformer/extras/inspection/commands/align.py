@@ -1,4 +1,4 @@
-"""`vanilla-transformer align`: which words of a text and its translation belong together, by a model's attention."""
+"""`vanilla-transformer align`: links the words of a text and its translation by a model's attention."""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from vanilla_transformer.cli.streams import check_new_file, read_input, write_wh
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Pairs that heads are chosen on, and that are aligned together.
+# The number of pairs on which heads are chosen, and of pairs that are aligned together.
 _ENOUGH, _TOGETHER = 100, 1000
 
 

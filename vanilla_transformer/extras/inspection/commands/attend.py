@@ -74,7 +74,7 @@ class Attend:
             print(page)
 
     def _sentences(self) -> tuple[list[str], list[str | None]]:
-        """Sources, and a target for each where there is one."""
+        """Returns the sources, with a target or None for each."""
         if (self.text is None) == (self.input is None):
             raise UsageError('Give either one sentence, `attend MODEL "A dog runs."`, or a file with --input.')
         if self.target is not None and self.input is not None:
@@ -125,7 +125,7 @@ class Attend:
             warn(f"{picture}: {message} The HTML page shows them.")
 
     def _which(self) -> tuple[Any, Any]:
-        """Layer and head, as numbers unless they are keywords."""
+        """Returns layer and head, as numbers unless they are keywords."""
         return _number(self.layer, "--layer", "mean"), _number(self.head, "--head", "mean", "all")
 
 

@@ -1,4 +1,4 @@
-"""`vanilla-transformer join`: the parts that numbered tasks have written, as one."""
+"""`vanilla-transformer join`: joins the parts that numbered tasks have written."""
 
 import sys
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Join:
     """File to write to (default: standard output)."""
 
     def run(self) -> None:
-        """Writes the whole, which as a file appears at once."""
+        """Writes the joined output; a file appears only when complete."""
         from vanilla_transformer.atomic_files import atomic_replace
         from vanilla_transformer.extras.many_machines.folder import TaskFolder
         from vanilla_transformer.extras.many_machines.numbered_translation import join_parts

@@ -1,4 +1,4 @@
-"""`vanilla-transformer prepare`: text into tokens once, in shards, on as many machines as there are."""
+"""`vanilla-transformer prepare`: tokenizes text once, in shards, on any number of machines."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ from vanilla_transformer.recipe.schema import Recipe
 if TYPE_CHECKING:
     from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
 
-# The fields of a recipe that decide its tokens. --task is the number of one of --tasks here, as everywhere.
+# The recipe fields that decide the tokens. As in every command, --task is the number of one of --tasks.
 _TASK = "train_task"
 _FIELDS = (
     *("train", *COLUMN_SETTINGS, "labels", "max_length", "documents"),
@@ -53,7 +53,7 @@ class Prepare:
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Prepare":
-        """The command with its defaults taken from the recipe, if the first word names one."""
+        """Returns the command with the defaults of the recipe, if the first word names one."""
         if not words or words[0].startswith("-"):
             return cls(output=tyro.MISSING)
         recipe = load_recipe(words[0])
@@ -61,7 +61,7 @@ class Prepare:
         return cls(tyro.MISSING, words[0], data=_Data(**fields, **{_TASK: recipe.task}))
 
     def run(self) -> None:
-        """Does all tasks, or one, or has an engine do them; with the last of them, says what has been prepared."""
+        """Runs one task or all, or has an engine run them; after the last task, prints what was prepared."""
         numbered, tasks, workers = self.numbered, self.numbered.tasks or 1, self.numbered.workers or 1
         numbered.check(self.output)
         preparation = self._preparation()
@@ -84,7 +84,7 @@ class Prepare:
             print(self.output)
 
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
-        """Loads the tokenizer, and gives what does a task by its number and says what it came to."""
+        """Loads the tokenizer, and returns a function that runs a task by its number and reports the result."""
         preparation = self._preparation()
 
         def run(number: int) -> dict[str, Any]:

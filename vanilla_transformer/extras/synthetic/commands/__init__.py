@@ -1,1 +1,1 @@
-"""The commands of training data that models write."""
+"""Commands that make training data with models."""

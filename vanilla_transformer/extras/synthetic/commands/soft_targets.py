@@ -1,4 +1,4 @@
-"""`vanilla-transformer soft-targets`: what a teacher says of each token of a corpus, for `train --distil-from`."""
+"""`vanilla-transformer soft-targets`: a teacher's distribution at each target token, for `train --distil-from`."""
 
 import sys
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class SoftTargets:
     """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
 
     def run(self) -> None:
-        """Reads the pairs, has the teacher read them, and prints the directory."""
+        """Writes the soft targets that the teacher gives for the pairs, and prints the directory."""
         at_least_one(top_k=self.top_k, max_length=self.max_length, batch_tokens=self.batch_tokens)
         self._decoding.arguments()
         self._check_output()
@@ -111,7 +111,7 @@ class SoftTargets:
         return model, ", ".join([*parts, *([self.ensemble_mean] if self.teachers else [])])
 
     def _check_output(self) -> None:
-        """Refuses what is no directory of soft targets before anything is read."""
+        """Refuses a directory that holds anything but soft targets, before anything is read."""
         from vanilla_transformer.extras.synthetic.distilled_corpus import FACTS_FILE
 
         output = Path(self.output)

@@ -1,4 +1,4 @@
-"""`vanilla-transformer back-translate` and `distil`: text that a model has translated, as pairs to learn from."""
+"""`vanilla-transformer back-translate` and `distil`: training pairs made of text and a model's translation of it."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ from vanilla_transformer.progress import progress_bar
 if TYPE_CHECKING:
     from vanilla_transformer.extras.synthetic.pairs import Filters
 
-# Where translations share more of their words with the text, both are most likely in one language.
+# Above this share of common words, text and translations are most likely in one language.
 _ONE_LANGUAGE = 0.5
 _Texts = Annotated[tuple[str, ...], Positional, arg(metavar="INPUT [INPUT ...]", help_behavior_hint="")]
 
@@ -43,7 +43,7 @@ class FilterOptions:
     """Most times that a line or its translation may have the tokens of the other."""
 
     def check(self, copy_overlap: float | None = None) -> "Filters":
-        """The filters, once the numbers make sense."""
+        """Returns the filters, or refuses numbers that make no sense."""
         from vanilla_transformer.extras.synthetic.pairs import Filters
 
         with as_options():
@@ -78,7 +78,7 @@ class BackTranslate:
     numbered: TaskOptions = TaskOptions()
 
     def run(self) -> None:
-        """Selects lines, translates them, and writes the pairs that no filter takes."""
+        """Selects lines, translates them, and writes the pairs that pass the filters."""
         command = Translate(
             self.reverse,
             self.inputs,
@@ -123,7 +123,7 @@ class Distil:
     numbered: TaskOptions = TaskOptions()
 
     def run(self) -> None:
-        """Selects lines, translates them, and writes the pairs that no filter takes."""
+        """Selects lines, translates them, and writes the pairs that pass the filters."""
         command = Translate(
             self.teacher,
             self.inputs,
@@ -139,11 +139,11 @@ class Distil:
 
 @dataclass(frozen=True)
 class _Synthesis:
-    """Pairs of lines and their translations in a directory, whichever side the translations are.
+    """A directory of lines paired with their translations, which may be the sources or the targets.
 
     Attributes:
-        command: What translates, with the inputs as they were given.
-        translated: The file of the translations.
+        command: The `translate` command, with the inputs as they were given.
+        translated: The name of the file of the translations.
     """
 
     command: Translate
@@ -152,7 +152,7 @@ class _Synthesis:
     translated: str
 
     def run(self) -> None:
-        """Goes on where it was, and with the last of the tasks writes the pairs."""
+        """Continues where it stopped, and writes the pairs once the last task is done."""
         from vanilla_transformer.data.text_lines import read_lines
 
         numbered, selected = self.command.numbered, self._work / "selected.txt"
@@ -181,20 +181,20 @@ class _Synthesis:
         return Path(self.output, "work")
 
     def _check(self) -> None:
-        """Refuses what cannot be done before a model is loaded."""
+        """Refuses impossible settings before a model is loaded."""
         if not self.command.files:
             raise UsageError("There is no text: name a file of it.")
         if "://" in self.output:
             raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
         if not (self._work / "job.json").is_file():
             with suppress(OSError):
-                self._work.rmdir()  # Empty, it is what a full disk left of an attempt.
+                self._work.rmdir()  # An empty folder is left when an earlier run found the disk full.
             refuse_full_directory(Path(self.output))
         if self.command.numbered.tasks is not None:
             self.command.numbered.check(self.output)
 
     def _select(self, selected: Path) -> dict[str, int]:
-        """The lines to translate, and what was taken from the inputs; once, and from then on the same."""
+        """Selects the lines to translate and counts those left out; a later run finds the same selection on disk."""
         from vanilla_transformer.extras.many_machines.folder import TaskFolder
         from vanilla_transformer.extras.many_machines.parts import cut, identity, read_part
         from vanilla_transformer.extras.synthetic.pairs import longest_source, select_lines, token_counter
@@ -279,7 +279,7 @@ class _Synthesis:
 
 
 def _joined(place: Path) -> Iterator[str]:
-    """The lines that numbered tasks have written, each part compared with its record."""
+    """Yields the lines that numbered tasks have written, after comparing each part with its record."""
     from vanilla_transformer.extras.many_machines.folder import TaskFolder
     from vanilla_transformer.extras.many_machines.numbered_translation import join_parts
 
