@@ -57,7 +57,7 @@ class Frozen:
             return encoder(**arguments).to(dtype)
 
     def graph(self, dtype: torch.dtype, quantization: str | None, rows: int) -> GraphSearch | None:
-        """Returns the whole search as one graph where that is fastest for so many hypotheses; else None."""
+        """Returns the whole search as one graph if that is fastest for `rows` hypotheses; else None."""
         if dtype != torch.float32 or quantization is not None or onnx_runtime() is None:
             return None
         with self._lock:

@@ -64,7 +64,7 @@ class SearchGraph(LayerGraph):
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
 
     def positions(self, length: str) -> tuple[str, str]:
-        """Section 3.5: tables of at least so many source and target positions; learned ones may end earlier."""
+        """Section 3.5: tables of `length` or more source and target positions; learned ones may end earlier."""
         learned = [stack.positional_encoding.learned for stack in (self.encoder, self.decoder)]
         if learned[0] is not None:
             return self.constant(learned[0].weight.float()), self.constant(learned[1].weight.float())
@@ -321,7 +321,7 @@ class GraphSearch:
         return self._ends[key]
 
     def _encodings(self, length: int) -> Any:
-        """Returns encodings of at least so many positions; they are not weights."""
+        """Returns encodings of `length` or more positions; they are not weights."""
         if len(self._table) < length:
             self._table = self._positions[0](max(length, 2 * len(self._table))).detach().numpy()
         return self._table

@@ -47,7 +47,7 @@ class PositionTable:
         return F.embedding(positions, self.first(longest, positions.device))
 
     def first(self, length: int, device: torch.device) -> torch.Tensor:
-        """Returns the encodings of at least so many positions, (length or more, d_model).
+        """Returns the encodings of `length` or more positions, (length or more, d_model).
 
         Raises:
             ValueError: There are fewer learned positions.

@@ -188,7 +188,7 @@ class Request(NamedTuple):
                 allowed = own.limits.to(device) + (own.prompt_length - prompt_length)
                 # A sentence may have several samples.
                 lengths = lengths.minimum(allowed.repeat_interleave(len(lengths) // len(allowed)))
-        lengths = lengths.clamp(min=1)  # A criterion is only asked about tokens that were written.
+        lengths = lengths.clamp(min=1)  # Criteria are checked only after a token is written.
         # The library ranks as many candidates as the settings' end tokens require, whatever else ends a hypothesis.
         known_ends: Any = settings._eos_token_tensor
         # If scores never rise, the returned hypotheses are certain before all W have ended.

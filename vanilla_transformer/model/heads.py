@@ -81,7 +81,7 @@ class LanguageModelHead:
 
     @property
     def loss_function(self) -> Callable[..., torch.Tensor]:
-        """The loss of section 5.4, or the loss set in its place."""
+        """Section 5.4, or the loss set in its place."""
         # The setter is not called for a module.
         custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
         return custom or partial(self._plain_loss, label_smoothing=self._label_smoothing())

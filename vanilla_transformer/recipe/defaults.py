@@ -283,7 +283,7 @@ def _choose_length(
 
 
 def _paper_warmup(steps: int, task: Architecture) -> tuple[int, float]:
-    """Returns the warm-up of a run of so many steps, and the factor on Eq. 3 that limits its peak."""
+    """Returns the warm-up of a run of `steps` steps, and the factor on Eq. 3 that limits its peak."""
     least = min(task.least_warmup, max(1, int(steps * SHORT_WARMUP)))
     warmup = min(max(steps // 10, least), MOST_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.

@@ -179,7 +179,7 @@ class Task(Architecture, Protocol):
         return len(corpus)
 
     def sample(self, corpus: "Dataset", texts: int) -> "Dataset":
-        """Returns so many of the texts that `evaluate` would predict, evenly spaced; all where that is cheap."""
+        """Returns a sample of `texts` texts for `evaluate`, evenly spaced; all texts if predicting them is cheap."""
         return corpus
 
     def evaluate(

@@ -56,7 +56,7 @@ def ids_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> li
 
 
 class _BlockEncoder:
-    """Encodes texts as blocks of at most so many ids."""
+    """Encodes texts as blocks of at most `most` ids."""
 
     form: TextForm = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)
@@ -328,7 +328,7 @@ class PackedLanguageModeling(LanguageModeling):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> Predictions:
-        """Returns the cost of each whole text; with a `stride`, blocks after the first predict only so many tokens."""
+        """Returns the cost of each whole text; blocks after the first predict `stride` tokens, if given."""
         from vanilla_transformer.evaluation.metrics import score
 
         self.check_settings(settings)

@@ -61,7 +61,7 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, mo
 
 
 class _MaskedEncoder:
-    """Encodes texts as blocks of at most so many ids."""
+    """Encodes texts as blocks of at most `most` ids."""
 
     form: TextForm = TEXTS_IN_BLOCKS
     columns: tuple[str, ...] = ("text",)

@@ -137,5 +137,5 @@ def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: R
 
 
 def length_fingerprint(corpus: PreparedCorpus) -> str:
-    """Fingerprints a corpus by the lengths of its rows alone, as checkpoints of earlier versions do."""
+    """Fingerprints a corpus by the lengths of its rows only, as checkpoints of earlier versions do."""
     return hashlib.sha256(b"".join(lengths.tobytes() for lengths in corpus.lengths.values())).hexdigest()

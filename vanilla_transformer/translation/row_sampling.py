@@ -13,7 +13,7 @@ class SampledByRow(LogitsProcessor):
     """Leaves each row one token, drawn from the softmax of its scores with the row's own random numbers.
 
     Give it to `generate` as the last of its `logits_processor`, with `do_sample=True, num_beams=1, top_k=0, top_p=1.0,
-    temperature=1.0`: the library would apply those settings after the draw. torch's own generators are not used, so
+    temperature=1.0`: the library would apply other values after the draw. torch's own generators are not used, so
     that a row's tokens depend only on its seed and its scores.
 
     Args:
