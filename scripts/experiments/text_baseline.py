@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import tyro
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -31,6 +32,8 @@ class TextBaseline:
     """Texts with labels, as `train` takes them: `train.tsv text_column=2 label_column=1`."""
     dev: tuple[str, ...]
     """Texts to score, in the same form."""
+    test: tuple[str, ...] = ()
+    """Texts that were kept back while recipes were chosen, to score as well."""
     seed: int = 1
     """Draws the five parts."""
 
@@ -38,17 +41,22 @@ class TextBaseline:
 def main(words: Sequence[str]) -> None:
     """Prints the scores as JSON."""
     options = tyro.cli(TextBaseline, prog="scripts.experiments.text_baseline", args=words, config=(OmitArgPrefixes,))
-    (texts, labels), (dev_texts, dev_labels) = (_read(part) for part in (options.train, options.dev))
+    texts, labels = _read(options.train)
+    held_out = {part: _read(files) for part, files in (("dev", options.dev), ("test", options.test)) if files}
     begun = time.perf_counter()
     classifier = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+"),
         LogisticRegression(max_iter=2000, random_state=options.seed),
     )
     search = GridSearchCV(classifier, {"logisticregression__C": INVERSE_PENALTIES}, cv=5).fit(texts, labels)
-    found = search.predict(dev_texts).tolist()
+    found = {part: search.predict(sources).tolist() for part, (sources, _) in held_out.items()}
     seconds = time.perf_counter() - begun
-    scores = [asdict(one) for one in score(LABEL_METRICS, found, [[label] for label in dev_labels], LABEL_METRICS)]
+    scores = {part: _scores(found[part], right) for part, (_, right) in held_out.items()}
     print(json.dumps({"scores": scores, "seconds": round(seconds, 1), **search.best_params_}, indent=1))
+
+
+def _scores(found: list[str], right: list[str]) -> list[dict[str, Any]]:
+    return [asdict(one) for one in score(LABEL_METRICS, found, [[label] for label in right], LABEL_METRICS)]
 
 
 def _read(words: tuple[str, ...]) -> tuple[list[str], list[str]]:
