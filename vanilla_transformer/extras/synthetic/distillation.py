@@ -16,10 +16,10 @@ class Distillation(ExtraBlock):
     """A teacher's soft targets as a part of the training loss (Kim and Rush 2016)."""
 
     soft_targets: str | None = setting(option="distil_from", metavar="DIR")
-    """Learn from what a teacher says of each target token, too: a directory that `soft-targets` has made of this very
-    text, whose tokenizer is taken (word-level distillation; Kim and Rush 2016)."""
+    """Directory that `soft-targets` made from this same text: the model also learns the teacher's probabilities for
+    each target token (word-level distillation; Kim and Rush 2016), and uses the teacher's tokenizer."""
     weight: float = setting(0.5, option="distillation_weight")
-    """Share of the loss that is the teacher's; the rest is that of the text, with its label smoothing."""
+    """Weight of the teacher's loss; the rest is the loss on the text itself, with its label smoothing."""
 
     @property
     def place(self) -> str | None:
