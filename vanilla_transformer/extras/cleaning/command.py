@@ -16,39 +16,40 @@ _TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Clean:
-    """Copy a text, or two line-aligned ones, without lines that are damaged, misaligned, copied or there already.
+    """Copy one text, or two line-aligned ones, without damaged, misaligned, copied or duplicate lines.
 
-    A report says how many lines each filter took, with examples: encoding, empty, mojibake, length, ratio, script,
-    copy, duplicate, asked in this order. The inputs are not changed.
+    The filters are applied in this order: encoding, empty, mojibake, length, ratio, script, copy, duplicate. A report
+    says how many lines each one removed, with examples. The inputs are not changed.
     """
 
     inputs: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE]", help_behavior_hint="")]
-    """One text file, or the two of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
+    """One text file, or the two files of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
     output: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")]
-    """As many files to write, which must not exist."""
+    """As many files to write, which must not exist yet."""
     min_words: int = 1
-    """Fewest words of a line."""
+    """Minimum words per line."""
     max_words: int = 200
-    """Most words of a line, as white space divides them."""
+    """Maximum words per line, separated by white space."""
     max_characters: int = 2000
-    """Most characters of a line."""
+    """Maximum characters per line."""
     max_ratio: float = 3.0
-    """Most characters of one side for each of the other, where one has 20 or more; Chinese and English want more."""
+    """Maximum ratio of the two sides' lengths in characters, if either has 20 or more.
+    Chinese with English needs a higher one."""
     scripts: Annotated[tuple[str, ...] | None, arg(metavar="SCRIPT ...", help_behavior_hint="")] = None
-    """Scripts of the letters of each file, such as Latin or Han+Hiragana+Katakana; by default those of its first
-    10,000 lines."""
+    """Scripts of the letters in each file, such as Latin or Han+Hiragana+Katakana
+    (default: those in its first 10,000 lines)."""
     min_script_share: float = 0.5
-    """Least share of a line's letters that are in these scripts."""
+    """Minimum share of a line's letters that must be in these scripts."""
     max_similarity: float = 0.9
-    """Two sides as similar as that are copies: 1 for the same, less one edit for each character."""
+    """Similarity (1 minus the edits per character) from which two sides count as copies."""
     skip: Annotated[tuple[str, ...], arg(metavar="FILTER ...", help_behavior_hint="")] = ()
-    """Filters to leave out: mojibake, length, ratio, script, copy, duplicate."""
+    """Filters to skip: mojibake, length, ratio, script, copy, duplicate."""
     examples: int = 3
-    """Lines in the report for each filter, drawn at random."""
+    """Lines that the report shows for each filter, drawn at random."""
     json: Flag = False
     """Print the report as JSON."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
 
     def run(self) -> None:
         """Writes the clean files and prints the report."""

@@ -27,19 +27,19 @@ class TaskCommand(Protocol):
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """Work in numbered tasks, each of which reads its own part and needs nobody."""
+    """Numbered tasks, each of which reads its own part and runs independently."""
 
     tasks: OptionalInt = None
-    """Cut the input into so many parts of about equal size, each done by itself into files of its own."""
+    """Split the input into this many parts of about equal size; each is a task that writes its own files."""
     task_number: Annotated[int | None, arg(name="task", metavar="INT", help_behavior_hint="")] = None
-    """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
+    """Run only this one of --tasks, counted from 0, as in a Slurm array or an indexed Kubernetes job."""
     workers: OptionalInt = None
-    """Tasks at a time (default: one for each accelerator if that is what they need, or else one)."""
+    """Tasks to run at a time (default: one per accelerator if the tasks use them, or else one)."""
     engine: Annotated[
         Literal["local", "slurm", "ray"] | None, arg(metavar="{local,slurm,ray}", help_behavior_hint="")
     ] = None
-    """Have an executor of datatrove do the tasks: here, as a Slurm array, or on a Ray cluster (default: processes of
-    our own here, each started again when it dies)."""
+    """Run the tasks with an executor of datatrove: on this machine, as a Slurm array, or on a Ray cluster
+    (default: processes on this machine, each restarted if it dies)."""
     engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
 
