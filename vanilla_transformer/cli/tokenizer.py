@@ -29,8 +29,9 @@ class TokenizerTrain:
     tags: Annotated[tuple[str, ...], arg(metavar="TAG ...", help_behavior_hint="")] = ()
     """Extra pieces that occur in no text: for a corpus with tag=BT, `train` puts `<BT>` before each source."""
     lowercase: Flag = False
-    """Lower-case text before splitting it, so that Hello is read as hello: for models that only read, such as classifiers.
-    For translation use `train --tokenizer-lowercase`: the model then keeps the case of what it writes."""
+    """Lower-case text before splitting it, so that Hello is read as hello: for models that only read,
+    such as classifiers. For translation use
+    `train --tokenizer-lowercase`: the model then keeps the case of what it writes."""
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""
