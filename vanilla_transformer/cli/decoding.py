@@ -182,7 +182,9 @@ def check_ensemble(models: Sequence[str]) -> None:
 
     for model in models:
         if len(models) > 1 and is_exported(model):
-            raise UsageError(f"{model} is an export, which translates alone: give the model that it was made from.")
+            raise UsageError(
+                f"{model} is an export, which cannot join an ensemble: give the model that it was made from."
+            )
 
 
 def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
@@ -214,7 +216,9 @@ def own_device(device: str | None) -> str | None:
     if kind == "cpu":
         return kind
     if number:
-        raise UsageError(f"--device {device} is one for {_processes_here()} processes: leave the number out.")
+        raise UsageError(
+            f"--device {device} is a single device for {_processes_here()} processes: leave its number out."
+        )
     if _processes_here() > torch.accelerator.device_count():
         raise UsageError(
             f"There are {_processes_here()} processes on this machine for {torch.accelerator.device_count()} devices: "
@@ -227,7 +231,7 @@ def _check_device(device: str) -> None:
     import torch
 
     if device.partition(":")[0] == "meta":
-        raise UsageError("--device meta has shapes and no numbers: choose another.")
+        raise UsageError("--device meta has shapes without numbers: choose another device.")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

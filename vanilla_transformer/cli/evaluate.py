@@ -108,8 +108,8 @@ class Evaluate:
             model, tokenizer = self.decoding.load(*self._all_models, mean=self.ensemble_mean, translates=several)
             processes.check_same(
                 self._facts(corpus, model),
-                "{process} sees another {name} than the main process ({theirs}, and there {ours}): give all the same "
-                "command and files.",
+                "{process} has another {name} than the main process ({theirs}, not {ours}): give all processes the "
+                "same command and files.",
             )
             if processes.is_main:
                 self._evaluate(task, corpus, model, tokenizer, metrics, processes)
@@ -126,7 +126,7 @@ class Evaluate:
         check_ensemble(self._all_models)
         if self.card:
             if self.models or self.rescoring.rescore:
-                raise UsageError("--card is for one model by itself: an ensemble, or what is rescored, has no card.")
+                raise UsageError("--card is for a single model: ensembles and rescored models have no card.")
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import check_card
@@ -137,9 +137,11 @@ class Evaluate:
         self._check_paths()
         task = task_of_model(self.model)
         if self.rescoring.rescore and not task.form.parallel:
-            raise UsageError(f"--rescore chooses among translations, and {self.model} does not translate.")
+            raise UsageError(f"--rescore chooses among translations, but {self.model} does not translate.")
         if self.models and not task.form.parallel:
-            raise UsageError(f"Only models that translate are scored together, and {self.model} does not.")
+            raise UsageError(
+                f"Only translation models can be scored as an ensemble, but {self.model} does not translate."
+            )
         metrics = self.metrics or metrics_of_model(self.model, task)
         task.check(Recipe.of(task=task.name, metrics=metrics))
         locate(self._source(task.form), task.form)

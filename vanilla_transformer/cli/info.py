@@ -64,7 +64,9 @@ class Info:
             from vanilla_transformer.reporting.curves import save_figure
 
             if not isinstance(config, VanillaTransformerBaseConfig):
-                raise UsageError(f"{self.model} is a recurrent model: --picture draws the Transformer of figure 1.")
+                raise UsageError(
+                    f"{self.model} is a recurrent model, but --picture draws the Transformer of figure 1."
+                )
             save_figure(load("drawing", "architecture")(config, title=self.model), self.picture)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 

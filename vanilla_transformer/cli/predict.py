@@ -72,7 +72,7 @@ class Predict:
         check_paths(self.model, self.input, output)
         files = can_be_read_again(self.input) and is_file(output)
         if self.resume and not files:
-            raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
+            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
         from vanilla_transformer.tasks import task_of_model
         from vanilla_transformer.translation.resuming import refuse_unfinished
 

@@ -45,10 +45,12 @@ class Push:
     def run(self) -> None:
         """Pushes the model and prints its URL, and then the Space's."""
         if self.space and self.web:
-            raise UsageError("--space and --web make a Space of one name: choose one of them.")
+            raise UsageError("--space and --web make a Space of the same name: choose one of them.")
         shown = [name for name in ("space", "web", "explore") if getattr(self, name)]
         if shown and self.revision is not None:
-            raise UsageError(f"--{shown[0]} shows what is on the branch main: it cannot be combined with --revision.")
+            raise UsageError(
+                f"--{shown[0]} shows the model on the branch main, so it cannot be combined with --revision."
+            )
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
             # Exported first, so that a failing export does not leave a partial push.
             pages = [load("push", name)(self, Path(directory) / name) for name in shown]

@@ -112,8 +112,8 @@ class Translate:
             raise UsageError("--rescore cannot be combined with --alignment or --keep-markup.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
-                "translate needs no launcher such as torchrun: on several devices or machines give "
-                "--output DIR --tasks N."
+                "translate cannot run under a launcher such as torchrun: for several devices or machines "
+                "give --output DIR --tasks N."
             )
         if self.keep_markup and self.alignment is not None:
             raise UsageError("--keep-markup cannot be combined with --alignment, which counts words without markup.")
@@ -139,7 +139,7 @@ class Translate:
             check_paths(model, self._input, self._output)
         files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
-            raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
+            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
         if files:
             self._translate_file()
         else:
@@ -188,11 +188,11 @@ class Translate:
         for option, given, why in (
             ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
             ("device", self.decoding.device is not None, "it runs on the CPU"),
-            ("alignment", self.alignment is not None, "it does not tell its attention"),
-            ("keep-markup", self.keep_markup, "it does not tell its attention"),
-            ("sample", self.sampling.sample, "it does not tell its probabilities"),
+            ("alignment", self.alignment is not None, "it does not return its attention"),
+            ("keep-markup", self.keep_markup, "it does not return its attention"),
+            ("sample", self.sampling.sample, "it does not return its probabilities"),
             ("terms", self.terms is not None, "it has a search of its own"),
-            ("rescore", bool(self.rescoring.models), "its scores are not those of other models"),
+            ("rescore", bool(self.rescoring.models), "its scores differ from those of its model"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -202,9 +202,10 @@ class Translate:
         if len(self.files) > 1:
             if not Path(self.files[0]).is_file():
                 raise UsageError(
-                    f"{self.files[0]} is no file, and no model, which would have a config.json: correct its name."
+                    f"{self.files[0]} is neither a file nor a model directory, which would have a "
+                    "config.json: correct its name."
                 )
-            raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
+            raise UsageError("Several inputs can only be translated as numbered tasks: give --output DIR --tasks N.")
         given = {**vars(self.numbered), "source_column": self.source_column}
         for name, value in given.items():
             if value not in (None, ()):
