@@ -82,15 +82,17 @@ class Clean:
     def _check(self) -> None:
         """Refuses files that cannot be read or written, before anything is read."""
         if len(self.inputs) not in (1, 2):
-            raise UsageError(f"Give one file, or the two of a corpus, not {len(self.inputs)}.")
+            raise UsageError(f"Give one file, or the two files of a corpus, not {len(self.inputs)}.")
         if len(self.output) != len(self.inputs):
-            raise UsageError(f"--output wants as many files as there are inputs, {len(self.inputs)}.")
+            raise UsageError(f"--output needs as many files as there are inputs: {len(self.inputs)}.")
         refuse_directories(*self.inputs)
         for path in self.inputs:
             if path.with_suffix("").suffix in _TABLES or path.suffix in _TABLES:
-                raise UsageError(f"{path} is a table: write its columns to a file each, which are cleaned together.")
+                raise UsageError(
+                    f"{path} is a table: write each column to a text file, and clean these files together."
+                )
             if path.exists() and not path.is_file():
-                raise UsageError(f"{path} is a pipe or a device, and what is cleaned is read twice: name a file.")
+                raise UsageError(f"{path} is a pipe or a device, but the input is read twice: name a file.")
         if len({path.resolve() for path in (*self.inputs, *self.output)}) < 2 * len(self.inputs):
             raise UsageError("The inputs and outputs must be different files.")
         for path in self.output:

@@ -46,7 +46,7 @@ class RescoringOptions:
         self._check_models(samples)
         count = self.count(num_beams)
         if count < 2:
-            raise UsageError("--rescore chooses among --candidates, of which it needs 2 or more.")
+            raise UsageError("--rescore needs --candidates 2 or more to choose from.")
         if not samples and num_beams is not None and num_beams < count:
             raise UsageError(f"--candidates {count} needs --num-beams {count} or more.")
         if nbest is not None and nbest > count:
@@ -58,7 +58,9 @@ class RescoringOptions:
         if self.rescore == (_MBR,):
             return
         if samples:
-            raise UsageError("--rescore MODEL needs the scores of a beam, which --sample has not; mbr needs none.")
+            raise UsageError(
+                "--rescore MODEL needs the scores of a beam, which --sample does not have; --rescore mbr needs none."
+            )
         if self.utility != RescoringOptions.utility:
             raise UsageError("--utility is for --rescore mbr.")
         for name in self.rescore:
@@ -68,8 +70,8 @@ class RescoringOptions:
                 raise UsageError(f"{name} is an export, which cannot rescore: give the model that it was made from.")
             if Path(name).is_file():
                 raise UsageError(
-                    f"--rescore {name} is a file and no model: put the input before --rescore, which takes all names "
-                    "that follow it."
+                    f"--rescore {name} is a file, not a model: put the input before --rescore, which takes "
+                    "all names that follow it."
                 )
 
     @property

@@ -75,7 +75,7 @@ class Demo:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind(address)
         except socket.gaierror:
-            raise UsageError(f"--host {self.host} is no address: leave it out, or give 0.0.0.0.") from None
+            raise UsageError(f"--host {self.host} is not an address: leave it out, or give 0.0.0.0.") from None
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             option = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"

@@ -48,11 +48,11 @@ class TaskOptions:
         at_least_one(tasks=self.tasks, workers=self.workers)
         assert self.tasks is not None
         if self.task_number is not None and not 0 <= self.task_number < self.tasks:
-            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, the last of --tasks {self.tasks}.")
+            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, for --tasks {self.tasks}.")
         if self.engine_options and self.engine is None:
-            raise UsageError("--engine-options is for an --engine.")
+            raise UsageError("--engine-options needs --engine.")
         if Path(output).is_file():
-            raise UsageError(f"{output} is a file, and tasks need a directory.")
+            raise UsageError(f"{output} is a file, but tasks need a directory.")
 
     def translate(self, command: "Translate") -> None:
         """Runs the tasks of a translation."""
@@ -88,7 +88,7 @@ class TaskOptions:
         if self.engine == "slurm":
             print(f"{len(numbers):,} of {self.tasks:,} tasks are in the queue.", file=sys.stderr)
         elif missing := unfinished():
-            raise TaskError(f"{len(missing):,} tasks in {output} are not done: give the same command again.")
+            raise TaskError(f"{len(missing):,} tasks in {output} are not done: run the same command again.")
 
 
 @dataclass(frozen=True)

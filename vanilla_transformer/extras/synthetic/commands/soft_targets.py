@@ -72,10 +72,13 @@ class SoftTargets:
 
         for model in self._models:
             if is_exported(model):
-                raise UsageError(f"{model} is an export, which does not tell its probabilities: give its model.")
+                raise UsageError(
+                    f"{model} is an export, which does not return its probabilities: give the model that it was "
+                    "made from."
+                )
         check_ensemble(self._models)
         if not task_of_model(self.teacher).form.parallel:
-            raise UsageError(f"{self.teacher} does not translate, and soft targets are of models that do.")
+            raise UsageError(f"{self.teacher} does not translate, but soft targets need a translation model.")
         recipe = Recipe.of(train=self.train, tokenizer=self.teacher, max_length=self.max_length)
         with progress_bar(self.progress, "pairs", quiet=True) as bar:
 
@@ -116,7 +119,7 @@ class SoftTargets:
 
         output = Path(self.output)
         if "://" in self.output:
-            raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
+            raise UsageError(f"{self.output} is not on this machine: name a local directory for --output.")
         known = {FACTS_FILE, ".lock", "text", "tokens"}
         if not (output.is_dir() and known & {file.name for file in output.iterdir()}):
             refuse_full_directory(output)

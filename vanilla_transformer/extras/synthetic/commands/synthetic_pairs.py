@@ -186,9 +186,9 @@ class _Synthesis:
     def _check(self) -> None:
         """Refuses impossible settings before a model is loaded."""
         if not self.command.files:
-            raise UsageError("There is no text: name a file of it.")
+            raise UsageError("There is no text: name a file with text.")
         if "://" in self.output:
-            raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
+            raise UsageError(f"{self.output} is not on this machine: name a local directory for --output.")
         if not (self._work / "job.json").is_file():
             with suppress(OSError):
                 self._work.rmdir()  # An empty folder is left when an earlier run found the disk full.
@@ -270,12 +270,12 @@ class _Synthesis:
         dropped = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in report["dropped"].items() if n)
         if not report["kept"]:
             raise SyntheticError(
-                f"No pair is left of {report['read']:,} lines; taken out: {dropped or 'nothing'}. Give other text or "
-                "filters."
+                f"No pair is left of {report['read']:,} lines; removed: {dropped or 'nothing'}. Give other "
+                "text or filters."
             )
         print(
             f"{report['kept']:,} pairs of {report['read']:,} lines"
-            + (f"; taken out: {dropped}." if dropped else "; nothing was taken out."),
+            + (f"; removed: {dropped}." if dropped else "; nothing was removed."),
             file=sys.stderr,
         )
         print_result(f"{Path(self.output, SOURCE)} {Path(self.output, TARGET)}")
