@@ -101,7 +101,7 @@ def test_a_recipe_is_named_and_changed_in_one_call_and_names_its_directory(pairs
     Path("mine.yaml").write_text("train: [train.en, train.de]\nmax_steps: 500\n")
     run = train("mine.yaml", max_steps=1, **SIZES)
     assert run.directory == Path("mine") and run.summary["steps"] == 1
-    with pytest.raises(RecipeError, match="'max_step' is no field of a recipe, did you mean 'max_steps'"):
+    with pytest.raises(RecipeError, match="'max_step' is not a field of a recipe, did you mean 'max_steps'"):
         train("mine.yaml", max_step=1)
     with pytest.raises(RecipeError, match="processes is 2"):
         train("mine.yaml", processes=2)

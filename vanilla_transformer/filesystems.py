@@ -17,7 +17,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         return fsspec.url_to_fs(url)
     except (ImportError, ValueError) as error:
         kind = url.partition("://")[0]
-        raise OSError(f"{url} cannot be reached, which {kind}:// needs a package for ({error})") from error
+        raise OSError(f"{url} cannot be reached: {kind}:// needs a package that is not installed ({error})") from error
 
 
 @contextmanager

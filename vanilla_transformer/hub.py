@@ -193,8 +193,8 @@ def push_space(folder: Path, repo_id: str, *, private: bool = False, message: st
                 )
             if there.sdk != head.sdk:
                 raise PushError(
-                    f"spaces/{repo_id} is a Space of the kind {there.sdk}, and this would be one of the kind "
-                    f"{head.sdk}: delete it in its settings, or choose another name."
+                    f"spaces/{repo_id} is a {there.sdk} Space, but this would be a {head.sdk} Space: delete "
+                    "it in its settings, or choose another name."
                 )
             _check_private(there, f"spaces/{repo_id}", private)
         api.upload_folder(
@@ -305,7 +305,7 @@ def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], obj
                 try:
                     place.write_text(without_local_paths(load_recipe(file)).to_yaml(), encoding="utf-8")
                 except RecipeError as error:
-                    report(f"{name} is not uploaded, as it is not a valid recipe: {error}")
+                    report(f"{name} is not uploaded, because it is not a valid recipe: {error}")
                 continue
             try:
                 place.symlink_to(file)

@@ -19,7 +19,7 @@ def hub_or_cache() -> Iterator[str | None]:
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        yield "HF_HUB_OFFLINE keeps the Hub from being asked: check the name, or unset it"
+        yield "HF_HUB_OFFLINE is set, so the Hub was not asked: check the name, or unset it"
     elif _answers(constants.ENDPOINT):
         yield None
     else:

@@ -145,7 +145,7 @@ def fewer_machines(place: Path) -> str:
     began = time.monotonic()
     for process in [*psutil.Process(second.pid).children(), psutil.Process(second.pid)]:
         process.kill()
-    launch.wait_for("The number of processes was 2 and is 1 now")
+    launch.wait_for("The number of processes was 2 and is now 1")
     assert first.wait(300) == 0, launch.said()
     launch.weights()
     return f"went on alone from step 4, finished {time.monotonic() - began:.0f} s after the loss"

@@ -34,7 +34,10 @@ def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algori
     (tmp_path / "text").write_text(f"short {'x' * 1001} {'y' * 999}\n{'z' * 5000}\n" + "a b\n" * 9)
     words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "260", "--algorithm", algorithm]
     assert main([*words, "--output", str(tmp_path / "tokenizer")]) == 0
-    told = "2 words are longer than 1,000 characters, and learned from in pieces of that." in capsys.readouterr().err
+    told = (
+        "2 words are longer than 1,000 characters, and split into parts of that length for training."
+        in capsys.readouterr().err
+    )
     assert told == (algorithm == "bpe")
 
 
@@ -65,7 +68,7 @@ def test_a_tag_is_a_piece_that_train_takes_and_no_text_gives(tmp_path, capsys):
     assert {"<BT>", "<FT>"} < set(tokenizer.get_vocab()) and len(tokenizer) == 262
     assert "<BT>" not in plain_text(tokenizer).tokenize("a b <BT>")
     assert main([*words[:-1], "no tag", words[-1], str(tmp_path / "other")]) == 1
-    assert "--tags: a tag begins with a letter" in capsys.readouterr().err and not (tmp_path / "other").exists()
+    assert "--tags: a tag must start with a letter" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 def test_the_vocabulary_is_looked_up_once_for_all_lines(text, tmp_path, capsys, monkeypatch):

@@ -96,7 +96,8 @@ def test_after_an_interruption_the_same_command_with_resume_gives_the_whole_outp
     code, err = break_off(interrupt, "in", "--output", name, *options)
     assert code == 130
     assert err == (
-        f"vanilla-transformer: warning: {name} holds the first 3 lines: the same command with --resume goes on.\n"
+        f"vanilla-transformer: warning: {name} holds the first 3 lines: to continue, run the same command with "
+        "--resume.\n"
     )
     begun = (tmp_path / name).read_bytes()
     code, err = run("in", "--output", name, *options)
@@ -247,7 +248,7 @@ def test_nothing_is_written_over_or_among_the_files_of_the_model(run, model, tmp
         (["pairs.tsv"], "pairs.tsv", "cannot be both input and output"),
         (["corpus:train"], "corpus/new.tsv", "is inside the corpus directory corpus"),
         (["in", "in"], "corpus", "corpus is a directory: give a file"),
-        (["in", "in"], "link", "link is a link to nowhere/out, which cannot be made"),
+        (["in", "in"], "link", "link is a link to nowhere/out, which cannot be created"),
         (["in", "in"], None, "Standard output is closed"),
     ],
 )
@@ -300,7 +301,7 @@ def test_an_output_is_kept_where_the_options_are_wrong(run, tmp_path, monkeypatc
 def test_a_link_to_what_cannot_be_made_is_named(run, tmp_path):
     (tmp_path / "link").symlink_to("nowhere/out")
     code, err = run("in", "--output", "link")
-    assert code == 1 and "link is a link to nowhere/out, which cannot be made" in err
+    assert code == 1 and "link is a link to nowhere/out, which cannot be created" in err
     (tmp_path / "good").symlink_to("out")
     assert run("in", "--output", "good")[0] == 0
     assert len((tmp_path / "out").read_text().splitlines()) == len(LINES)
@@ -347,7 +348,7 @@ def test_a_stream_that_is_closed_gives_its_number_to_no_file():
 def test_a_request_to_end_says_how_to_go_on(run, break_off):
     before = signal.getsignal(signal.SIGTERM)
     code, err = break_off(lambda: signal.raise_signal(signal.SIGTERM), "in", "--output", "out")
-    assert code == 128 + signal.SIGTERM and "--resume goes on" in err
+    assert code == 128 + signal.SIGTERM and "with --resume" in err
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -381,7 +382,7 @@ def test_other_models_settings_and_inputs_are_refused_and_other_batches_are_not(
         assert code == 1 and part in err and err.count("\n") == 1 and err.endswith(".\n")
     (tmp_path / "in").write_text("something else\n" * 8)
     code, err = run(*resume)
-    assert code == 1 and "not those that were read before" in err
+    assert code == 1 and "lines of the input have changed" in err
     assert (tmp_path / "out").read_bytes() == begun
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
     moved = tmp_path / "moved"
@@ -405,7 +406,7 @@ def test_resume_without_two_files_is_refused(run, monkeypatch, words):
         monkeypatch.setattr("sys.stdin", pipe)
         code, err = run(*words, "--resume")
     os.close(writing)
-    assert code == 2 and err.count("\n") == 1 and "--resume needs a file to read" in err
+    assert code == 2 and err.count("\n") == 1 and "--resume needs an input file" in err
 
 
 def test_a_pipe_does_not_overwrite_an_unfinished_output(run, break_off, monkeypatch, tmp_path):
@@ -424,7 +425,7 @@ def test_several_processes_need_devices_of_their_own(run, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     code, err = run("in", "--output", "out", "--device", "cuda:1")
-    assert code == 2 and "--device cuda:1 is one for 2 processes" in err
+    assert code == 2 and "--device cuda:1 is a single device for 2 processes" in err
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
     code, err = run("in", "--output", "out", "--device", "cuda")
     assert code == 2 and "2 processes on this machine for 1 devices" in err
@@ -540,4 +541,4 @@ def test_another_kind_of_processor_does_not_go_on(run, break_off, monkeypatch, p
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
     monkeypatch.setattr(cpu, "saturates", lambda engine: True)
     code, err = run(*words, "--resume")
-    assert code == 1 and f"begun with another --precision ({there}, and now {here}): go on with the former" in err
+    assert code == 1 and f"begun with another --precision ({there}, and now {here}): continue with the former" in err

@@ -83,10 +83,10 @@ def test_words_and_tags_are_read_from_conll_columns(write):
     [
         ("a.conll", "a\tX\n\nb\n", [], TAGGED_SENTENCES, "a.conll, line 3: 1 columns where 2 are needed"),
         ("a.conll", "a\tX\nb\t\n", [], TAGGED_SENTENCES, "a.conll, line 2: the tag is missing"),
-        ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "line 1: no column is left for the tags"),
+        ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "line 1: there is no column for the tags"),
         ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "there is no column 3: it has 2, counted from 1"),
-        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "columns have no names, give their numbers"),
-        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "read from files of CoNLL columns, and .*a.csv is none"),
+        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "columns have no names: give their numbers"),
+        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "read from files of CoNLL columns, but .*a.csv is none"),
         ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "cannot tell which column is the text, name it as text_column"),
         ("a.csv", "text,b\n1,2\n", ["label_column=c"], LABELLED_TEXTS, "no column 'c'; there are 'text', 'b'"),
         ("a.tsv", "x\ty\n", [], LABELLED_TEXTS, "give their numbers, counted from 1, as text_column and label_column"),
@@ -97,7 +97,7 @@ def test_words_and_tags_are_read_from_conll_columns(write):
         ("a.txt", "x\n", ["text_column=1"], TEXTS, "has no named columns: leave the names out"),
         ("a.txt", "x\n", ["source_column=1"], TEXTS, "texts have no source_column, but text_column"),
         ("a.tsv", "x\ty\n", ["label_column=1"], PAIRS, "pairs have no label_column, but source_column and target_col"),
-        ("a.mrg", "((S (X x)))\n", [], TEXTS, "holds pairs of a sentence and its tree, which are no texts"),
+        ("a.mrg", "((S (X x)))\n", [], TEXTS, "holds pairs of a sentence and its tree, not texts"),
     ],
 )
 def test_what_cannot_be_read_is_said_with_its_place(write, name, text, columns, form, said):
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_said_with_its_place(write, name, text, columns, 
 
 
 def test_two_files_are_no_one_column(write):
-    with pytest.raises(CorpusError, match="are 2 sources, and texts come from one at a time"):
+    with pytest.raises(CorpusError, match="are 2 sources, but texts come from one at a time"):
         rows([write("a.txt", "x\n"), write("b.txt", "y\n")], TEXTS)
     with pytest.raises(CorpusError, match="gone.txt does not exist"):
         rows("gone.txt", TEXTS)

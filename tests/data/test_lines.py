@@ -80,7 +80,7 @@ def test_a_directory_is_no_file(tmp_path):
 def test_a_damaged_compressed_file_is_named(tmp_path, suffix, damage):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(damage(compress(b"a line\n" * 10_000, suffix)))
-    with pytest.raises(CorpusError, match=rf"text\{suffix} is not a whole \{suffix} file"):
+    with pytest.raises(CorpusError, match=rf"text\{suffix} is not a complete \{suffix} file"):
         list(read_lines(path))
 
 
@@ -101,5 +101,5 @@ def test_parts_of_a_compressed_file_are_one_and_none_is_no_line(tmp_path, suffix
 def test_a_damaged_gzip_file_is_named(tmp_path, data):
     path = tmp_path / "text.gz"
     path.write_bytes(data)
-    with pytest.raises(CorpusError, match=r"text\.gz is not a whole \.gz file"):
+    with pytest.raises(CorpusError, match=r"text\.gz is not a complete \.gz file"):
         list(read_lines(path))

@@ -102,5 +102,5 @@ def test_whole_numbers_of_repetitions_are_the_same_in_each_epoch(parts):
 
 def test_weights_that_would_fill_the_memory_are_refused(parts, monkeypatch):
     monkeypatch.setattr(mixture, "MOST_PAIRS_IN_AN_EPOCH", 1000)
-    with pytest.raises(CorpusError, match=r"weights 0.001, 0.5, 0.5 an epoch .* has 10,010 pairs: give the larger"):
+    with pytest.raises(CorpusError, match=r"weights 0.001, 0.5, 0.5, an epoch .* 10,010 pairs: give the larger"):
         MixedCorpus(parts, [0.001, 0.5, 0.5], seed=1)

@@ -231,7 +231,7 @@ def test_tokens_of_an_earlier_version_are_made_anew_and_else_refused_in_one_sent
     expected, path = as_lists(prepare().rows(range(4))), tmp_path / "prepared" / "report.json"
     report = {name: value for name, value in json.loads(path.read_text()).items() if name not in missing}
     path.write_text(json.dumps(report))
-    with pytest.raises(CorpusError, match="prepared holds no corpus in tokens that this version can read: prepare it"):
+    with pytest.raises(CorpusError, match="prepared holds no tokenized corpus that this version can read: prepare it"):
         StoredCorpus(tmp_path / "prepared")
     assert as_lists(prepare().rows(range(4))) == expected
 

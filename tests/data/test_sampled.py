@@ -203,8 +203,8 @@ def test_each_epoch_of_a_mixture_has_its_own_rows_sampled(bpe, tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "settings", "message"),
     [
-        ("unigram", {"dropout": 0.1}, "bpe_dropout is for a tokenizer of the algorithm bpe"),
-        ("bpe", {"alpha": 0.1}, "unigram_alpha is for a tokenizer of the algorithm unigram"),
+        ("unigram", {"dropout": 0.1}, "bpe_dropout needs a tokenizer of the algorithm bpe"),
+        ("bpe", {"alpha": 0.1}, "unigram_alpha needs a tokenizer of the algorithm unigram"),
     ],
 )
 def test_a_tokenizer_of_another_algorithm_is_refused(algorithm, settings, message, tmp_path, request):
@@ -213,7 +213,7 @@ def test_a_tokenizer_of_another_algorithm_is_refused(algorithm, settings, messag
 
 
 def test_an_algorithm_without_anything_to_draw_is_refused(tmp_path):
-    with pytest.raises(CorpusError, match="bpe_dropout is for a tokenizer of the algorithm bpe"):
+    with pytest.raises(CorpusError, match="bpe_dropout needs a tokenizer of the algorithm bpe"):
         corpus_of(learn("wordpiece"), tmp_path, dropout=0.1)
 
 
@@ -227,7 +227,7 @@ def test_words_that_do_not_make_up_their_pieces_are_refused(bpe):
         def rows(self, indices):
             return {name: [np.array([bpe.convert_tokens_to_ids("Ã")], dtype=np.uint16)] for name in BOTH}
 
-    with pytest.raises(CorpusError, match="row 1 is split into words that are not those of its pieces"):
+    with pytest.raises(CorpusError, match="row 1 has words that do not match its pieces"):
         SampledCorpus(Halves(), bpe, SubwordSampling(0.1, None, BOTH), max_length=400, seed=1)
 
 

@@ -37,18 +37,18 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
     [
         ("a.tsv wieght=1", "no setting 'wieght', did you mean 'weight'.* There are weight, tag, source_column"),
         ("a.tsv sorce_column=en", "did you mean 'source_column'"),
-        ("a.tsv weight=0", "a.tsv: a weight is a number greater than 0, not '0'"),
+        ("a.tsv weight=0", "a.tsv: a weight must be a number greater than 0, not '0'"),
         ("a.tsv weight=-1", "greater than 0"),
         ("a.tsv weight=nan", "greater than 0"),
         ("a.tsv weight=inf", "greater than 0"),
         ("a.tsv weight=much", "not 'much'"),
-        ("a.tsv streaming=perhaps", "streaming is true or false, not 'perhaps'"),
-        ("a.tsv tag=", "a.tsv: a tag begins with a letter"),
+        ("a.tsv streaming=perhaps", "streaming must be true or false, not 'perhaps'"),
+        ("a.tsv tag=", "a.tsv: a tag must start with a letter"),
         ("a.tsv tag=<pad>", "none of pad, s, unk, mask, not '<pad>'"),
         ("a.tsv tag=back<translated", "not 'back<translated'"),
         ("a.tsv b.tsv tag=AA tag=BB", "tag is given twice, as 'AA' and 'BB'"),
         ("a.tsv source_column=en source-column=de", "source_column is given twice"),
-        ("a.tsv weight=1 + b.tsv", "b.tsv has no weight and others have one"),
+        ("a.tsv weight=1 + b.tsv", "b.tsv has no weight but others have one"),
         ("a.tsv +", "no corpus on one side of a +"),
         ("+ a.tsv", "no corpus on one side of a +"),
         ("a.tsv + weight=1", "no corpus with weight=1"),
@@ -63,7 +63,7 @@ def test_what_cannot_be_meant_is_told_in_one_sentence(words, message):
 def test_held_out_text_is_one_corpus():
     assert parse_corpus(["a.tsv", "source_column=en"]) == CorpusSpec(("a.tsv",), source_column="en")
     for words in ("a.tsv + b.tsv", "a.tsv weight=1"):
-        with pytest.raises(CorpusError, match="this is one corpus, without a weight"):
+        with pytest.raises(CorpusError, match="only training data can be mixed"):
             parse_corpus(words.split())
 
 
@@ -105,10 +105,10 @@ def test_mappings_that_say_no_corpus_are_refused(corpora, message):
 
 def test_the_brackets_of_a_tag_may_be_left_out_as_a_shell_has_its_own_use_for_them():
     assert parse_corpora(["a.tsv", "tag=BT"]) == parse_corpora(["a.tsv", "tag=<BT>"])
-    with pytest.raises(CorpusError, match="a corpus without a tag: only what is learned from can have one"):
+    with pytest.raises(CorpusError, match="only training data can have a tag"):
         parse_corpus(["a.tsv", "tag=BT"])
 
 
 def test_a_tag_needs_a_source_to_stand_before():
-    with pytest.raises(CorpusError, match="a tag stands before the source of a pair, and texts have none"):
+    with pytest.raises(CorpusError, match="a tag marks the source of a pair, but texts have no source"):
         CorpusSpec(("a.txt",), tag="<BT>").wanted(TEXTS)

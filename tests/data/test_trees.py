@@ -73,11 +73,11 @@ def test_what_is_no_tree_is_made_one_and_counted(line, meant, repairs):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("(S (NP (NN a))\n(VP (VB b)", "ends within the tree that begins in line 1: a bracket is not closed"),
-        ("(S (NN a)))", "line 1: '\\)' stands outside of every tree"),
-        ("plain text", "line 1: 'plain' stands outside of every tree"),
-        ("(S (NN a b))", "line 1: a constituent is a name with words or constituents in brackets"),
-        ("(S ())", "line 1: a constituent is a name"),
+        ("(S (NP (NN a))\n(VP (VB b)", "ends within the tree that begins on line 1: a bracket is not closed"),
+        ("(S (NN a)))", "line 1: '\\)' is outside every tree"),
+        ("plain text", "line 1: 'plain' is outside every tree"),
+        ("(S (NN a b))", "line 1: a constituent must be a name followed by words"),
+        ("(S ())", "line 1: a constituent must be a name"),
     ],
 )
 def test_a_broken_treebank_is_refused_with_its_line(tmp_path, text, said):

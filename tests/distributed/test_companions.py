@@ -106,7 +106,7 @@ def test_a_companion_that_is_killed_ends_the_run_with_one_sentence(recipe, tmp_p
     program = Program(command(recipe, tmp_path / "model", processes=2), tmp_path / "said", kill_companion)
     assert program.code() == 1
     said = program.said.read_text()
-    assert "error: Process 1 of the 2 of this run was killed by SIGKILL: the same command" in said, said
+    assert "error: Process 1 (of 2) was killed by SIGKILL: run the same command" in said, said
     assert said.count("error: ") == 1, said
 
 

@@ -109,7 +109,7 @@ def test_a_recipe_that_cannot_be_read_stays_here_and_that_is_said(
     (directory / "recipe.yaml").write_text("train: /home/ann/pairs\nno such field: 1\n")
     assert push(directory, "ann/tiny") == 0
     assert "recipe.yaml" not in ann.repositories["ann/tiny"].files()
-    assert "recipe.yaml is not uploaded, as it is not a valid recipe" in capsys.readouterr().err
+    assert "recipe.yaml is not uploaded, because it is not a valid recipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_private_space_is_private_and_a_public_one_is_not_taken_for_it(ann: Hu
     ("sdk", "card", "reason"),
     [
         ("static", "---\nsdk: static\n---\n", "is already taken on the Hub by a Space that this command did not make"),
-        ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n", "is a Space of the kind gradio, and this"),
+        ("gradio", "---\nsdk: gradio\ntags: [vanilla_transformer]\n---\n", "is a gradio Space, but this"),
     ],
 )
 def test_a_space_of_somebody_else_or_of_another_kind_is_kept(
@@ -144,7 +144,7 @@ def test_a_private_space_is_told_how_to_read_the_private_model(
 
 def test_a_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["push", str(model), "ann/tiny", "--space", "--revision", "v2"]) == 2
-    assert "--space shows what is on the branch main" in capsys.readouterr().err
+    assert "--space shows the model on the branch main" in capsys.readouterr().err
     assert not ann.repositories
 
 
@@ -184,8 +184,8 @@ def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, mode
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--space"], "--space and --web make a Space of one name: choose one of them"),
-        (["--revision", "v2"], "--web shows what is on the branch main"),
+        (["--space"], "--space and --web make a Space of the same name: choose one of them"),
+        (["--revision", "v2"], "--web shows the model on the branch main"),
     ],
 )
 def test_a_static_space_is_of_the_main_branch_and_the_only_one(

@@ -187,5 +187,5 @@ def test_what_shows_targets_step_by_step_is_refused(both):
         alignments(turned, tokenizer, ["a"], ["b"])
     with pytest.raises(AlignmentError, match="writes from right to left"):
         AlignmentHeads.from_model(turned)
-    with pytest.raises(TermError, match="writes from the right"):
+    with pytest.raises(TermError, match="writes from right to left"):
         TermTranslator.from_translator(LineTranslator.from_model(turned, tokenizer), Glossary({("a",): "b"}))

@@ -187,7 +187,7 @@ def test_counted_operations_are_those_of_the_real_model(name):
         ("tagged", {"architecture": "recurrent"}, "architecture is not for token-classification"),
         ("labelled", {"source_column": "text"}, "texts have no source_column, but text_column"),
         ("labelled", {"task": "text-clasification"}, "did you mean 'text-classification'?"),
-        ("labelled", {"labels": ("animal",)}, "labels must be two or more, each once, not animal"),
+        ("labelled", {"labels": ("animal",)}, "labels must be two or more different ones, not animal"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(request, kind, changes, said, tmp_path):

@@ -84,9 +84,9 @@ def test_a_run_learns_and_its_card_and_the_command_say_the_same(models, several,
 @pytest.mark.parametrize(
     ("kind", "label", "said"),
     [
-        (NUMBER, "1e308", "'1e308' is no number"),
-        (NUMBER, "nan", "'nan' is no number"),
-        (NUMBER, "", "'' is no number"),
+        (NUMBER, "1e308", "'1e308' is not a number"),
+        (NUMBER, "nan", "'nan' is not a number"),
+        (NUMBER, "", "'' is not a number"),
         (SEVERAL, "animal, plnt", "'plnt'.*did you mean 'plant'"),
     ],
 )
@@ -154,7 +154,7 @@ def test_lists_of_labels_are_read_from_parquet_and_one_with_a_comma_is_refused(s
         table = pa.table({"text": ["the cat", "the oak"], "labels": [labels, []]})
         pq.write_table(table, tmp_path / f"{len(labels)}.parquet")
     changes = {"max_steps": 1, "vocab_size": None, "output": str(tmp_path / "model"), "dev": ()}
-    with pytest.raises(CorpusError, match="column 'labels': 'a,b' in a list of labels is empty, has a comma"):
+    with pytest.raises(CorpusError, match="column 'labels': 'a,b' in a list of labels is empty, contains a comma"):
         train(several.with_options(train=(str(tmp_path / "1.parquet"),), **changes))
     train(several.with_options(train=(str(tmp_path / "2.parquet"),), **changes))
     assert load_recipe(tmp_path / "model" / "recipe.yaml").classification.labels == ("animal", "stone")
@@ -166,7 +166,7 @@ def test_lists_of_labels_are_read_from_parquet_and_one_with_a_comma_is_refused(s
         (SEVERAL, {"metrics": ("accuracy",)}, "no metric 'accuracy': did you mean 'subset_accuracy'"),
         (SEVERAL, {"label_smoothing": 0.1}, "label_smoothing is for one label a text, not for multi_label"),
         (NUMBER, {"labels": ("a", "b")}, "labels is not for text-classification"),
-        (NUMBER, {"dev": ("other.tsv",)}, "other.tsv, line 3: 'many' is no number that"),
+        (NUMBER, {"dev": ("other.tsv",)}, "other.tsv, line 3: 'many' is not a number that"),
         (SEVERAL, {"dev": ("other.tsv",)}, "other.tsv, line 2: the label '1.5' of dev was never seen in train"),
         (NUMBER, {"task": "token-classification"}, "problem_type is not for token-classification"),
         (NUMBER, {"problem_type": "numbers"}, "problem_type must be"),

@@ -82,7 +82,7 @@ def test_a_killed_prediction_goes_on_to_the_same_file(trained, tmp_path, monkeyp
 
         patch.setattr(command, "_predict", dying)
         assert predict(*words) == 130
-    assert "holds the first 18 lines: the same command with --resume goes on" in capsys.readouterr().err
+    assert "holds the first 18 lines: to continue, run the same command with --resume" in capsys.readouterr().err
     assert predict(*words, "--json") == 1
     assert "begun with another --json (False, and now True)" in capsys.readouterr().err
     assert predict(*words) == 0

@@ -107,8 +107,8 @@ def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_
     more = ["--train", str(tmp_path / "a.tsv"), "--output", str(tmp_path / "b")]
     for words, code, said in (
         (["export", str(trained), "--to", "onnx", str(tmp_path / "a")], 1, "is a model of the type recurrent"),
-        (["info", str(trained), "--picture", str(tmp_path / "a.png")], 2, "is a recurrent model: --picture draws"),
-        (["train", "--from", str(trained), *more], 2, "is a recurrent model: `--from` starts from a Transformer"),
+        (["info", str(trained), "--picture", str(tmp_path / "a.png")], 2, "is a recurrent model, but --picture draws"),
+        (["train", "--from", str(trained), *more], 2, "is a recurrent model: `--from` starts from Transformers"),
     ):
         assert main(words) == code
         assert said in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"num_heads": 4}, "num_heads is the Transformer's: leave it out"),
+        ({"num_heads": 4}, "num_heads is for Transformers only: leave it out"),
         ({"preset": "table3-E"}, "Recurrent models have no preset 'table3-E': there are tiny, small, base, big"),
         ({"encoder_layers": 2, "decoder_layers": 3}, "must be equal, not 2 and 3"),
         ({"architecture": "transformer"}, "attention is for recurrent models: leave it out"),

@@ -129,7 +129,7 @@ def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path
     )
     theirs = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", eos_token="[SEP]", bos_token="[CLS]")
     theirs.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(RecipeError, match="cannot be trained with: .* 0, 1, 2, here 0, 2, 3"):
+    with pytest.raises(RecipeError, match="cannot be used for training: .* 0, 1, 2 .here 0, 2, 3"):
         gather(files[:2], tokenizer=str(tmp_path / "theirs"))
 
 
@@ -169,7 +169,7 @@ def test_text_to_learn_from_is_read_twice_and_never_copied(tmp_path, files, gath
 def test_a_large_corpus_gives_a_sample_for_the_vocabulary_and_that_is_said(files, gather, monkeypatch):
     monkeypatch.setattr(inputs, "MOST_ROWS_FOR_THE_VOCABULARY", 10)
     _, said = gather(files[:2])
-    assert "The vocabulary is learned from 6 of the 12 pairs, taken from all along them." in said
+    assert "The vocabulary is learned from 6 of the 12 pairs, sampled evenly." in said
 
 
 def test_words_that_are_cut_for_learning_are_counted_and_told(tmp_path, files, gather):
@@ -177,7 +177,7 @@ def test_words_that_are_cut_for_learning_are_counted_and_told(tmp_path, files, g
         with open(name, "a") as file:
             file.write("x" * 1001 + " word\n")
     _, said = gather(files[:2], tokenizer_sides="source")
-    assert "1 word is longer than 1,000 characters, and learned from in pieces of that." in said
+    assert "1 word is longer than 1,000 characters, and split into parts of that length for training." in said
 
 
 def test_a_tokenizer_for_which_there_is_no_room_is_said_in_one_sentence(files, gather):
@@ -207,7 +207,7 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
         gather([*files[:2], "+", str(tmp_path / "empty.tsv")])
     for name in ("source", "target"):
         (tmp_path / name).write_text("")
-    with pytest.raises(CorpusError, match="source and .*target: there are no pairs in it"):
+    with pytest.raises(CorpusError, match="there are no pairs in .*source and .*target"):
         gather([*files[:2], "+", str(tmp_path / "source"), str(tmp_path / "target")])
 
 
@@ -231,9 +231,9 @@ def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(
     ("fields", "message"),
     [
         ({"train": ["a.tsv", "wieght=1"]}, r"train: a corpus has no setting 'wieght', did you mean 'weight'\?"),
-        ({"train": [{"corpus": "a.tsv", "weight": -1}]}, "train: a.tsv: a weight is a number greater than 0"),
+        ({"train": [{"corpus": "a.tsv", "weight": -1}]}, "train: a.tsv: a weight must be a number greater than 0"),
         ({"train": [{"corpus": "a.tsv", "weight": 1}, {"corpus": "b.tsv"}]}, "train: b.tsv has no weight"),
-        ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev: this is one corpus"),
+        ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev: only training data can be mixed"),
         ({"test": 3}, "test must be text"),
     ],
 )

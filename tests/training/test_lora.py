@@ -56,7 +56,7 @@ def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(rec
     assert changed == {name for name in found if name.endswith((".q_proj.weight", ".w_1.weight"))}
     VanillaTransformerForConditionalGeneration.from_pretrained(directory)
     log = (directory / "train.log").read_text("utf-8")
-    assert "LoRA of rank 2 on q_proj, w_1: 384 parameters learn" in log
+    assert "LoRA of rank 2 on q_proj, w_1: 384 parameters are trained" in log
     assert "a learning rate of 0.0079 after the warm-up" in log  # Ten times (16 · 100,000)^-½.
     assert load_recipe(directory / "recipe.yaml").lora.rank == 2
     # The mean of the merged weights of the last checkpoints, not of their matrices.

@@ -256,7 +256,7 @@ def test_a_signal_saves_says_so_and_leaves(recipe, undisturbed, tmp_path, sent, 
     wait_for((tmp_path / "model" / "metrics.jsonl").exists, process)
     os.kill(process.pid, sent)
     assert exit_code(process) == code
-    assert "the same command goes on from there" in (tmp_path / "model" / "train.log").read_text()
+    assert "with everything saved: run the same command again" in (tmp_path / "model" / "train.log").read_text()
     assert_same_run(train(mine), undisturbed)
     assert "Going on from the checkpoint of step" in (tmp_path / "model" / "train.log").read_text()
 
@@ -314,7 +314,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
 def test_a_loss_that_is_no_number_from_the_first_step_speaks_of_no_checkpoint(recipe, tmp_path, monkeypatch):
     original = loop.TrainingLoop._loss
     monkeypatch.setattr(loop.TrainingLoop, "_loss", lambda *args, **kwargs: original(*args, **kwargs) * float("nan"))
-    with pytest.raises(DivergenceError, match=r"infinite at step 1, with the learning rate \S+\. Start anew"):
+    with pytest.raises(DivergenceError, match=r"infinite at step 1, with the learning rate \S+\. Start again"):
         train(into(recipe, tmp_path / "model"))
 
 
@@ -365,7 +365,7 @@ def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, monkeypatch):
         original(self)
 
     monkeypatch.setattr(loop.TrainingLoop, "_save", breaking)
-    with pytest.raises(OutputError, match="hold weights that are NaN or infinite"):
+    with pytest.raises(OutputError, match="contain weights that are NaN or infinite"):
         train(into(recipe, tmp_path / "model", max_steps=3))
 
 
@@ -403,7 +403,7 @@ def test_a_run_that_becomes_far_slower_says_so_once(recipe, tmp_path, monkeypatc
     [told] = [
         line for line in (tmp_path / "model" / "train.log").read_text().splitlines() if "less than a third" in line
     ]
-    assert "99.5 programs and threads want" in told
+    assert "99.5 programs and threads compete for" in told
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_another_run_is_not_touched_and_the_differences_are_named(recipe, undist
 
 def test_a_directory_with_something_else_is_not_touched(recipe, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(OutputError, match="holds files that are no training run"):
+    with pytest.raises(OutputError, match="holds files that do not belong to a training run"):
         train(into(recipe, tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -489,7 +489,7 @@ def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed,
     for progress in model.glob("checkpoints/*/progress.json"):
         progress.unlink()
     kept = [path.name for path in sorted((model / "checkpoints").iterdir())]
-    with pytest.raises(CheckpointError, match="No checkpoint in .* can be resumed from"):
+    with pytest.raises(CheckpointError, match="None of the checkpoints in .* can be resumed"):
         train(into(recipe, model, max_steps=40))
     assert [path.name for path in sorted((model / "checkpoints").iterdir())] == kept
     assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").optimization.max_steps == 30
@@ -557,7 +557,7 @@ def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path
     lines[1][first], lines[1][second] = lines[1][second], lines[1][first]
     target.write_text("".join(f"{line}\n" for line in lines[1]))
     kept = {file: file.read_bytes() for file in (tmp_path / "model").rglob("*.safetensors")}
-    with pytest.raises(OutputError, match=f"text of {name} is not what it was when .* name another output"):
+    with pytest.raises(OutputError, match=f"text of {name} has changed since .* name another output"):
         train(mine.with_options(max_steps=9))
     assert kept == {file: file.read_bytes() for file in kept}
 
@@ -595,7 +595,7 @@ def test_a_mixture_that_an_earlier_version_began_to_learn_from_is_not_gone_on_wi
         if name == "whole":
             train(longer)
         else:
-            with pytest.raises(OutputError, match="begun by an earlier version, which mixed .*: end it with that"):
+            with pytest.raises(OutputError, match="begun by an earlier version, which mixed .*: finish it with that"):
                 train(longer)
 
 

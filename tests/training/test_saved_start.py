@@ -111,7 +111,9 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused
     config = source / "config.json"
     before = config.read_text()
     config.write_text(before + "\n")
-    with pytest.raises(OutputError, match=r"source has changed since the run in .*model began from it: name another"):
+    with pytest.raises(
+        OutputError, match=r"source has changed since the run in .*model started from it: name another"
+    ):
         train(mine)
     config.write_text(before)
     expected, found = weights(undisturbed), weights(train(mine))
@@ -123,11 +125,11 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused
     [
         ({"vocab_size": 300}, "vocab_size is 300 in the recipe and 275 in .*general: leave it out"),
         ({"d_model": 32}, "d_model is 32 in the recipe and 16 in .*general: leave it out, or give --d-model 16 b"),
-        ({"tokenizer": "another"}, "The tokenizer is that of .*general, whose weights go with it"),
+        ({"tokenizer": "another"}, "The weights of .*general need its own tokenizer"),
         ({"tokenizer_algorithm": "unigram"}, "tokenizer_algorithm is for a model that is trained from scratch"),
         ({"architecture": "recurrent"}, "architecture is for a model that is trained from scratch"),
-        ({"from_fingerprint": "0"}, "general is another model than the one that this run begins from"),
-        ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint is that of a model to start from"),
+        ({"from_fingerprint": "0"}, "general is not the model that this run started from"),
+        ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint is for a model to start from"),
     ],
 )
 def test_what_contradicts_the_model_is_refused(further, asked, message):
@@ -138,7 +140,7 @@ def test_what_contradicts_the_model_is_refused(further, asked, message):
 def test_another_family_is_refused(further):
     classify = get_task("text-classification")
     mine = Recipe.of(task=classify.name, from_model=further.start.model)
-    with pytest.raises(RecipeError, match="is a vanilla_transformer, and text-classification trains a vanilla_transf"):
+    with pytest.raises(RecipeError, match="is a vanilla_transformer, but text-classification trains a vanilla_transf"):
         recipe_of_start(mine, classify)
 
 
@@ -147,9 +149,7 @@ def test_a_marian_model_is_to_be_converted_first(tmp_path):
         vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0, decoder_start_token_id=0
     )
     MarianMTModel(config).save_pretrained(tmp_path)
-    with pytest.raises(
-        RecipeError, match="is a Marian model: `vanilla-transformer convert` makes one of this package"
-    ):
+    with pytest.raises(RecipeError, match="is a Marian model: convert it with `vanilla-transformer convert`"):
         recipe_of_start(Recipe.of(from_model=str(tmp_path)), TRANSLATION)
 
 
@@ -162,7 +162,7 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     task = get_task("text-classification")
     mine = Recipe.of(task=task.name, from_model=str(tmp_path), labels=("bad", "good", "so-so"))
-    with pytest.raises(RecipeError, match="has 1,024 learned positions, and rows may have up to 2,000 tokens"):
+    with pytest.raises(RecipeError, match="has 1,024 learned positions, but rows may have up to 2,000 tokens"):
         recipe_of_start(mine.with_options(max_length=2000), task)
     model, origin = build_model(recipe_of_start(mine, task), task)
     assert model.config.activation_function == "gelu" and model.config.num_labels == 3
@@ -172,7 +172,7 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     model.save_pretrained(tmp_path)
     mine = mine.with_options(labels=("a", "b", "c"))
     _, origin = build_model(recipe_of_start(mine, task), task)
-    assert origin is not None and "for the labels bad, good, so-so, and learns anew that they are a, b, c." in origin
+    assert origin is not None and "for the labels bad, good, so-so, and is trained anew for a, b, c." in origin
     mine = mine.with_options(labels=("a", "b"))
     _, origin = build_model(recipe_of_start(mine, task), task)
     assert origin is not None and "new: classifier.bias, classifier.weight" in origin

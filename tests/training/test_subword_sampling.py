@@ -115,9 +115,9 @@ def test_a_unigram_model_is_sampled(recipe, tmp_path):
     ("changes", "message"),
     [
         ({"unigram_alpha": 0.2}, "bpe_dropout and unigram_alpha are two ways to split words at random: leave one out"),
-        ({"task": "language-modeling", "documents": "packed"}, "blocks end within words: leave bpe_dropout out"),
-        ({"task": "text-classification", "sampled_sides": "source"}, "is for pairs, and text-classification has none"),
-        ({"train": "prepared:corpus"}, "a prepared corpus has them split once: give the text as --train"),
+        ({"task": "language-modeling", "documents": "packed"}, "blocks may end within a word: leave bpe_dropout out"),
+        ({"task": "text-classification", "sampled_sides": "source"}, "is for pairs, but text-classification has none"),
+        ({"train": "prepared:corpus"}, "a prepared corpus are split already: give the text as --train"),
         ({"tokenizer_algorithm": "presplit"}, "bpe_dropout is for the tokenizer_algorithm bpe, not for presplit"),
         ({"bpe_dropout": None, "sampled_sides": "source"}, "sampled_sides is for sub-word sampling: add bpe_dropout"),
     ],

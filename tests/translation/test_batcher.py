@@ -117,14 +117,14 @@ def test_closing_waits_for_what_was_asked_and_takes_no_more(model, tokenizer):
         batcher.close()
         assert all(answer.exception() is None or "is closed" in str(answer.exception()) for answer in answers)
         assert any(answer.exception() is None for answer in answers)
-    with pytest.raises(RuntimeError, match="This Batcher is closed: make another"):
+    with pytest.raises(RuntimeError, match="This Batcher is closed: create another"):
         batcher("d")
     batcher.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("Batcher")]
 
 
 def test_bad_input_is_refused_in_the_call_itself(model, tokenizer):
-    with Batcher(model, tokenizer) as batcher, pytest.raises(TypeError, match="a str and not a list"):
+    with Batcher(model, tokenizer) as batcher, pytest.raises(TypeError, match="a str, not a list"):
         batcher(["a", "b"])
     with pytest.raises(ValueError, match="max_lines must be at least 1, not 0"):
         Batcher(model, tokenizer, max_lines=0)

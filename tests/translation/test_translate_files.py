@@ -160,8 +160,8 @@ def test_lines_before_one_that_is_not_utf8_are_written_and_after_mending_it_goes
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda text, output: text.write_text("another\n" * 20), "not those that were read before"),
-        (lambda text, output: text.write_text(LINES[0]), "not those that were read before"),
+        (lambda text, output: text.write_text("another\n" * 20), "lines of the input have changed"),
+        (lambda text, output: text.write_text(LINES[0]), "lines of the input have changed"),
         (lambda text, output: output.write_bytes(b"x" + output.read_bytes()[1:]), "does not begin with"),
         (lambda text, output: output.write_bytes(output.read_bytes()[:20]), "does not begin with"),
         (lambda text, output: output.unlink(), "does not begin with"),

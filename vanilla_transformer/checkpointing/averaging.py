@@ -113,7 +113,7 @@ def _refuse_other_models(paths: Sequence[str | Path]) -> None:
 
 def _refuse(difference: str | None, first: Path, other: Path) -> None:
     if difference is not None:
-        raise AveragingError(f"{other} is another model than {first}, and their mean is none: {difference}.")
+        raise AveragingError(f"{other} and {first} are different models, which cannot be averaged: {difference}.")
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
@@ -132,7 +132,9 @@ def _like_the_first(first: dict[str, torch.dtype], weights: Weights, path: str |
     """Returns the weights of a checkpoint, checked to have the same names as the first."""
     if first and weights.keys() != first.keys():
         name = sorted(weights.keys() ^ first.keys())[0]
-        raise AveragingError(f"{path} is from another model than the first checkpoint: only one of them has {name}.")
+        raise AveragingError(
+            f"{path} is from a different model than the first checkpoint: only one of them has {name}."
+        )
     return weights
 
 

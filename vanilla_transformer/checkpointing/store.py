@@ -144,9 +144,9 @@ def latest_complete_checkpoint(directory: Path, report: Callable[[str], None]) -
         report(f"Skipped checkpoint {checkpoint.path.name}: {damage}.")
     if has_checkpoints(directory):
         raise CheckpointError(
-            f"No checkpoint in {directory} can be resumed from, for the reasons above: restore the missing files, or "
-            "use the version of this package that wrote them; to start over, delete the directory or choose another "
-            "--output."
+            f"None of the checkpoints in {directory} can be resumed, for the reasons above: restore the "
+            "missing files, or use the version of this package that wrote them; to start over, delete the "
+            "directory or choose another --output."
         )
     return None
 

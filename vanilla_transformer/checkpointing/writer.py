@@ -168,8 +168,8 @@ class CheckpointWriter:
             remove_partial_files(self.directory)
             reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
         return CheckpointError(
-            f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): earlier ones are "
-            "intact; fix that and run the same command again to resume from the latest."
+            f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): earlier "
+            "checkpoints are intact; fix this and run the same command again to resume from the latest."
         )
 
 

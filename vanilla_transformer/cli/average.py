@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Average:
-    """Average the weights of the last checkpoints of a run, or of the checkpoints given (section 6.1).
+    """Average the parameters of a run's last checkpoints, or of the given checkpoints (section 6.1).
 
-    A run, finished or not, is given by its directory. Checkpoints (`RUN/checkpoints/step-...`) and models must have
-    the same architecture; the tokenizer and the generation config are those of the first.
+    Name a run, finished or not, by its directory. Checkpoints (`RUN/checkpoints/step-...`) and models must have the
+    same architecture; the result has the tokenizer and the generation config of the first.
     """
 
     models: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN|CHECKPOINT ...", help_behavior_hint="")]
-    """Directory of one run, or several checkpoint or model directories, or safetensors files in them."""
+    """One run directory, or several directories of checkpoints or models, or their safetensors files."""
     output: Path
     """Output directory for the model; must be empty or not exist."""
     last: OptionalInt = None
-    """Average the last N checkpoints of the run (default: average_checkpoints of its recipe)."""
+    """Average the last N checkpoints of the run (default: average_checkpoints in its recipe)."""
 
     def run(self) -> None:
         """Averages, saves the model and prints its directory."""

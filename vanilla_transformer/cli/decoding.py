@@ -34,24 +34,24 @@ _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
 @dataclass(frozen=True)
 class Decoding:
-    """Options of the search for translations, its device and its precision."""
+    """Search, device and precision."""
 
     num_beams: OptionalInt = None
-    """Hypotheses kept at each step, 1 for greedy search (default: the model's; section 6.1: 4)."""
+    """Beam size; 1 for greedy search (default: the model's; section 6.1: 4)."""
     length_penalty: OptionalFloat = None
     """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
     max_length_beyond_source: OptionalInt = None
-    """Tokens that a translation may have more than its source (default: the model's; section 6.1: 50)."""
+    """Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50)."""
     batch_tokens: OptionalInt = None
-    """Source tokens translated together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    """Source tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
-    """Type of weights and arithmetic; int8 is for a CPU. auto takes bfloat16 where the CPU multiplies it faster, and
-    float32 elsewhere."""
+    """Type of parameters and arithmetic; int8 is for CPUs only.
+    auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: OMP_NUM_THREADS, or one for each core that this process may use, or its share of
-    them for each of several processes)."""
+    """CPU threads (default: OMP_NUM_THREADS, or one per available core).
+    Several processes share the available cores."""
 
     def load(
         self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
@@ -139,21 +139,21 @@ class Decoding:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Translations that are drawn from the model's probabilities."""
+    """Sampling: translations drawn from the model's probabilities."""
 
     sample: Flag = False
-    """Draw each translation in place of searching for the best one, as for synthetic text. A line's sample follows
-    from the line and --seed: it is the same wherever the line stands, in batches of any size, in any number of tasks
-    and after an interruption, but where rounding, which is another in another batch, tips the scales; equal lines have
-    equal samples."""
+    """Draw each translation at random instead of searching for the best one, for example for synthetic text.
+    The sample of a line depends on the line and --seed alone, not on its position, batch, task or interruptions;
+    equal lines get equal samples.
+    Only rounding, which varies with the batch, can occasionally change one."""
     top_k: OptionalInt = None
-    """Draw among so many of the likeliest tokens (default: all)."""
+    """Draw from this many of the likeliest tokens (default: all)."""
     top_p: OptionalFloat = None
-    """Draw among the likeliest tokens that have this probability together (default: 1, all)."""
+    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
     temperature: OptionalFloat = None
-    """Divide the logits by this: below 1 likely tokens become likelier (default: 1, the model's own probabilities)."""
+    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
     seed: OptionalInt = None
-    """Another seed draws other translations (default: 1)."""
+    """Random seed (default: 1)."""
 
     def check(self, decoding: Decoding) -> "Sampling | None":
         """Returns the sampling for the translations, None for a search."""
@@ -182,7 +182,9 @@ def check_ensemble(models: Sequence[str]) -> None:
 
     for model in models:
         if len(models) > 1 and is_exported(model):
-            raise UsageError(f"{model} is an export, which translates alone: give the model that it was made from.")
+            raise UsageError(
+                f"{model} is an export, which cannot join an ensemble: give the model that it was made from."
+            )
 
 
 def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
@@ -214,7 +216,9 @@ def own_device(device: str | None) -> str | None:
     if kind == "cpu":
         return kind
     if number:
-        raise UsageError(f"--device {device} is one for {_processes_here()} processes: leave the number out.")
+        raise UsageError(
+            f"--device {device} is a single device for {_processes_here()} processes: leave its number out."
+        )
     if _processes_here() > torch.accelerator.device_count():
         raise UsageError(
             f"There are {_processes_here()} processes on this machine for {torch.accelerator.device_count()} devices: "
@@ -227,7 +231,7 @@ def _check_device(device: str) -> None:
     import torch
 
     if device.partition(":")[0] == "meta":
-        raise UsageError("--device meta has shapes and no numbers: choose another.")
+        raise UsageError("--device meta has shapes without numbers: choose another device.")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -51,47 +51,50 @@ RescoringOptions: Any = load("options", "rescoring")
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score a model, or several together, on a corpus: each metric with its value and its signature."""
+    """Score a model or an ensemble on a corpus: each metric with its value and its signature."""
 
     model: Model
     """Model directory or Hub id."""
     data: tuple[str, ...]
-    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id, or the built-in corpus
-    cmudict:test, optionally followed by source_column=, target_column= and streaming=true as in `train`; for a
-    classifier a table of texts and labels, for a tagger a file of CoNLL columns."""
+    """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or cmudict:test
+    (built in); source_column=, target_column= and streaming=true may follow, as in `train`.
+    For a classifier, a table of texts and labels; for a tagger, a file of CoNLL columns."""
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
-    """Other models of the same vocabulary, which translate together with the first one."""
+    """Further models of the same vocabulary, which form an ensemble with the first one."""
     metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
-    """sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
-    bracketing; of a classifier accuracy, macro_f1 (of several labels micro_f1, macro_f1, subset_accuracy, of numbers
-    pearson, spearman, mean_squared_error); of a tagger token_accuracy, seqeval; of a language model perplexity,
-    bits_per_character, bits_per_byte (default: the metrics of the model's recipe, otherwise of its task)."""
+    """Metrics (default: those of the model's recipe, or else of its task).
+    Translation: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
+    bracketing.
+    Classifiers: accuracy, macro_f1; with several labels per text micro_f1, macro_f1, subset_accuracy;
+    with numbers pearson, spearman, mean_squared_error.
+    Taggers: token_accuracy, seqeval.
+    Language models: perplexity, bits_per_character, bits_per_byte."""
     source_column: OptionalText = None
-    """Source column, or language of a `translation` column (default: as given in --data, or the first)."""
+    """Source column, or source language of a `translation` column (default: as in --data, or the first)."""
     target_column: OptionalText = None
-    """Reference column, or language of a `translation` column (default: as given in --data, or the second)."""
+    """Reference column, or target language of a `translation` column (default: as in --data, or the second)."""
     text_column: OptionalText = None
-    """Column of the text, or of the words (default: as given in --data, or as the model's recipe has it)."""
+    """Column of the text, or of the words (default: as in --data, or as in the model's recipe)."""
     text_pair_column: OptionalText = None
-    """Column of the second of two texts (default: as text_column)."""
+    """Column of the second text, for pairs of texts (default: like --text-column)."""
     label_column: OptionalText = None
-    """Column of the label, or of the tags (default: as text_column)."""
+    """Column of the label, or of the tags (default: like --text-column)."""
     stride: OptionalInt = None
-    """Of a language model: tokens that each further block of a long text predicts, so that these have more context, at
-    the cost of more blocks (default: all of a block, as in training)."""
+    """For a language model: number of new tokens in each further block of a long text.
+    A smaller stride gives tokens more context but needs more blocks (default: a whole block, as in training)."""
     output: OptionalPath = None
-    """Write the translations, labels or tags to this file, one line for each row of the corpus; of a language model
-    the log-probability of each text in nats and its number of tokens, as `predict` does."""
+    """Write the translations, labels or tags to this file, one line per row of the corpus.
+    For a language model: each text's log-probability in nats and its number of tokens, as `predict` writes them."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """What several models' distributions are combined by: the mean of their probabilities, or of the logarithms."""
+    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
     card: Flag = False
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
     """Print the result as one JSON object."""
     progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional log lines."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
     decoding: Decoding = Decoding(precision="float32")
-    """The search. The default precision is float32, as scores are compared across machines."""
+    """The search. The default precision is float32, because scores are compared across machines."""
     rescoring: RescoringOptions = RescoringOptions()
 
     def run(self) -> None:
@@ -105,8 +108,8 @@ class Evaluate:
             model, tokenizer = self.decoding.load(*self._all_models, mean=self.ensemble_mean, translates=several)
             processes.check_same(
                 self._facts(corpus, model),
-                "{process} sees another {name} than the main process ({theirs}, and there {ours}): give all the same "
-                "command and files.",
+                "{process} has another {name} than the main process ({theirs}, not {ours}): give all processes the "
+                "same command and files.",
             )
             if processes.is_main:
                 self._evaluate(task, corpus, model, tokenizer, metrics, processes)
@@ -123,7 +126,7 @@ class Evaluate:
         check_ensemble(self._all_models)
         if self.card:
             if self.models or self.rescoring.rescore:
-                raise UsageError("--card is for one model by itself: an ensemble, or what is rescored, has no card.")
+                raise UsageError("--card is for a single model: ensembles and rescored models have no card.")
             if not Path(self.model).is_dir():
                 raise UsageError(f"--card requires a local model directory, which {self.model} is not.")
             from vanilla_transformer.reporting.model_card import check_card
@@ -134,9 +137,11 @@ class Evaluate:
         self._check_paths()
         task = task_of_model(self.model)
         if self.rescoring.rescore and not task.form.parallel:
-            raise UsageError(f"--rescore chooses among translations, and {self.model} does not translate.")
+            raise UsageError(f"--rescore chooses among translations, but {self.model} does not translate.")
         if self.models and not task.form.parallel:
-            raise UsageError(f"Only models that translate are scored together, and {self.model} does not.")
+            raise UsageError(
+                f"Only translation models can be scored as an ensemble, but {self.model} does not translate."
+            )
         metrics = self.metrics or metrics_of_model(self.model, task)
         task.check(Recipe.of(task=task.name, metrics=metrics))
         locate(self._source(task.form), task.form)

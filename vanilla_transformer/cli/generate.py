@@ -22,35 +22,36 @@ from vanilla_transformer.cli.streams import open_output, read_input
 class Generate:
     """Continue each line of standard input with a language model, and show the text as it is written.
 
-    `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`. Each line is a prompt; an
-    empty one begins a text. Search is greedy unless a beam or a sampling option is given. A text that grows longer
-    than the blocks of training goes on from its latest tokens.
+    `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`
+
+    Each line is a prompt; an empty line starts a text from nothing. Search is greedy unless a beam or a sampling
+    option is given. A text that outgrows the model's context continues from its latest tokens.
     """
 
     model: Model
     """Directory or Hub id of a language model."""
     max_new_tokens: Annotated[int, arg(metavar="INT")] = 200
-    """Most tokens to write for each prompt; a model of texts that end may stop before."""
+    """Maximum tokens to write per prompt; a model trained on whole texts may end earlier."""
     num_beams: OptionalInt = None
-    """Hypotheses kept at each step; with more than one the text is shown at its end (default: 1, greedy search)."""
+    """Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search)."""
     sample: Flag = False
-    """Draw each token by the model's own probabilities; the four options below do so, too."""
+    """Draw each token from the model's probabilities; implied by each of the next four options."""
     top_k: OptionalInt = None
-    """Draw among so many of the likeliest tokens (default: all)."""
+    """Draw from this many of the likeliest tokens (default: all)."""
     top_p: OptionalFloat = None
-    """Draw among the likeliest tokens that have this probability together (default: 1, all)."""
+    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
     temperature: OptionalFloat = None
-    """Divide the logits by this: below 1 likely tokens become likelier (default: 1)."""
+    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
     seed: OptionalInt = None
-    """Another seed draws other texts (default: 1)."""
+    """Random seed (default: 1)."""
     json: Flag = False
-    """Write a JSON object a line: the prompt, the text that continues it, and its number of tokens."""
+    """Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: one for each core)."""
+    """CPU threads (default: one per core)."""
 
     def run(self) -> None:
         """Continues each prompt."""

@@ -32,26 +32,26 @@ _MOST_LOGITS = 1_000_000_000
 class Info:
     """Show parameters, training FLOPs and memory of a preset or a model, compared with the paper.
 
-    Weights in a directory are checked. For a model trained with this package, the figures of its run are
-    shown too.
+    The weights in a model directory are checked. For a model trained with this package, the figures of its run are
+    shown, too.
     """
 
     model: Annotated[str, Positional, arg(metavar="PRESET|MODEL")]
     """Preset (tiny, small, base, big, or a row of Table 3), model directory or Hub id."""
     family: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
-    """Which stacks a preset has; a model has its own."""
+    """Stacks of a preset; a model has its own."""
     vocab_size: OptionalInt = None
     """Vocabulary size of a preset (default: 37,000 as in section 5.1)."""
     sentence_length: Annotated[int, arg(metavar="INT")] = 25
-    """Tokens per sentence, in source and target, for FLOPs and memory."""
+    """Tokens per sentence, source and target alike, for FLOPs and memory."""
     batch_tokens: Annotated[int, arg(metavar="INT")] = 25_000
     """Tokens per step on the longer side, as in `train`, for memory."""
     batches_per_step: Annotated[int, arg(metavar="INT")] = 8
-    """Batches per step, as in `train`; one at a time is in memory. The paper had one per device."""
+    """Batches per step, as in `train`; only one is in memory at a time. The paper had one per device."""
     json: Flag = False
     """Print the result as one JSON object."""
     picture: OptionalPath = None
-    """PNG, SVG or PDF file to write: the architecture with its sizes, parameters by part, positional encodings."""
+    """PNG, SVG or PDF file to write: the architecture with its sizes, parameters by part and positional encodings."""
 
     def run(self) -> None:
         """Prints the sizes, their cost, and why the paper's figures differ."""
@@ -64,7 +64,9 @@ class Info:
             from vanilla_transformer.reporting.curves import save_figure
 
             if not isinstance(config, VanillaTransformerBaseConfig):
-                raise UsageError(f"{self.model} is a recurrent model: --picture draws the Transformer of figure 1.")
+                raise UsageError(
+                    f"{self.model} is a recurrent model, but --picture draws the Transformer of figure 1."
+                )
             save_figure(load("drawing", "architecture")(config, title=self.model), self.picture)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 

@@ -136,7 +136,10 @@ def _advice_where_it_ends(output: "ResumableFile") -> Iterator[None]:
         yield
     except BaseException:
         if output.lines:
-            warn(f"{output.path} holds the first {output.lines:,} lines: the same command with --resume goes on.")
+            warn(
+                f"{output.path} holds the first {output.lines:,} lines: to continue, run the same command with "
+                "--resume."
+            )
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

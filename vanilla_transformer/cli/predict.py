@@ -29,41 +29,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict:
-    """Predict a label or tags for each text: one line out for each line or row in, in order.
+    """Predict a label or tags for each text: one output line per input line or row, in order.
 
-    A classifier writes the label and its probability with a tab between them, a tagger the tags of the words with
-    spaces between them; the words of a line stand between white space. A language model writes the log-probability of
-    the text in nats and its number of tokens. Empty lines come back empty. What is too long for a classifier or a
-    tagger is cut and reported on standard error. From a file to a file, what was killed goes on with --resume.
+    A classifier writes the label, a tab and its probability. A tagger writes one tag per word, separated by spaces;
+    words are separated by white space. A language model writes the text's log-probability in nats and its number of
+    tokens. Empty lines stay empty. A text too long for a classifier or a tagger is cut and reported on standard error.
+    From file to file, an interrupted run continues with --resume.
     """
 
     model: Model
     """Directory or Hub id of the model."""
     input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
-    """File with a text a line, plain or compressed (.gz, .bz2, .xz, .zst); a table (TSV, CSV, JSONL, Parquet); or, for
-    a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input)."""
+    """File with one text per line, plain or compressed (.gz, .bz2, .xz, .zst); a table (TSV, CSV, JSONL, Parquet);
+    or, for a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input)."""
     output: OptionalText = None
     """File to write to, plain or compressed like the input (default: standard output)."""
     resume: Flag = False
-    """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
-    was made from."""
+    """Continue an unfinished output where it stopped; the inputs and settings must match those in OUTPUT.resume."""
     json: Flag = False
-    """Write a JSON object a line, with the probability of each label, or the words, tags and probabilities."""
+    """Write one JSON object per line, with the probability of each label, or words, tags and probabilities."""
     text_column: OptionalText = None
-    """Column of the text in a table, or of the words in CoNLL columns, by its name or number (default: as the model's
-    recipe has it)."""
+    """Column of the text in a table, or of the words in CoNLL columns, by name or number
+    (default: as in the model's recipe)."""
     text_pair_column: OptionalText = None
-    """Column of the second of two texts in a table."""
+    """Column of the second text in a table, for pairs of texts."""
     batch_tokens: OptionalInt = None
-    """Tokens predicted together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    """Tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: one for each core)."""
+    """CPU threads (default: one per core)."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
@@ -73,7 +72,7 @@ class Predict:
         check_paths(self.model, self.input, output)
         files = can_be_read_again(self.input) and is_file(output)
         if self.resume and not files:
-            raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
+            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
         from vanilla_transformer.tasks import task_of_model
         from vanilla_transformer.translation.resuming import refuse_unfinished
 

@@ -259,7 +259,7 @@ def error_message(error: BaseException) -> str:
     """Returns one line on what failed and what to do about it."""
     message = " ".join(str(error).split())
     if _is_panic(error):
-        return f"The tokenizer gives up on a text ({message}): its tokenizer.json has a pattern that asks too much."
+        return f"The tokenizer failed on a text ({message}): a pattern in its tokenizer.json is too complex."
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("vanilla_transformer"):
         return f"The package {error.name} is not installed: run `pip install 'vanilla-transformer[train]'`."
     if isinstance(error, OSError) and error.strerror:

@@ -16,39 +16,41 @@ from vanilla_transformer.seams import load
 class Push:
     """Upload a model to the Hub: weights, tokenizer, configs, card, code, recipe and learning curves, nothing else.
 
-    Log in with `hf auth login` or set HF_TOKEN. Pushing to the same name again updates the model or completes an
-    interrupted upload. A model card is written if the directory has none.
+    Log in with `hf auth login`, or set HF_TOKEN. Pushing to the same name again updates the model, or completes an
+    interrupted upload. If the directory has no model card, one is written.
     """
 
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
     """Model directory."""
     name: Annotated[str, Positional, arg(metavar="ORG/NAME")]
-    """Repository on the Hub; NAME alone is in your own namespace."""
+    """Repository on the Hub; NAME alone means your own namespace."""
     private: Flag = False
     """Create a private repository."""
     revision: OptionalText = None
     """Branch to push to, created if it does not exist (default: main)."""
     message: OptionalText = None
-    """Commit message (default: names the directory)."""
+    """Commit message (default: one that names the directory)."""
     license: OptionalText = None
-    """Licence to add to a card without one, by its Hub identifier: apache-2.0, cc-by-4.0, ... (default: none)."""
+    """Licence to add to a card that has none, as a Hub identifier: apache-2.0, cc-by-4.0, ... (default: none)."""
     replace_card: Flag = False
-    """Replace the card on the Hub even if it was written or edited by others."""
+    """Replace the card on the Hub even if others wrote or edited it."""
 
     space: Flag = False
-    """Also make a Space of the same name, where anybody can try the model in a browser, or renew it."""
+    """Also create or update a Space of the same name, where anyone can try the model in a browser."""
     web: Flag = False
-    """As --space, but a static one: the model runs in the browser, and no server computes."""
+    """Like --space, but static: the model runs in the visitor's browser, without a server."""
     explore: Flag = False
-    """Also make a static Space, NAME-explore, on which the model computes before the reader's eyes, or renew it."""
+    """Also create or update a static Space, NAME-explore, which shows the model's computation step by step."""
 
     def run(self) -> None:
         """Pushes the model and prints its URL, and then the Space's."""
         if self.space and self.web:
-            raise UsageError("--space and --web make a Space of one name: choose one of them.")
+            raise UsageError("--space and --web make a Space of the same name: choose one of them.")
         shown = [name for name in ("space", "web", "explore") if getattr(self, name)]
         if shown and self.revision is not None:
-            raise UsageError(f"--{shown[0]} shows what is on the branch main: it cannot be combined with --revision.")
+            raise UsageError(
+                f"--{shown[0]} shows the model on the branch main, so it cannot be combined with --revision."
+            )
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
             # Exported first, so that a failing export does not leave a partial push.
             pages = [load("push", name)(self, Path(directory) / name) for name in shown]

@@ -23,15 +23,15 @@ class TokenizerTrain:
     output: Path
     """Output directory; must be empty or not exist."""
     vocab_size: OptionalInt = None
-    """Vocabulary size; optional for presplit only (default: all sub-words in the text)."""
+    """Vocabulary size; optional only for presplit (default: all sub-words in the text)."""
     algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = "bpe"
-    """Sub-word algorithm; presplit expects text that is already segmented with `@@ ` as the continuation mark."""
+    """Sub-word algorithm; presplit expects text already segmented with `@@ ` as the continuation mark."""
     tags: Annotated[tuple[str, ...], arg(metavar="TAG ...", help_behavior_hint="")] = ()
-    """Additional pieces that no text gives: `train` puts `<BT>` before the sources of a corpus with tag=BT."""
+    """Extra pieces that occur in no text: for a corpus with tag=BT, `train` puts `<BT>` before each source."""
     lowercase: Flag = False
-    """Lower-case text before it is split, so that Hello is read as hello. For models that read alone, such as
-    classifiers: a translation model keeps the case of what it writes, so `train --tokenizer-lowercase` trains its
-    own."""
+    """Lower-case text before splitting it, so that Hello is read as hello: for models that only read,
+    such as classifiers. For translation use
+    `train --tokenizer-lowercase`: the model then keeps the case of what it writes."""
 
     def run(self) -> None:
         """Trains and saves the tokenizer."""

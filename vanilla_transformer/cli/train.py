@@ -123,16 +123,16 @@ def recipe_of(options: Any) -> Recipe:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a model on text, from a recipe, from options, or from a recipe with some fields overridden.
+    """Train a model on text, from a recipe, from options, or from a recipe with some options overridden.
 
     To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
-    data and the device, and printed. If interrupted, run the same command again to continue. On a CPU several
-    processes share its cores; on several devices: `accelerate launch -m vanilla_transformer train ...`.
+    data and the device, and printed. If interrupted, run the same command again to continue. On a CPU, several
+    processes share its cores; for several devices use `accelerate launch -m vanilla_transformer train ...`.
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
     dry_run: Flag = False
-    """Start all processes, prepare the data, print what each would do in its next steps, and exit."""
+    """Start all processes, prepare the data, print what each process would do in its next steps, and exit."""
     options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
 
     @property
@@ -180,11 +180,11 @@ class Train:
 
 @dataclass(frozen=True)
 class TrainBriefly(Train):
-    """Train a model on text, from a recipe, from options, or from a recipe with some fields overridden.
+    """Train a model on text, from a recipe, from options, or from a recipe with some options overridden.
 
     To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
-    data and the device, and printed. If interrupted, run the same command again to continue. These are the options
-    that are set most; `train --help-all` shows all of them.
+    data and the device, and printed. If interrupted, run the same command again to continue. These are the most used
+    options; `train --help-all` shows all of them.
     """
 
     options: Annotated[_BriefOptions, arg(name="")] = _BriefOptions()

@@ -45,53 +45,56 @@ TaskOptions: Any = load("options", "tasks")
 
 @dataclass(frozen=True)
 class Translate:
-    """Translate lines of text: one line out for each line in, always, in order.
+    """Translate lines of text: always one output line per input line, in order.
 
-    Empty lines come back empty. A line too long for the model is cut, translated and reported on standard error.
-    Lines typed at a terminal or sent through a pipe are answered as they come. From a file to a file, what was killed
-    goes on with --resume. Several devices or machines share much text in numbered tasks:
-    `translate MODEL INPUT ... --output DIR --tasks 100`, given again until all are done, and then `join DIR`.
+    Empty lines stay empty. A line too long for the model is cut, translated and reported on standard error. Lines from
+    a terminal or a pipe are answered as they arrive. From file to file, an interrupted run continues with --resume.
+    Several devices or machines can share a large text as numbered tasks: repeat this command until all are done, then
+    run `join DIR`.
+    `translate MODEL INPUT ... --output DIR --tasks 100`
     """
 
     model: Model
-    """Directory or Hub id of the model, or a folder that `export` has written for ONNX Runtime or CTranslate2: it
-    answers at once, without torch."""
+    """Directory or Hub id of the model, or a folder that `export` wrote for ONNX Runtime or CTranslate2,
+    which starts at once, without torch."""
     inputs: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...] [INPUT ...]", help_behavior_hint="")] = ()
-    """First, the directories of other models of the same vocabulary, which translate together with the first one; then
-    a file of UTF-8 text, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input); with --tasks also
-    several, Parquet among them."""
+    """First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL.
+    Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input);
+    with --tasks, one or more files, which may also be Parquet."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """What several models' distributions are combined by: the mean of their probabilities, or of the logarithms."""
+    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
     output: OptionalText = None
-    """File to write to, plain or compressed like the input (default: standard output); with --tasks a directory, or
-    any that fsspec knows, such as s3://bucket/directory."""
+    """File to write to, plain or compressed like the input (default: standard output);
+    with --tasks a directory, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
     resume: Flag = False
-    """Go on with an output that was not finished, as if nothing had happened. OUTPUT.resume says where, and what it
-    was made from: model, input, settings of the search and the precision that was taken must be the same. The device
-    and --batch-tokens may differ, and with them a few last digits. OUTPUT.resume stays when all is done, so that the
-    command can be given again."""
+    """Continue an unfinished output where it stopped, with the same result.
+    Model, input, search settings and precision must match those recorded in OUTPUT.resume;
+    --device and --batch-tokens may differ, which can change the last digits of scores.
+    OUTPUT.resume stays after the end, so that the command can be repeated."""
     nbest: OptionalInt = None
-    """Write so many translations of each line, best first, as `line ||| translation ||| score`; lines count from 0."""
+    """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
     alignment: Annotated[
         Literal["words", "pieces", "soft-words", "soft-pieces"] | None,
         arg(metavar="words|pieces|soft-words|soft-pieces", help_behavior_hint=""),
     ] = None
-    """Write which words of the line each word of the translation comes from, after it as `translation ||| 0-0 1-2`
-    (source-target, counted from 0; with --nbest before the score). Words are what spaces separate, pieces the model's
-    sub-words; the soft forms have, for each of the target, its weights over the source instead."""
+    """Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`
+    (source-target, counted from 0; with --nbest, before the score).
+    words are separated by spaces, pieces are the model's sub-words;
+    the soft forms list, for each target word or piece, its weights over the source instead."""
     alignment_heads: OptionalText = None
-    """Attention heads to read it from, as `output 2:0 2:1`, step and layer:head, or a layer for all of its heads
-    (default: those chosen by `align --choose-heads`)."""
+    """Attention heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
+    or a layer alone for all its heads (default: those chosen by `align --choose-heads`)."""
     keep_markup: Flag = False
-    """Translate without tags (`<b>`, `</b>`, `<br/>`) and placeholders (`{name}`, `%s`), and put each where the
-    alignment says that it belongs: none is lost, changed or written twice."""
+    """Translate without tags (`<b>`, `</b>`, `<br/>`) and placeholders (`{name}`, `%s`),
+    then put each back where the alignment says: none is lost, changed or duplicated."""
     terms: OptionalPath = None
-    """Glossary, rows of `source term TAB target term`: where a line has a source term as whole words, in the case
-    given, its translation has the target term. It needs a beam; lines with terms take several times as long."""
+    """Glossary with rows of `source term TAB target term`.
+    If a line contains a source term, as whole words in the same case, its translation contains the target term.
+    Needs a beam; lines with terms take several times as long."""
     source_column: OptionalText = None
-    """Column of a Parquet input to translate (default: the only one with text)."""
+    """Column of a Parquet input to translate (default: its only text column)."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
     rescoring: RescoringOptions = RescoringOptions()
@@ -109,8 +112,8 @@ class Translate:
             raise UsageError("--rescore cannot be combined with --alignment or --keep-markup.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
-                "translate needs no launcher such as torchrun: on several devices or machines give "
-                "--output DIR --tasks N."
+                "translate cannot run under a launcher such as torchrun: for several devices or machines "
+                "give --output DIR --tasks N."
             )
         if self.keep_markup and self.alignment is not None:
             raise UsageError("--keep-markup cannot be combined with --alignment, which counts words without markup.")
@@ -136,7 +139,7 @@ class Translate:
             check_paths(model, self._input, self._output)
         files = can_be_read_again(self._input) and is_file(self._output)
         if self.resume and not files:
-            raise UsageError("--resume needs a file to read and an --output file to go on with, not a pipe.")
+            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
         if files:
             self._translate_file()
         else:
@@ -185,11 +188,11 @@ class Translate:
         for option, given, why in (
             ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
             ("device", self.decoding.device is not None, "it runs on the CPU"),
-            ("alignment", self.alignment is not None, "it does not tell its attention"),
-            ("keep-markup", self.keep_markup, "it does not tell its attention"),
-            ("sample", self.sampling.sample, "it does not tell its probabilities"),
+            ("alignment", self.alignment is not None, "it does not return its attention"),
+            ("keep-markup", self.keep_markup, "it does not return its attention"),
+            ("sample", self.sampling.sample, "it does not return its probabilities"),
             ("terms", self.terms is not None, "it has a search of its own"),
-            ("rescore", bool(self.rescoring.models), "its scores are not those of other models"),
+            ("rescore", bool(self.rescoring.models), "its scores differ from those of its model"),
             ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
         ):
             if given:
@@ -199,9 +202,10 @@ class Translate:
         if len(self.files) > 1:
             if not Path(self.files[0]).is_file():
                 raise UsageError(
-                    f"{self.files[0]} is no file, and no model, which would have a config.json: correct its name."
+                    f"{self.files[0]} is neither a file nor a model directory, which would have a "
+                    "config.json: correct its name."
                 )
-            raise UsageError("Several inputs are translated in tasks: give --output DIR --tasks N.")
+            raise UsageError("Several inputs can only be translated as numbered tasks: give --output DIR --tasks N.")
         given = {**vars(self.numbered), "source_column": self.source_column}
         for name, value in given.items():
             if value not in (None, ()):

@@ -64,7 +64,7 @@ class StepPlan:
     ):
         counts = [len(side) for side in lengths]
         if len(counts) not in (1, 2) or len({*counts}) != 1 or not counts[0]:
-            raise ValueError(f"a plan needs equally many lengths of one or two sides, got {counts}")
+            raise ValueError(f"a plan needs one or two equally long lists of lengths, got {counts}")
         if not 1 <= batches_per_step <= batch_tokens:
             raise ValueError(f"batch_tokens {batch_tokens} cannot be shared by {batches_per_step} batches per step")
         self.lengths, self.items = lengths, items

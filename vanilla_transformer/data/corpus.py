@@ -88,9 +88,7 @@ def open_corpus(
     for path in location.paths:
         # Such as from `<(zcat text.gz)`: it can be read only once.
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-            raise CorpusError(
-                f"{path} is a pipe or a device, and what is learned from is read more than once: name a file"
-            )
+            raise CorpusError(f"{path} is a pipe or a device, but training data is read more than once: name a file")
     return _open(location, _directory(cache_dir), corpus.streaming)
 
 
@@ -204,8 +202,8 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
             longer = number + 1 + sum(1 for _ in (second if source is None else first))
             counts = (number, longer) if source is None else (longer, number)
             raise CorpusError(
-                f"{first_path} has {counts[0]} lines and {second_path} has {counts[1]}: "
-                "line-aligned files need a line for each line"
+                f"{first_path} has {counts[0]} lines and {second_path} has {counts[1]}: line-aligned files "
+                "must have equally many lines"
             )
         yield source, target
 

@@ -33,7 +33,7 @@ def load_rows(location: CorpusLocation, directory: Path, destination: Path) -> t
     form = location.form
     columns, _ = find_columns(dataset, location.wanted, str(location), form)
     if not len(dataset):
-        raise CorpusError(f"{location}: there are no {form.unit} in it")
+        raise CorpusError(f"there are no {form.unit} in {location}")
     names = [name for name in columns.names if name is not None]
     flat = dataset
     if columns.parent is not None:
@@ -90,7 +90,9 @@ def _said_in_one_sentence(location: CorpusLocation, directory: Path) -> Iterator
         if problem and isinstance(error, OSError):
             raise CorpusError(f"there is no {location} here, and {problem}") from error
         if _is_out_of_room(error):
-            raise CorpusError(f"{location} cannot be loaded, the disk of {cache} is full: make some room") from error
+            raise CorpusError(
+                f"{location} cannot be loaded because the disk of {cache} is full: free some space"
+            ) from error
         reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
         raise CorpusError(f"{location} cannot be loaded: {reason}") from error
 
@@ -151,7 +153,7 @@ def _check_parquet(path: str, form: TextForm) -> None:
         raise CorpusError(f"{path} is empty")
     metadata = pq.read_metadata(path)
     if not metadata.num_rows:
-        raise CorpusError(f"{path}: there are no {form.unit} in it")
+        raise CorpusError(f"there are no {form.unit} in {path}")
     refuse_twins(names := metadata.schema.to_arrow_schema().names, names, path)
 
 

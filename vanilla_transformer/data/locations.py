@@ -39,7 +39,7 @@ class CorpusLocation:
 def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
     if corpus.prepared is not None:
-        raise CorpusError(f"{corpus} is in tokens, which can be learned from and nothing else: give its text")
+        raise CorpusError(f"{corpus} holds tokens, which are only for training: give its text")
     location = replace(_locate(corpus, form), form=form, wanted=corpus.wanted(form))
     if form.packed and location.kind != "lines":
         raise CorpusError(f"{location}: only plain text files can be packed: leave documents out, or give its text")
@@ -51,8 +51,8 @@ def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
 def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
     if not form.parallel and len(corpus.parts) > 1:
         raise CorpusError(
-            f"{corpus} are {len(corpus.parts)} sources, and {form.unit} come from one at a time; several corpora to "
-            "learn from have a + between them"
+            f"{corpus} are {len(corpus.parts)} sources, but {form.unit} come from one at a time; to train "
+            "on several corpora, separate them with +"
         )
     if form.tagged:
         return _locate_conll(corpus.parts[0])
@@ -63,15 +63,15 @@ def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
     if len(corpus.parts) == 1:
         return _locate_one(corpus.parts[0], form)
     raise CorpusError(
-        f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}; several corpora to "
-        "learn from have a + between them"
+        f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}; to train on "
+        "several corpora, separate them with +"
     )
 
 
 def _locate_conll(path: str) -> CorpusLocation:
     if not os.path.isfile(path) or table_suffix(path) in (".csv", ".jsonl", ".mrg", ".parquet"):
         problem = "is none" if os.path.exists(path) else "does not exist"
-        raise CorpusError(f"words and their tags are read from files of CoNLL columns, and {path} {problem}")
+        raise CorpusError(f"words and their tags are read from files of CoNLL columns, but {path} {problem}")
     return CorpusLocation("conll", (path,))
 
 
@@ -97,14 +97,14 @@ def _locate_one(source: str, form: TextForm) -> CorpusLocation:
             raise CorpusError(f"{path} does not exist")
     elif not os.path.isdir(path):
         if parts:
-            raise CorpusError(f"{path} is a file, it has no split {':'.join(parts)!r}")
+            raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
         if suffix in TABLE_READERS:
             return CorpusLocation("table", (path,))
         if suffix is None and single:
             return CorpusLocation("lines", (path,))
         if suffix is None:
             others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
-            raise CorpusError(f"{path} is none of the tables that can be read ({', '.join(FILE_SUFFIXES)}){others}")
+            raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
     if len(parts) > 2:
         raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
     config = parts[0] if len(parts) == 2 else None

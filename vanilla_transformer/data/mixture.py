@@ -75,8 +75,9 @@ def _shares(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
     pairs_per_weight = max(size / weight for size, weight in zip(sizes, weights, strict=True))
     if pairs_per_weight * sum(weights) > MOST_PAIRS_IN_AN_EPOCH:
         raise CorpusError(
-            f"with the weights {', '.join(f'{weight:g}' for weight in weights)} an epoch that holds each pair has "
-            f"{pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more weight"
+            f"with the weights {', '.join(f'{weight:g}' for weight in weights)}, an epoch that holds every "
+            f"pair would have {pairs_per_weight * sum(weights):,.0f} pairs: give the larger corpora more "
+            "weight"
         )
     return [max(size, round(weight * pairs_per_weight)) for size, weight in zip(sizes, weights, strict=True)]
 

@@ -234,7 +234,7 @@ class StoredCorpus(PreparedCorpus):
         self.directory = directory
         report = _what_is_there(directory)
         if report is None:
-            raise CorpusError(f"{directory} holds no corpus in tokens that this version can read: prepare it again")
+            raise CorpusError(f"{directory} holds no tokenized corpus that this version can read: prepare it again")
         self.report = PreparationReport(**{name: report[name] for name in PreparationReport.__dataclass_fields__})
         self.tokens, self.texts = report["tokens"], (report["text"],)
         self._file = TokenFile(directory / TOKENS_FILE)
@@ -575,7 +575,7 @@ class _PackedBlocks:
 def refuse_nothing(name: str, report: PreparationReport, form: TextForm, max_length: int) -> None:
     """Raise CorpusError if no row of the named corpus is left."""
     if not report.read:
-        raise CorpusError(f"{name}: there are no {form.unit} in it")
+        raise CorpusError(f"there are no {form.unit} in {name}")
     if not report.kept:
         raise CorpusError(
             f"{name}: none of {report.read:,} {form.unit} is left: {report.dropped_empty:,} {form.empty} and "

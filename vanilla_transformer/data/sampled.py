@@ -222,8 +222,8 @@ def _words(
                 if sizes[ids].sum() != sum(1 if isinstance(word, int) else len(word) for word, _ in words):
                     if not form.in_blocks:
                         raise CorpusError(
-                            f"row {place + 1:,} is split into words that are not those of its pieces: the tokenizer "
-                            "is not one that this package has learned, and its words cannot be split at random"
+                            f"row {place + 1:,} has words that do not match its pieces: the tokenizer was "
+                            "not trained by this package, so its words cannot be split at random"
                         )
                     words = [(number, 0) for number in ids.tolist()]
                 for word, mark in words:

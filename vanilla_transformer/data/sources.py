@@ -45,7 +45,7 @@ class CorpusSpec:
             CorpusError: It names a column that the form does not have, or a tag although there is no source.
         """
         if self.tag is not None and not form.parallel:
-            raise CorpusError(f"{self}: a tag stands before the source of a pair, and {form.unit} have none")
+            raise CorpusError(f"{self}: a tag marks the source of a pair, but {form.unit} have no source")
         known = [column.setting for column in form.columns]
         for setting in COLUMN_SETTINGS:
             if setting not in known and getattr(self, setting) is not None:
@@ -110,9 +110,9 @@ def only_corpus(corpora: Corpora) -> CorpusSpec:
     if not corpora:
         raise CorpusError("there is no corpus")
     if len(corpora) > 1 or corpora[0].weight is not None:
-        raise CorpusError("this is one corpus, without a weight: only what is learned from can be mixed")
+        raise CorpusError("only training data can be mixed: give one corpus, without a weight")
     if corpora[0].tag is not None:
-        raise CorpusError("this is a corpus without a tag: only what is learned from can have one")
+        raise CorpusError("only training data can have a tag: leave it out")
     return corpora[0]
 
 
@@ -140,7 +140,7 @@ def to_words(corpora: Corpora) -> list[str]:
 def _checked(corpora: Corpora) -> Corpora:
     without = [corpus for corpus in corpora if corpus.weight is None]
     if 0 < len(without) < len(corpora):
-        raise CorpusError(f"{without[0]} has no weight and others have one: give a weight to each corpus or to none")
+        raise CorpusError(f"{without[0]} has no weight but others have one: give a weight to each corpus or to none")
     return corpora
 
 
@@ -201,7 +201,7 @@ def _weight(text: str, where: str) -> float:
     except ValueError:
         weight = math.nan
     if not 0 < weight < math.inf:
-        raise CorpusError(f"{where}: a weight is a number greater than 0, not {text!r}")
+        raise CorpusError(f"{where}: a weight must be a number greater than 0, not {text!r}")
     return weight
 
 
@@ -215,13 +215,13 @@ def tag_piece(text: str, where: str) -> str:
     # No learned piece contains both a letter and a bracket, so none can equal a tag.
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in _TAKEN:
         raise CorpusError(
-            f"{where}: a tag begins with a letter, goes on with letters, digits and hyphens, as in tag=BT, and is "
-            f"none of {', '.join(_TAKEN)}, not {text!r}"
+            f"{where}: a tag must start with a letter, contain only letters, digits and hyphens, as in "
+            f"tag=BT, and be none of {', '.join(_TAKEN)}, not {text!r}"
         )
     return f"<{name}>"
 
 
 def _truth(text: str, where: str) -> bool:
     if text.lower() not in _TRUTHS:
-        raise CorpusError(f"{where}: streaming is true or false, not {text!r}")
+        raise CorpusError(f"{where}: streaming must be true or false, not {text!r}")
     return _TRUTHS[text.lower()]

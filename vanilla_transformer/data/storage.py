@@ -21,7 +21,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path, stamp: str, name: str, 
                 writer.write_table(table.replace_schema_metadata(schema.metadata))
                 rows += table.num_rows
         if not rows:
-            raise CorpusError(f"{name}: there are no {form.unit} in it")
+            raise CorpusError(f"there are no {form.unit} in {name}")
 
 
 def stamp_in(path: Path) -> str | None:

@@ -68,12 +68,12 @@ def unsupported_reason(parts: Mapping[str, Any], bpe_dropout: float | None) -> s
     wanted = "Unigram" if bpe_dropout is None else "BPE"
     if model["type"] != wanted or (wanted == "BPE" and not model["merges"]):
         option, algorithm = ("unigram_alpha", "unigram") if bpe_dropout is None else ("bpe_dropout", "bpe")
-        return f"{option} is for a tokenizer of the algorithm {algorithm}, and this one is of another: leave it out"
+        return f"{option} needs a tokenizer of the algorithm {algorithm}, but this one has another: leave it out"
     unusual = ["continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk"]
     # `<mask>` is found as a piece this way; every learned piece is also the result of its merges.
     unusual += [] if MASK_TOKEN in model["vocab"] else ["ignore_merges"]
     if any(model.get(name) for name in unusual) or "ByteLevel" not in str(parts["pre_tokenizer"]):
-        return "the tokenizer is not one that this package has learned, and its words cannot be split at random"
+        return "the tokenizer was not trained by this package, so its words cannot be split at random"
     return None
 
 

@@ -132,13 +132,13 @@ def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
         return RowTable(Columns(("source", "target")), table.rows)
     if len(cells) > 2:
         raise CorpusError(
-            f"{path}, line {number}: {len(cells)} columns, and nothing says which two make the pairs: put a line with "
-            "their names first, and name two as the source and the target column"
+            f"{path}, line {number}: {len(cells)} columns, but nothing says which two make the pairs: add a "
+            "first line with their names, and name two as the source and the target column"
         )
     if _may_be_header(cells):
         raise CorpusError(
-            f"{path}, line {number}: {' and '.join(map(repr, cells))} may be names of columns or the first pair: name "
-            "them as the source and the target column, or put a line with source and target before them"
+            f"{path}, line {number}: {' and '.join(map(repr, cells))} may be column names or the first pair: "
+            "name them as the source and the target column, or add a first line with source and target"
         )
     return RowTable(None, _cells(chain([first], rows), path, (0, 1), columns=2))
 
@@ -167,8 +167,8 @@ def _open_tsv(
     ]
     if numbers is None or missing:
         raise CorpusError(
-            f"{path}: no header names its {len(cells)} columns: put a line with their names first, or give their "
-            f"numbers, counted from 1, as {' and '.join(missing)}"
+            f"{path}: no header names its {len(cells)} columns: add a first line with their names, or give "
+            f"their numbers, counted from 1, as {' and '.join(missing)}"
         )
     return RowTable(None, _cells(rows, path, numbers, columns=len(cells)))
 
@@ -215,7 +215,7 @@ def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
 def read_mrg(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a file of bracketed trees as sentences and their trees, one line each (section 6.3)."""
     if not form.parallel:
-        raise CorpusError(f"{path} holds pairs of a sentence and its tree, which are no {form.unit}")
+        raise CorpusError(f"{path} holds pairs of a sentence and its tree, not {form.unit}")
     if any(wanted):
         raise CorpusError(f"{path} holds trees and has no named columns: leave the names out")
     return RowTable(None, enumerate(read_trees(path), start=1))
@@ -263,9 +263,9 @@ def _conll_places(where: str, wanted: Wanted, columns: int) -> tuple[int, ...]:
     names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
     places = _numbers(tuple(names), where, columns)
     if places is None:
-        raise CorpusError(f"{where}: these columns have no names, give their numbers, counted from 1")
+        raise CorpusError(f"{where}: these columns have no names: give their numbers, counted from 1")
     if len(set(places)) < len(places):
-        raise CorpusError(f"{where}: no column is left for the tags beside that of the words")
+        raise CorpusError(f"{where}: there is no column for the tags besides that of the words")
     return tuple(place for place in places if place is not None)
 
 
@@ -328,7 +328,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
     return record
 
 
@@ -358,7 +358,7 @@ def joined_labels(labels: Sequence[Any], where: str) -> str:
     texts = [json.dumps(label) if isinstance(label, int | float) else label for label in labels]
     for text in texts:
         if not isinstance(text, str) or not text.strip() or BETWEEN_LABELS in text:
-            raise CorpusError(f"{where}: {text!r} in a list of labels is empty, has a comma or is no text")
+            raise CorpusError(f"{where}: {text!r} in a list of labels is empty, contains a comma or is not text")
     return BETWEEN_LABELS.join(texts)
 
 
@@ -377,5 +377,7 @@ def _json_text(holder: dict[str, Any], name: str, where: str, column: Column) ->
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise CorpusError(f"{where}: column {name!r} holds half of a surrogate pair, which is no character") from error
+        raise CorpusError(
+            f"{where}: column {name!r} holds half of a surrogate pair, which is not a character"
+        ) from error
     return text

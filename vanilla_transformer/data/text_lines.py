@@ -75,7 +75,7 @@ def byte_lines(path: str | os.PathLike[str], name: str) -> Iterator[bytes]:
     except (*compression.DAMAGE, OSError) as error:
         suffix = compression.suffix_of(path)
         if suffix and getattr(error, "errno", None) is None:
-            raise CorpusError(f"{name} is not a whole {suffix} file: {error}") from error
+            raise CorpusError(f"{name} is not a complete {suffix} file: {error}") from error
         raise CorpusError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 

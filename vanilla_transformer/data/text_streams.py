@@ -123,7 +123,7 @@ def _features_of_first_row(dataset: IterableDataset, name: str, form: TextForm) 
     """Return the types of a streamed dataset that does not declare them before it is read."""
     table = next(chain(dataset.with_format("arrow").iter(1), [None]))
     if table is None:
-        raise CorpusError(f"{name}: there are no {form.unit} in it")
+        raise CorpusError(f"there are no {form.unit} in {name}")
     return Features.from_arrow_schema(table.schema)
 
 

@@ -114,7 +114,7 @@ def _parsed(path: str) -> Iterator[Tree]:
             if token == "(":
                 stack.append((number, []))
             elif not stack:
-                raise CorpusError(f"{path}, line {number}: {token!r} stands outside of every tree")
+                raise CorpusError(f"{path}, line {number}: {token!r} is outside every tree")
             elif token == ")":
                 start, parts = stack.pop()
                 tree = _made(parts, f"{path}, line {start}", is_root=not stack)
@@ -125,7 +125,7 @@ def _parsed(path: str) -> Iterator[Tree]:
             else:
                 stack[-1][1].append(token)
     if stack:
-        raise CorpusError(f"{path} ends within the tree that begins in line {stack[0][0]}: a bracket is not closed")
+        raise CorpusError(f"{path} ends within the tree that begins on line {stack[0][0]}: a bracket is not closed")
 
 
 def _made(parts: list[str | Tree], where: str, is_root: bool) -> Tree:
@@ -134,7 +134,7 @@ def _made(parts: list[str | Tree], where: str, is_root: bool) -> Tree:
     if len(rest) == 1 and not children:
         return Tree(str(label), word=str(rest[0]))
     if len(children) != len(rest) or not rest or not (label or is_root):
-        raise CorpusError(f"{where}: a constituent is a name with words or constituents in brackets behind it")
+        raise CorpusError(f"{where}: a constituent must be a name followed by words or by constituents in brackets")
     return Tree(str(label), tuple(children))
 
 

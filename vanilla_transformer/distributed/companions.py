@@ -147,13 +147,14 @@ def _failure(processes: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> st
         code = process.poll()
         if code and code < 0:
             return (
-                f"Process {rank} of the {len(processes) + 1} of this run was killed by {_name_of(-code)}: the same "
-                "command goes on from the last checkpoint; if memory is short, --processes 1 takes less."
+                f"Process {rank} (of {len(processes) + 1}) was killed by {_name_of(-code)}: run the "
+                "same command again to continue from the last checkpoint; if memory is short, --processes 1 "
+                "needs less."
             )
         if code:
             lines = (folder / f"said-{rank}").read_text(encoding="utf-8", errors="replace").splitlines()
             said = lines[-1].rpartition("error: ")[2] if lines else f"exit code {code}"
-            return f"Process {rank} of the {len(processes) + 1} of this run has failed: {said}"
+            return f"Process {rank} (of {len(processes) + 1}) has failed: {said}"
     return None
 
 

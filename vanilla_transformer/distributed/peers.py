@@ -134,8 +134,8 @@ class Peers:
             waited = 0.0 if pulse != before else waited + _LOOK
             if waited > self._seconds:
                 raise LostProcessError(
-                    f"Process {sender} has given no sign of life for {self._seconds:.0f} seconds: "
-                    "see what became of it, and give the same command again."
+                    f"Process {sender} has given no sign of life for {self._seconds:.0f} seconds: find out "
+                    "why, and run the same command again."
                 )
             time.sleep(_LOOK)
         return pickle.loads(self._store.get(key))
@@ -195,8 +195,8 @@ def meet(seconds: float) -> Iterator[Peers]:
         peers, signs = _introduced(store, rank, size, seconds, over)
     except torch.distributed.DistError as error:
         raise LaunchError(
-            f"Not all {size} processes have met within {LONGEST_JOINING.total_seconds():.0f} s "
-            f"({str(error).splitlines()[0]}): start as many, all with the same MASTER_ADDR and MASTER_PORT."
+            f"Not all {size} processes connected within {LONGEST_JOINING.total_seconds():.0f} s "
+            f"({str(error).splitlines()[0]}): start that many, all with the same MASTER_ADDR and MASTER_PORT."
         ) from None
     try:
         yield peers
@@ -206,7 +206,7 @@ def meet(seconds: float) -> Iterator[Peers]:
             signs.join()
         peers.leave()
     except torch.distributed.DistError as error:
-        raise LostProcessError("The other processes are gone: give the same command again.") from error
+        raise LostProcessError("The other processes are gone: run the same command again.") from error
     except LostProcessError:
         raise
     except Exception:

@@ -53,12 +53,12 @@ def _sharding() -> FullyShardedDataParallelPlugin | None:
         os.environ.pop("ACCELERATE_USE_FSDP", None)
         return None
     if os.environ.get("FSDP_VERSION", "1") != "2":
-        raise LaunchError("Weights are divided by FSDP 2 alone: give accelerate launch --fsdp_version 2.")
+        raise LaunchError("Only FSDP 2 can shard the weights: use accelerate launch --fsdp_version 2.")
     plugin = FullyShardedDataParallelPlugin()
     if plugin.activation_checkpointing:
         raise LaunchError(
-            "Activations are not made again in the backward pass: leave fsdp_activation_checkpointing out, and give "
-            "more --batches-per-step for smaller batches."
+            "Activations cannot be recomputed in the backward pass: leave fsdp_activation_checkpointing "
+            "out, and raise --batches-per-step for smaller batches."
         )
     return plugin
 
@@ -75,16 +75,17 @@ def check_launch(recipe: Recipe, output: Path) -> None:
     asked = int(os.environ.get("WORLD_SIZE", 1))
     if asked > 1 and "LOCAL_RANK" not in os.environ:
         raise LaunchError(
-            f"WORLD_SIZE asks for {asked} processes, and this one cannot find the others: LOCAL_RANK must be its "
-            "number on this machine, beside RANK, MASTER_ADDR and MASTER_PORT."
+            f"WORLD_SIZE asks for {asked} processes, but this one cannot find the others: set LOCAL_RANK to "
+            "its number on this machine, as well as RANK, MASTER_ADDR and MASTER_PORT."
         )
     # Only these two reveal how many processes `accelerate launch` was to start.
     by_accelerate, for_several = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_ADDR" in os.environ
     if by_accelerate and for_several and "LOCAL_RANK" not in os.environ:
         raise LaunchError(
-            "accelerate launch was asked for several processes and has started one: without several accelerators it "
-            "leaves that to MPI. Give `accelerate launch --multi_gpu --num_processes N`, which on a machine without "
-            "accelerators starts N processes on the CPU, or `torchrun --nproc_per_node N`, or ask for one process."
+            "accelerate launch was asked for several processes but started only one: without several "
+            "accelerators it leaves that to MPI. Use `accelerate launch --multi_gpu --num_processes N`, "
+            "which on a machine without accelerators starts N processes on the CPU, or `torchrun "
+            "--nproc_per_node N`, or ask for one process."
         )
 
 

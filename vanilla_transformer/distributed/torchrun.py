@@ -70,8 +70,8 @@ def explain_lost_processes() -> Iterator[None]:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise LostProcessError(
-            "Another process of this run has died or hangs: the first failure that torchrun names says which. The "
-            f"same command goes on from the last checkpoint. ({reason})"
+            "Another process of this run has died or hangs: see the first failure that torchrun reports, "
+            f"and run the same command again to continue from the last checkpoint. ({reason})"
         ) from error
 
 

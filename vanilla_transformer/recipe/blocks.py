@@ -92,31 +92,32 @@ class Data(Block):
 
     train: CorporaOption = setting((), metavar="CORPUS ...")
     """Training data: two line-aligned files, a table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id,
-    `cmudict:train`, or `prepared:DIR` made by `prepare`. Separate several corpora by `+`; `weight=0.7` after a corpus
-    sets its share of an epoch, oversampling small ones; `tag=BT` puts the piece `<BT>` before each of its sources, to
-    tell synthetic ones from others. Each may be followed by `source_column=en target_column=de`, and by
+    `cmudict:train`, or `prepared:DIR` written by `prepare`. Separate several corpora with `+`. Each may be followed by
+    `source_column=en target_column=de`; by `weight=0.7`, its share of an epoch, which oversamples small corpora; by
+    `tag=BT`, which puts the piece `<BT>` before each source to mark, for example, synthetic pairs; and by
     `streaming=true`, which keeps no copy of the text."""
     dev: CorporaOption = setting((), metavar="CORPUS ...")
-    """Held-out data for the loss during training, in any form accepted by `train`."""
+    """Held-out data for the loss during training, in any form that `train` accepts."""
     test: CorporaOption = setting((), metavar="CORPUS ...")
     """Test data, scored once at the end."""
     source_column: str | None = setting(metavar="COLUMN")
-    """Source column, or language of a `translation` column; by default the first."""
+    """Source column, or source language of a `translation` column; by default the first."""
     target_column: str | None = setting(metavar="COLUMN")
-    """Target column, or language of a `translation` column; by default the second."""
+    """Target column, or target language of a `translation` column; by default the second."""
     text_column: str | None = setting(metavar="COLUMN")
-    """Column of the text or, in CoNLL files, of the words; its number, from 1, where a file names no columns."""
+    """Text column or, in CoNLL files, the column of the words; a number, from 1, if the file has no column names."""
     text_pair_column: str | None = setting(metavar="COLUMN")
-    """Column of the second of two texts."""
+    """Column of the second text, for pairs of texts."""
     label_column: str | None = setting(metavar="COLUMN")
     """Column of the label or, in CoNLL files, of the tags."""
     part_pairs: int = setting(40_000_000, least=1)
-    """Most pairs planned together where a prepared corpus comes in several shards: bounds the memory of planning."""
+    """Maximum number of pairs planned at once for a prepared corpus of several shards; limits the memory this
+    takes."""
     max_length: int = setting(256, least=1)
-    """Skip pairs, or other rows, with more tokens than this on either side; their number is reported."""
+    """Maximum number of tokens per side; longer pairs, or rows, are skipped, and their number is reported."""
     documents: Literal["lines", "packed"] = "lines"
-    """What a language model learns from: a text a line (or a row of a table), or packed: plain text files as they
-    stand, each one text with its line ends, cut into blocks of max_length tokens so that none is lost."""
+    """What a language model learns from. With lines, each line, or row of a table, is one text. With packed, each
+    plain text file is one text, line ends included, cut into blocks of max_length tokens so that nothing is lost."""
 
     def corpora(self, name: str) -> Corpora:
         """Return the corpora of `train`, `dev` or `test`; columns named for all apply to tables that name none."""
@@ -132,15 +133,15 @@ class Data(Block):
 
 @dataclass(frozen=True)
 class Classification(Block):
-    """What is said of a text or of its words."""
+    """The labels of a text or of its words."""
 
     labels: tuple[str, ...] | None = setting(metavar="LABEL ...")
-    """Labels in the order of their ids; by default those of `train`, sorted."""
+    """Labels in the order of their ids; by default those in `train`, sorted."""
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = None
-    """What the label of a text is, in the library's words: one label (the default), several with commas between them
-    (or none), or a number."""
+    """Type of a text's label, named as in transformers: one label (the default), any number of labels separated by
+    commas, or a number."""
     pooling: Literal["mean", "first"] | None = setting(option="classifier_pooling")
-    """What a text classifier reads: the mean of all tokens (the default), or the first, `<s>`."""
+    """What a text classifier reads: the mean over all tokens (the default), or the first token, `<s>`."""
 
 
 @dataclass(frozen=True)
@@ -148,32 +149,32 @@ class Tokenizer(Block):
     """The pieces that text is split into."""
 
     name: str | None = setting(option="tokenizer", metavar="MODEL")
-    """Model directory or Hub id of a tokenizer to use; by default one is trained on `train`."""
+    """Model directory or Hub id whose tokenizer to use; by default one is trained on `train`."""
     algorithm: Literal["bpe", "wordpiece", "unigram", "character", "presplit"] = setting(
         "bpe", option="tokenizer_algorithm"
     )
     """Sub-word algorithm (section 5.1: byte-pair encoding); presplit expects text already segmented with `@@ `."""
     sides: Literal["both", "source", "target"] = setting("both", option="tokenizer_sides")
-    """Sides of `train` to train the tokenizer on."""
+    """Sides of `train` on which the tokenizer is trained."""
     lowercase: bool = setting(False, option="tokenizer_lowercase")
-    """Lower-case what the model reads, so that Hello is read as hello, through a normalizer of the tokenizer; what a
-    translation model writes keeps its case. By default any text comes back as it was."""
+    """Lower-case what the model reads, so that Hello is read as hello; what a translation model writes keeps its case.
+    By default decoding restores any text exactly."""
     vocab_size: int | None = None
     """Size of the shared vocabulary; by default chosen from the number of pairs."""
 
 
 @dataclass(frozen=True)
 class SubwordSampling(Block):
-    """Words that are split anew for each epoch."""
+    """Sampling of sub-words: words are split anew in each epoch."""
 
     bpe_dropout: float | None = setting(least=0, below=1)
-    """Split the words of `train` anew for each epoch by BPE-dropout: the probability that a pair of pieces is not
-    joined, 0.1 in its paper (Provilkov et al. 2020); off by default and at 0. Dev and test are never sampled."""
+    """Split the words of `train` anew in each epoch with BPE-dropout. The value is the probability of skipping a
+    merge; Provilkov et al. (2020) use 0.1. Off by default and at 0; dev and test are never sampled."""
     unigram_alpha: float | None = setting(least=0)
-    """The same with a unigram tokenizer: each way to split a word is drawn by its probability to this power, 0.1 to
-    0.5 in its paper (Kudo 2018); off by default."""
+    """Split the words of `train` anew in each epoch with a unigram tokenizer: each split is drawn with its probability
+    to the power of this value; Kudo (2018) uses 0.1 to 0.5. Off by default."""
     sides: Literal["both", "source", "target"] = setting("both", option="sampled_sides")
-    """Sides of pairs of `train` that `bpe_dropout` or `unigram_alpha` splits."""
+    """Sides of `train` that `bpe_dropout` or `unigram_alpha` applies to."""
 
 
 @dataclass(frozen=True)
@@ -181,24 +182,26 @@ class Start(Block):
     """A saved model to train further."""
 
     model: str | None = setting(option="from_model", metavar="MODEL")
-    """Start from the weights and the tokenizer of this model, a directory or a Hub id: to train it further or on other
-    text, or to take the encoder of a masked language model for a classifier. Its learning rate rises to a constant one
-    (`learning_rate`), as the peak of Eq. 3 is for random weights and would undo what these have learned."""
+    """Start from the weights and tokenizer of this model, a directory or a Hub id: to fine-tune it, or to use the
+    encoder of a masked language model in a classifier. The learning rate then stays constant after the warm-up
+    (`learning_rate`), because the peak of Eq. 3 suits random weights and would undo what these have learned."""
     fingerprint: str | None = setting(option="from_fingerprint")
-    """What tells the model of `--from` from any other; by default that of its files, and a changed one is refused."""
+    """Fingerprint of the model of `--from`; by default computed from its files. A model with another fingerprint is
+    refused."""
 
 
 @dataclass(frozen=True)
 class Lora(Block):
-    """Matrices that learn beside the weights of a saved model (Hu et al. 2022)."""
+    """Low-rank matrices trained beside the frozen weights of a saved model (Hu et al. 2022)."""
 
     rank: int | None = setting(option="lora_rank", least=1)
-    """Learn nothing of the model of `--from` but matrices of this rank beside its projections (LoRA, through PEFT),
-    which are added to them at the end: the output is a model like any other."""
+    """Freeze the model of `--from` and train only matrices of this rank beside its projections (LoRA, through PEFT).
+    At the end they are merged, so the output is a model like any other."""
     alpha: float | None = setting(option="lora_alpha", above=0)
-    """What the matrices count for, times their rank; by default twice the rank."""
+    """Scale of the matrices: their product is multiplied by alpha / rank; by default twice the rank."""
     targets: tuple[str, ...] | None = setting(option="lora_targets")
-    """Projections that get matrices: some of q_proj, k_proj, v_proj, out_proj, w_1, w_2; by default q_proj, v_proj."""
+    """Projections that get matrices, from q_proj, k_proj, v_proj, out_proj, w_1 and w_2; by default q_proj and
+    v_proj."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ class Model(Block):
     """The sizes of the model (sections 3 and 5.4)."""
 
     architecture: Literal["transformer", "recurrent"] = "transformer"
-    """The paper's model, or a recurrent one of those that it replaced (2014 and 2015)."""
+    """The paper's Transformer, or a recurrent model of the kind it replaced (2014 and 2015)."""
     preset: str | None = setting(metavar="NAME")
     """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
     d_model: int | None = setting(least=1)
@@ -216,9 +219,9 @@ class Model(Block):
     num_heads: int | None = setting(least=1)
     """Number of attention heads (section 3.2.2); by default the preset's."""
     d_k: int | None = setting(least=1)
-    """Width of the queries and keys of a head; by default d_model / num_heads."""
+    """Width of a head's queries and keys; by default d_model / num_heads."""
     d_v: int | None = setting(least=1)
-    """Width of the values of a head; by default d_model / num_heads."""
+    """Width of a head's values; by default d_model / num_heads."""
     encoder_layers: int | None = setting(least=1)
     """Number of encoder layers; by default the preset's."""
     decoder_layers: int | None = setting(least=1)
@@ -232,44 +235,44 @@ class Model(Block):
     label_smoothing: float | None = setting(least=0, below=1)
     """Label smoothing (section 5.4); by default the preset's."""
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
-    """Positional encoding as in section 3.5, or learned (Table 3, row E); by default the preset's."""
+    """Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's."""
     target_direction: Literal["left-to-right", "right-to-left"] = "left-to-right"
-    """Order in which the model writes its target. One that writes from right to left sees ends better than
-    beginnings: `translate --rescore` lets it choose among the translations of another."""
+    """Order in which the model writes its target. A right-to-left model is better at the ends of sentences than at
+    their beginnings; `translate --rescore` lets it choose among another model's translations."""
 
 
 @dataclass(frozen=True)
 class Recurrent(Block):
-    """What only recurrent models have."""
+    """Settings of recurrent models only."""
 
     cell: Literal["lstm", "gru"] | None = None
     """Cells of a recurrent model; lstm by default."""
     attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
     """Attention of a recurrent model over the source; luong-general by default."""
     attention_window: int | None = setting(least=1)
-    """How far Luong's local attention looks from the position it predicts; by default everywhere."""
+    """Window of Luong's local attention: positions on each side of the predicted one; by default all positions."""
 
 
 @dataclass(frozen=True)
 class Optimization(Block):
-    """The steps and their rate (section 5)."""
+    """The training steps and their learning rate (section 5)."""
 
     batch_tokens: int | None = setting(least=1)
-    """Maximum tokens per side and step, padding included, over all devices (section 5.1); by default chosen from the
+    """Maximum tokens per side and step over all devices, padding included (section 5.1); by default chosen from the
     number of pairs."""
     batches_per_step: int | None = setting(least=1)
-    """Batches per step, for gradient accumulation and over all devices; by default chosen from the device's memory."""
+    """Batches per step over all devices, for gradient accumulation; by default chosen from the device's memory."""
     # Python counts no further than a machine word, and no run has come that far.
     max_steps: int | None = setting(least=1, below=10**15)
     """Number of training steps (section 5.2); by default chosen from the data and the device."""
     warmup_steps: int | None = setting(least=1)
-    """Learning rate warm-up steps (Eq. 3); by default chosen from the number of steps."""
+    """Warm-up steps of the learning rate (Eq. 3); by default chosen from the number of steps."""
     learning_rate_scale: float | None = setting(least=0)
-    """Factor on the learning rate of Eq. 3; by default 1, and less for a run so short that its warm-up, chosen from
-    the number of steps, would raise the rate further than small models bear."""
+    """Factor on the learning rate of Eq. 3; by default 1, or less for a short run, whose short warm-up would raise the
+    rate higher than small models tolerate."""
     learning_rate: float | None = setting(above=0)
-    """Learning rate that stays as it is after the warm-up, instead of Eq. 3; recurrent models have 0.001, and
-    what starts `--from` a model the rate that Eq. 3 falls to in the paper's 100,000 steps."""
+    """Constant learning rate after the warm-up, instead of Eq. 3; by default only for recurrent models (0.001) and
+    with `--from` (the rate that Eq. 3 reaches after the paper's 100,000 steps)."""
     adam_beta1: float = setting(0.9, least=0, below=1)
     """Adam's beta1 (section 5.3)."""
     adam_beta2: float = setting(0.98, least=0, below=1)
@@ -277,9 +280,9 @@ class Optimization(Block):
     adam_epsilon: float = setting(1e-9, above=0)
     """Adam's epsilon (section 5.3)."""
     max_grad_norm: float | None = setting(least=0)
-    """Clip gradients to this norm; 0 for never, the default but of recurrent models, which have 5."""
+    """Clip gradients to this norm; 0 turns clipping off, by default 5 for recurrent models and 0 for others."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of matrix products; auto uses bfloat16 where the device supports it. Weights stay float32."""
+    """Precision of matrix products; auto uses bfloat16 where the device supports it. Parameters stay in float32."""
     seed: int = setting(1, least=0, below=2**31)
     """Random seed."""
 
@@ -291,54 +294,54 @@ class Evaluation(Block):
     eval_steps: int | None = setting(least=1)
     """Steps between evaluations of the loss on `dev`."""
     patience: int | None = setting(least=1)
-    """Stop after this many evaluations without a lower loss on `dev` (off by default)."""
+    """Stop after this many evaluations without a lower loss on `dev`; off by default."""
     metrics: tuple[str, ...] | None = setting(metavar="METRIC ...")
-    """Metrics for `dev` and `test`; by default the task's. Translation: sacrebleu and chrf, or ter, tokenized_bleu,
-    paper_bleu (also paper_bleu:fr), wer, per, bracketing (of trees)."""
+    """Metrics for `dev` and `test`; by default the task's. For translation sacrebleu and chrf; also ter,
+    tokenized_bleu, paper_bleu (or, for example, paper_bleu:fr), wer, per and bracketing (of trees)."""
     examples: tuple[str, ...] = setting((), metavar="TEXT ...")
-    """Texts to ask the model about at the end: the answers are printed, and stand in its card."""
+    """Texts to give to the model at the end; the answers are printed and added to its model card."""
 
 
 @dataclass(frozen=True)
 class Decoding(Block):
-    """The model's generation config (section 6.1)."""
+    """Settings of the model's generation config (section 6.1)."""
 
     num_beams: int = setting(4, least=1, below=10_001)
-    """Beam size in the model's generation config (section 6.1); 1 for greedy search, without length penalty."""
+    """Beam size in the generation config (section 6.1); 1 for greedy search, without length penalty."""
     # Beyond 10 the penalty of a long sentence is infinite in float32.
     length_penalty: float = setting(0.6, least=0, below=10)
-    """Length penalty in the model's generation config (section 6.1)."""
+    """Exponent of the length penalty in the generation config (section 6.1)."""
     length_penalty_type: Literal["google", "huggingface"] = "google"
-    """Length penalty formula: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
+    """Formula of the length penalty: google divides by ((5 + length) / 6)^penalty (section 6.1), huggingface by
     length^penalty."""
     max_length_beyond_source: int = setting(50, least=0, below=1_000_001)
-    """Tokens that an output may have beyond its source's (section 6.1; 300 for trees, section 6.3)."""
+    """Maximum tokens an output may have beyond its source (section 6.1; 300 for trees, section 6.3)."""
 
 
 @dataclass(frozen=True)
 class Run(Block):
-    """What a run writes and where, and its processes."""
+    """What a run writes, where, and with how many processes."""
 
     output: str | None = setting(metavar="DIR")
-    """Output directory, which becomes the model; an unfinished run of the same recipe in it is resumed."""
+    """Output directory, which becomes the model; an unfinished run of the same recipe there is resumed."""
     description: str | None = None
-    """Purpose of the model, a sentence or two for its card; by default what the task is for."""
+    """Purpose of the model for its card, in a sentence or two; by default derived from the task."""
     license: str | None = None
-    """Licence of the model for its card, by its name on the Hub, such as apache-2.0."""
+    """Licence of the model for its card, as its Hub identifier, such as apache-2.0."""
     save_steps: int | None = setting(least=1)
     """Steps between checkpoints."""
     average_checkpoints: int = setting(5, least=1)
     """Average the last N checkpoints for the final model (section 6.1: 5 for base, 20 for big)."""
     keep_checkpoints: Literal["averaged", "doubling"] = "averaged"
-    """Which checkpoints stay: those that are averaged, or also those after 1, 2, 4, 8, ... times save_steps, of which
-    `explore` replays how the model learned."""
+    """Checkpoints to keep: those to be averaged, or with doubling also those after 1, 2, 4, 8, ... times save_steps,
+    from which `explore` replays the training."""
     log_steps: int = setting(50, least=1)
     """Steps between log lines and records in metrics.jsonl."""
     trackers: tuple[str, ...] = setting((), metavar="NAME ...")
-    """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow, ..."""
+    """Experiment trackers supported by accelerate: tensorboard, wandb, trackio, mlflow and others."""
     processes: int | None = setting(least=1, below=1025)
-    """Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two cores or more,
-    and a run that goes on has as many as before. torchrun and other launchers start theirs themselves."""
+    """Processes that share the cores of a CPU; by default two for a run of at least 1,000 steps on two or more cores.
+    A resumed run keeps its number. Not for torchrun and other launchers, which start their own processes."""
     process_timeout: float = setting(120.0, least=1, below=1e6)
     """Seconds that a process waits for the others within a step before the run is aborted."""
 

@@ -159,8 +159,8 @@ def resolve(
     fill({"max_steps": steps, "warmup_steps": warmup_steps, "learning_rate_scale": scale}, sentence)
     if given_warmup is not None and given_warmup >= steps and sentences:
         sentences.append(
-            f"Attention: a warm-up of {given_warmup:,} steps leaves none of the {steps:,} at the full learning rate: "
-            "give fewer --warmup-steps, or leave them to be chosen."
+            f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
+            "full learning rate: give fewer --warmup-steps, or leave the option out."
         )
     if recipe.model.architecture == "recurrent":
         fill(*_choose_recurrent_optimisation(recipe))
@@ -305,8 +305,8 @@ def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
     )
     rate *= 1 if recipe.lora.rank is None else LORA_FACTOR
     rate = recipe.optimization.learning_rate or float(f"{rate:.2g}")
-    why = "weights that have learned go on" if recipe.lora.rank is None else "matrices beside them learn"
-    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, at which {why}."
+    why = "suits weights that are already trained" if recipe.lora.rank is None else "suits LoRA's matrices"
+    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, which {why}."
     return {"learning_rate": rate}, sentence
 
 

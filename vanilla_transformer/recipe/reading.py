@@ -49,7 +49,7 @@ def recipe_from(values: Mapping[Any, Any]) -> Recipe:
             for field in value:
                 if field not in fields:
                     hint = did_you_mean(str(field), fields) or f": there are {', '.join(fields)}."
-                    raise RecipeError(f"{str(field)!r} is no field of {name}{hint}")
+                    raise RecipeError(f"{str(field)!r} is not a field of {name}{hint}")
             found = {fields[field]: one for field, one in value.items()}
         elif name in blocks and name != "tokenizer":
             raise RecipeError(f"{name} must hold lines of the form `field: value`, not {value!r}.")
@@ -108,7 +108,7 @@ class _RecipeLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise yaml.MarkedYAMLError(
-                problem=f"an alias, *{event.anchor}, is not for recipes: write out what it stands for",
+                problem=f"recipes cannot contain aliases such as *{event.anchor}: write out its value",
                 problem_mark=event.start_mark,
             )
         return super().compose_node(parent, index)
@@ -130,7 +130,7 @@ def _read_yaml(file: Traversable) -> dict[str, Any]:
         raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
     # Malformed numbers and dates make the reader fail with errors of its own.
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
-        raise RecipeError(f"{file} is not YAML that can be read: {' '.join(str(error).split())}.") from None
+        raise RecipeError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
         raise RecipeError(f"{file} must hold lines of the form `field: value`.")
     return values

@@ -111,7 +111,7 @@ class Recipe:
         for option, value in options.items():
             if option not in places():
                 hint = did_you_mean(option, ["task", *places()]) or "."
-                raise RecipeError(f"{option!r} is no field of a recipe{hint}")
+                raise RecipeError(f"{option!r} is not a field of a recipe{hint}")
             block, field = places()[option]
             blocks.setdefault(block, {})[field] = value
         blocks = {name: dataclasses.replace(self.blocks[name], **fields) for name, fields in blocks.items()}
@@ -257,7 +257,7 @@ class ResolvedRecipe(Recipe):
             or (value is None and types.NoneType not in typing.get_args(field.type))
         ]
         if open_options:
-            raise RecipeError(f"The recipe leaves {', '.join(open_options)} open: give a run's own recipe.yaml.")
+            raise RecipeError(f"The recipe does not set {', '.join(open_options)}: give the recipe.yaml of a run.")
         blocks: dict[str, Any] = {name: kind(**vars(recipe.blocks[name])) for name, kind in kinds.items()}
         return cls(task=recipe.task, extras=recipe.extras, **blocks)
 

@@ -70,7 +70,7 @@ class EncoderTask(Task, ABC):
             recipe.classification.labels
         ):
             raise RecipeError(
-                f"labels must be two or more, each once, not {' '.join(recipe.classification.labels) or 'none'}."
+                f"labels must be two or more different ones, not {' '.join(recipe.classification.labels) or 'none'}."
             )
         from vanilla_transformer.evaluation.metrics import check_names
 
@@ -211,7 +211,7 @@ class EncoderTask(Task, ABC):
         foreign = [name for name in settings if name not in self.evaluation_settings]
         if foreign:
             whom = "language models" if "stride" in foreign else "models that write text"
-            raise ValueError(f"{' and '.join(foreign)} is for {whom}, and this one is for {self.name}.")
+            raise ValueError(f"{' and '.join(foreign)} is for {whom}, but this one is for {self.name}.")
 
     def _rows(self, corpus: "Dataset") -> list[Row]:
         """Returns the texts of a corpus, without their labels."""

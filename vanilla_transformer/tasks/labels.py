@@ -35,7 +35,7 @@ def with_labels(
             labels = tuple(sorted(found))
     if len(labels) < 2:
         where = " + ".join(stream.name for stream in corpora["train"])
-        raise CorpusError(f"{where}: there is nothing to tell apart, as its only label is {''.join(labels)!r}")
+        raise CorpusError(f"{where}: there is nothing to tell apart, because {''.join(labels)!r} is its only label")
     for name in ("dev", "test"):
         for stream in corpora[name]:
             for row, text in enumerate(texts_of(stream, column)):
@@ -60,7 +60,7 @@ def number_of(label: str, numbers: Mapping[str, int]) -> int:
         CorpusError: The label is unknown.
     """
     if label not in numbers:
-        raise CorpusError(f"the label {label!r} is none of the model's{_instead_of(label, numbers)}")
+        raise CorpusError(f"the label {label!r} is not one of the model's{_instead_of(label, numbers)}")
     return numbers[label]
 
 

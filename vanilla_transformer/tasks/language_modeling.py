@@ -123,8 +123,8 @@ class TextScorer(EncoderPredictor):
         self.most = int(model.config.max_position_embeddings)
         if stride is not None and not 1 <= stride < self.most:
             raise ValueError(
-                f"stride must be at least 1 and at most {self.most - 1}, what a block of this model predicts, "
-                f"not {stride}."
+                f"stride must be at least 1 and at most {self.most - 1}, the number of tokens that a block "
+                f"of this model predicts, not {stride}."
             )
         self.stride = stride or self.most - 1
         self.ends = getattr(model.config, "documents", "lines") == "lines"
@@ -229,7 +229,9 @@ class LanguageModeling(EncoderTask):
         """Also refuses blocks in which nothing is predicted."""
         super().check(recipe)
         if recipe.data.max_length < 2:
-            raise RecipeError(f"max_length must be 2 or more for {self.name}: a block is its first token and others.")
+            raise RecipeError(
+                f"max_length must be 2 or more for {self.name}: a block needs its first token and at least one more."
+            )
 
     def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
         """Returns the task for separate texts, or for continuous text."""

@@ -192,7 +192,7 @@ class MaskedLanguageModeling(EncoderTask):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> NoReturn:
         """Refuses: the library's pipeline fills masks."""
-        raise ValueError('The model fills masks: give it to pipeline("fill-mask") in place of `predict`')
+        raise ValueError('The model fills masks: give it to pipeline("fill-mask") instead of `predict`')
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Fills the first `<mask>` of each text; leaves texts without one as they are."""

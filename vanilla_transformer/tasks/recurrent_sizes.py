@@ -28,7 +28,7 @@ def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
             a preset that recurrent models do not have.
     """
     for option in recipe.used(*_FOREIGN):
-        raise RecipeError(f"{option} is the Transformer's: leave it out, or leave out architecture: recurrent.")
+        raise RecipeError(f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent.")
     preset = recipe.model.preset or "base"
     if preset not in SIZES:
         raise RecipeError(f"Recurrent models have no preset {preset!r}: there are {', '.join(SIZES)}.")
@@ -36,8 +36,9 @@ def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
     layers = {recipe.model.encoder_layers, recipe.model.decoder_layers} - {None} or {preset_layers}
     if len(layers) > 1:
         raise RecipeError(
-            "The encoder's last states start the decoder's layers one by one: encoder_layers and decoder_layers must "
-            f"be equal, not {recipe.model.encoder_layers} and {recipe.model.decoder_layers}."
+            "Each decoder layer starts from the last state of its encoder layer: encoder_layers and "
+            f"decoder_layers must be equal, not {recipe.model.encoder_layers} and "
+            f"{recipe.model.decoder_layers}."
         )
     given = {name: recipe[name] for name in _OWN if recipe[name] is not None}
     if recipe.tokenizer.vocab_size is not None:

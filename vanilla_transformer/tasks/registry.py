@@ -65,7 +65,7 @@ def task_of_model(path: str | Path) -> Task:
             if model.__name__ in architectures:
                 tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
                 if not tasks:
-                    raise ValueError(f"{path} is a {model.__name__}, which no task is for.")
+                    raise ValueError(f"{path} is a {model.__name__}, for which there is no task.")
                 return tasks[0].of_recipe(_kind(config))
     return _TASKS["translation"]
 

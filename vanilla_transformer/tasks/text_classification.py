@@ -322,7 +322,7 @@ def number_in(text: str) -> float:
     except ValueError:
         number = math.nan
     if not abs(number) <= float(np.finfo(np.float32).max):
-        raise CorpusError(f"{text.strip()!r} is no number that a model can learn or be scored by")
+        raise CorpusError(f"{text.strip()!r} is not a number that a model can learn or be scored on")
     return number
 
 

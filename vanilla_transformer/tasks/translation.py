@@ -58,9 +58,9 @@ class Translation(Task):
         check_names(recipe.evaluation.metrics or ())
 
         for option in recipe.used("classification"):
-            raise RecipeError(f"A translation has no labels: leave {option} out.")
+            raise RecipeError(f"Translation has no labels: leave {option} out.")
         for option in recipe.used("documents"):
-            raise RecipeError(f"A translation is of pairs, which cannot be packed: leave {option} out.")
+            raise RecipeError(f"Translation learns from pairs, which cannot be packed: leave {option} out.")
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the task itself."""
@@ -182,7 +182,7 @@ class Translation(Task):
     ) -> "Evaluation":
         """Translates the sources and scores the translations against the targets."""
         if "stride" in settings:
-            raise ValueError("stride is for language models, and this one translates.")
+            raise ValueError("stride is for language models, but this one translates.")
         from vanilla_transformer.evaluation.scoring import evaluate_model
 
         return evaluate_model(model, tokenizer, corpus, metrics, progress=progress, **settings)
@@ -204,7 +204,7 @@ class Translation(Task):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> NoReturn:
         """Refuses: the command for translation is `translate`."""
-        raise ValueError("The model translates: give it to `translate` in place of `predict`")
+        raise ValueError("The model translates: give it to `translate` instead of `predict`")
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Translates each text."""

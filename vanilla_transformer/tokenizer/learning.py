@@ -61,8 +61,8 @@ class VocabularyError(ValueError):
 
     def __str__(self) -> str:
         return (
-            f"The texts give a vocabulary of {self.available} types at most, not of {self.vocab_size}: "
-            f"ask for {self.available} or fewer, or give more text."
+            f"The texts yield a vocabulary of at most {self.available} entries, not {self.vocab_size}: ask "
+            f"for {self.available} or fewer, or give more text."
         )
 
 
@@ -114,7 +114,7 @@ def learn_tokenizer(
         masks_space = algorithm != "character"
         tokenizer.add_special_tokens([AddedToken(mask_token, normalized=False, lstrip=masks_space)])
     if known := [tag for tag in tags if tokenizer.token_to_id(tag) is not None]:
-        raise ValueError(f"{', '.join(known)} stands in the text as a piece: choose another tag.")
+        raise ValueError(f"{', '.join(known)} occurs in the text as a piece: choose another tag.")
     tokenizer.add_special_tokens([AddedToken(tag, special=True, normalized=False) for tag in tags])
     return tokenizer
 
@@ -138,7 +138,9 @@ def count_long_words(texts: Iterable[str]) -> int:
 def describe_long_words(count: int) -> str:
     """Describes how `train` treats the words that `count_long_words` counted."""
     words = "word is" if count == 1 else "words are"
-    return f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and learned from in pieces of that."
+    return (
+        f"{count:,} {words} longer than {LONGEST_WORD:,} characters, and split into parts of that length for training."
+    )
 
 
 def _special_tokens() -> list[AddedToken]:

@@ -86,8 +86,8 @@ def _load_mean_of_checkpoints(
     load_average(model, [checkpoint.path for checkpoint in whole], partial(merged, recipe=recipe))
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise OutputError(
-            f"The checkpoints in {run.checkpoints} hold weights that are NaN or infinite, which make no model: start "
-            "anew in another output directory with a smaller --learning-rate-scale."
+            f"The checkpoints in {run.checkpoints} contain weights that are NaN or infinite, which cannot "
+            "make a model: start again in another output directory with a smaller --learning-rate-scale."
         )
     steps = [checkpoint.step for checkpoint in whole]
     logger.info(f"The model is {describe_weights(steps)}.")
@@ -119,7 +119,9 @@ def _score(
         scores = task.evaluate(model, inputs.tokenizer, corpus, recipe.evaluation.metrics, progress=bar.update).scores
     if total < texts:
         part = f"{total:,} of {texts:,} texts"
-        logger.info(f"{name}: scored on {part}, evenly spaced, as the run was short; `evaluate` takes all.")
+        logger.info(
+            f"{name}: scored on {part}, evenly spaced, because the run was short; `evaluate` scores all of them."
+        )
         scores = [replace(score, signature=f"{score.signature}|{part}") for score in scores]
     for score in scores:
         logger.info(f"{name}: {score}")

@@ -70,7 +70,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     """Reads the corpora, learns or loads the tokenizer and prepares the tokens."""
     task = task_for(recipe)
     if not recipe.data.train:
-        raise RecipeError(f"There is nothing to learn from: give the {task.form.unit} as --train.")
+        raise RecipeError(f"There is no training data: give the {task.form.unit} as --train.")
     corpora, cache = recipe.data.corpora("train"), run.prepared / "text"
     url = prepared_place(corpora)
     train = [] if url else [open_corpus(corpus, form=task.form, cache_dir=cache) for corpus in corpora]
@@ -127,7 +127,7 @@ def prepared_place(corpora: Corpora) -> str | None:
     urls = [corpus.prepared for corpus in corpora if corpus.prepared is not None]
     if urls and (len(corpora) > 1 or corpora[0].weight is not None):
         raise RecipeError(
-            "A prepared corpus is learned from alone and without a weight: give all texts to one `prepare`."
+            "A prepared corpus cannot be mixed with others or have a weight: give all texts to one `prepare`."
         )
     return urls[0] if urls else None
 
@@ -136,11 +136,11 @@ def _doubts(texts: dict[str, tuple[str, ...]]) -> Iterator[str]:
     """Warns of likely mistakes in the choice of corpora, by the hashes of their texts."""
     for name, hashes in texts.items():
         if any(map(has_equal_sides, hashes)):
-            yield f"Attention: both sides of {name} are the same text, so there is nothing but copying to it."
+            yield f"Attention: both sides of {name} are the same text, so the model can only learn to copy."
     for name, others in (("dev", ["train"]), ("test", ["train", "dev"])):
         for other in others:
             if not set(texts[name]).isdisjoint(texts[other]):
-                yield f"Attention: {name} is the same text as {other}: what is measured on it says little of new text."
+                yield f"Attention: {name} is the same text as {other}, so scores on it say little about new text."
 
 
 def _read_held_out(corpora: Corpora, form: TextForm, cache: Path) -> "tuple[Dataset, TextStream] | None":

@@ -87,7 +87,8 @@ def train(recipe: Recipe | str | Path | None = None, **settings: Any) -> Trained
         recipe = named_recipe(recipe, settings)
     if (recipe.run.processes or 1) > 1 and not is_launched():
         raise RecipeError(
-            f"processes is {recipe.run.processes}, and a call trains in one: leave it out, or use the command `train`."
+            f"processes is {recipe.run.processes}, but a call from Python trains in one process: leave it "
+            "out, or use the command `train`."
         )
     try:
         with start_run(recipe) as context:
@@ -113,7 +114,9 @@ def _follow(context: RunContext) -> None:
                 loop.run(stop)
             if not loop.is_over:
                 step = loop.progress.step
-                logger.info(f"Stopped after step {step:,}, all is saved: the same command goes on from there.")
+                logger.info(
+                    f"Stopped after step {step:,} with everything saved: run the same command again to continue."
+                )
                 raise SystemExit(128 + (stop.signal or signal.SIGTERM))
             if accelerator.is_main_process:
                 finalize(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
@@ -158,7 +161,7 @@ class TrainingLoop:
             model.set_attn_implementation("eager")
         if is_sharded(accelerator):
             if recipe.lora.rank is not None:
-                raise RecipeError("lora_rank cannot be combined with weights that are divided among processes.")
+                raise RecipeError("lora_rank cannot be combined with parameters that are sharded across processes.")
             shard(model, accelerator)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
@@ -223,8 +226,9 @@ class TrainingLoop:
                 raise self._other_text(f"train{others}")
             if corpus.of_epoch(1) is not corpus:
                 raise OutputError(
-                    f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the same "
-                    "pairs in each epoch: end it with that version, or name another output directory."
+                    f"The run in {self.checkpoints.parent} was begun by an earlier version, which mixed the "
+                    "same pairs in each epoch: finish it with that version, or name another output "
+                    "directory."
                 )
         if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not record it.
             raise self._other_text("dev")
@@ -236,15 +240,15 @@ class TrainingLoop:
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != processes:
             self.logger.info(
-                f"The number of processes was {self.progress.processes} and is {processes} now: "
-                "dropout draws other numbers than it would have."
+                f"The number of processes was {self.progress.processes} and is now {processes}, so dropout "
+                "draws different numbers."
             )
             set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
             self.progress.processes = processes
 
     def _other_text(self, name: str) -> OutputError:
         return OutputError(
-            f"The text of {name} is not what it was when the run in {self.checkpoints.parent} began: bring it back, "
+            f"The text of {name} has changed since the run in {self.checkpoints.parent} began: restore it, "
             "or name another output directory."
         )
 
@@ -350,7 +354,7 @@ class TrainingLoop:
         )
         return DivergenceError(
             f"{what} NaN or infinite at step {self.progress.step:,}, with the learning rate "
-            f"{self.learning_rate:.2e}{earlier}. Start anew in another output directory with a smaller "
+            f"{self.learning_rate:.2e}{earlier}. Start again in another output directory with a smaller "
             "--learning-rate-scale, a longer --warmup-steps, --max-grad-norm 1 or --precision float32."
         )
 
@@ -370,7 +374,7 @@ class TrainingLoop:
             return
         self._slow = True
         self.logger.info(
-            f"Slow: {speed:,.0f} tokens/s are less than a third of the {self._fastest:,.0f} of before: "
+            f"Slow: {speed:,.0f} tokens/s are less than a third of the earlier {self._fastest:,.0f}: "
             f"{likely_cause(waited)}."
         )
 
@@ -468,8 +472,8 @@ def likely_cause(waited: float) -> str:
     if waited > 0.5:
         return "it waits for its data, so the disk or the network is slow"
     if load > cores + 1:
-        return f"{load:.1f} programs and threads want {cores} {'core' if cores == 1 else 'cores'}, so others take them"
-    return "no other program takes the cores, so the machine may be too warm or short of memory"
+        return f"{load:.1f} programs and threads compete for {cores} {'core' if cores == 1 else 'cores'}"
+    return "no other program uses the cores, so the machine may be too warm or short of memory"
 
 
 def _in_words(figures: dict[str, float]) -> str:

@@ -64,8 +64,8 @@ def add_lora(model: PreTrainedModel, recipe: Recipe, new: Iterable[str]) -> str:
         weight.requires_grad_(True)
     learned = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return (
-        f"LoRA of rank {recipe.lora.rank} on {', '.join(targets)}: {learned:,} parameters learn, and are added to the "
-        "others at the end."
+        f"LoRA of rank {recipe.lora.rank} on {', '.join(targets)}: {learned:,} parameters are trained, and "
+        "merged into the others at the end."
     )
 
 

@@ -52,7 +52,7 @@ def output_path(recipe: Recipe) -> Path:
         RecipeError: It names none.
     """
     if recipe.run.output is None:
-        raise RecipeError("There is no place for the model: name a directory as --output.")
+        raise RecipeError("There is no output directory: name one as --output.")
     return Path(recipe.run.output)
 
 
@@ -129,8 +129,8 @@ class RunDirectory:
             return self._continue(recipe)
         if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
             raise OutputError(
-                f"The output directory {self.path} holds files that are no training run: "
-                "name one that is empty or does not exist."
+                f"The output directory {self.path} holds files that do not belong to a training run: name "
+                "one that is empty or does not exist."
             )
         self.keep(recipe)
         return recipe
@@ -147,7 +147,7 @@ class RunDirectory:
             self._lock.acquire()
         except Timeout:
             raise OutputError(
-                f"Another process is training in {self.path}: wait for its end, or name another directory."
+                f"Another process is training in {self.path}: wait until it ends, or name another directory."
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -174,16 +174,16 @@ class RunDirectory:
         differing = _differing_fields(merged, kept) - longer
         if "from_fingerprint" in differing and merged.start.model == kept.start.model:
             raise OutputError(
-                f"{merged.start.model} has changed since the run in {self.path} began from it: name another directory "
-                "to begin from it as it is now."
+                f"{merged.start.model} has changed since the run in {self.path} started from it: name "
+                "another output directory to start from it as it is now."
             )
         if differing:
             changes = "; ".join(
                 f"{name} {in_words(kept[name])} there, {in_words(merged[name])} here" for name in sorted(differing)
             )
             raise OutputError(
-                f"The output directory {self.path} holds another run ({changes}): name another directory, or give the "
-                "same recipe to go on with it."
+                f"The output directory {self.path} holds another run ({changes}): name another directory, or "
+                "give the same recipe to continue it."
             )
         summary = read_summary(self.summary)
         if summary is not None:
@@ -211,8 +211,8 @@ class RunDirectory:
         """Follows the new recipe as long as nothing is learned: the first try may have been on another device."""
         if self.summary.exists() or any(self.path.glob("model*.safetensors")):
             raise OutputError(
-                f"The output directory {self.path} holds a model without the checkpoints of its run, which cannot go "
-                "on: name another directory."
+                f"The output directory {self.path} holds a model without the checkpoints of its run, which "
+                "cannot be continued: name another directory."
             )
         # A tokenizer named by path may have changed since.
         if recipe.tokenizer.name or any(recipe[name] != kept[name] for name in _TOKENIZER_FIELDS):
@@ -234,8 +234,8 @@ def processes_for(recipe: Recipe) -> int:
     if torch.accelerator.is_available():
         if (recipe.run.processes or 1) > 1:
             raise RecipeError(
-                f"processes is {recipe.run.processes}, and they share the cores of a CPU: on several accelerators "
-                "give `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
+                f"processes is {recipe.run.processes}, but the option shares the cores of a CPU: on several "
+                "accelerators use `torchrun --nproc-per-node N -m vanilla_transformer train ...`."
             )
         return 1
     run = RunDirectory(output_path(recipe))

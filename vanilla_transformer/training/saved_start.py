@@ -40,19 +40,19 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     """
     if recipe.start.model is None:
         if recipe.start.fingerprint is not None:
-            raise RecipeError("from_fingerprint is that of a model to start from: give the model as --from, too.")
+            raise RecipeError("from_fingerprint is for a model to start from: give the model as --from, too.")
         return recipe
     path = recipe.start.model
     for option in recipe.used("tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "architecture"):
         raise RecipeError(f"{option} is for a model that is trained from scratch: leave it out, or leave out --from.")
     if recipe.tokenizer.name not in (None, path):
-        raise RecipeError(f"The tokenizer is that of {path}, whose weights go with it: leave --tokenizer out.")
+        raise RecipeError(f"The weights of {path} need its own tokenizer: leave --tokenizer out.")
     config = _config(path)
     there = {file.name for file in Path(path).iterdir()} if Path(path).is_dir() else set()
     if there & {*VOCABULARIES} and "tokenizer.json" not in there:
         raise RecipeError(
-            f"{path} has the tokenizer of the model that it was converted from, with which `train` makes no tokens: "
-            "fine-tune it by the Seq2SeqTrainer of transformers, as examples/fine_tune_with_trainer.py does."
+            f"{path} has the tokenizer of the model that it was converted from, which `train` cannot use: "
+            "fine-tune it with the Seq2SeqTrainer of transformers, as in examples/fine_tune_with_trainer.py."
         )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     for name, value in sizes.items():
@@ -71,18 +71,18 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
     wanted = task.config(taken)
     if type(wanted) is not type(config):
         raise RecipeError(
-            f"{path} is a {config.model_type}, and {task.name} trains a {wanted.model_type}: start from another model."
+            f"{path} is a {config.model_type}, but {task.name} trains a {wanted.model_type}: start from another model."
         )
     if _preset_of(config) is not None and preset != _preset_of(config):
-        raise RecipeError(f"preset is {preset} in the recipe, and {path} has the sizes of another: leave it out.")
+        raise RecipeError(f"preset is {preset} in the recipe, but {path} has other sizes: leave it out.")
     if config.positional_encoding == "learned" and recipe.data.max_length > config.max_position_embeddings:
         raise RecipeError(
-            f"{path} has {config.max_position_embeddings:,} learned positions, and rows may have up to "
+            f"{path} has {config.max_position_embeddings:,} learned positions, but rows may have up to "
             f"{recipe.data.max_length:,} tokens: give --max-length {config.max_position_embeddings} or less."
         )
     found = model_fingerprint(path, config)
     if recipe.start.fingerprint not in (None, found):
-        raise RecipeError(f"{path} is another model than the one that this run begins from: its files have changed.")
+        raise RecipeError(f"{path} is not the model that this run started from: its files have changed.")
     return taken.with_options(from_fingerprint=found)
 
 
@@ -92,12 +92,11 @@ def _config(path: str) -> VanillaTransformerBaseConfig:
     except ValueError as error:
         if "of the type marian" in str(error):
             raise RecipeError(
-                f"{path} is a Marian model: `vanilla-transformer convert` makes one of this package of it, to start "
-                "from."
+                f"{path} is a Marian model: convert it with `vanilla-transformer convert`, and start from the result."
             ) from error
         raise
     if not isinstance(config, VanillaTransformerBaseConfig):
-        raise RecipeError(f"{path} is a recurrent model: `--from` starts from a Transformer alone.")
+        raise RecipeError(f"{path} is a recurrent model: `--from` starts from Transformers only.")
     return config
 
 
@@ -140,7 +139,7 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
         before, now = (
             ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
         )
-        sentence += f" Its head was for the labels {before}, and learns anew that they are {now}."
+        sentence += f"Its head was trained for the labels {before}, and is trained anew for {now}."
     if recipe.lora.rank is not None:
         sentence += f" {add_lora(loaded, recipe, new)}"
     return loaded.train(), sentence

@@ -56,7 +56,7 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     recipe = recipe_of_start(recipe, task)
     check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
-        raise RecipeError("Patience counts measurements on dev, and there is none: give it as --dev.")
+        raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
     check_sampling(recipe)
     check_lora(recipe)
     run = RunDirectory(output_path(recipe))
@@ -95,7 +95,7 @@ def _prepare(
         if not have_one_command():
             check_same_output(peers, run.path / RECIPE)
         if peers.is_main and not run.is_locked:
-            logger.info(f"The disk of {run.path} cannot lock files: let no other process train there.")
+            logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
         inputs = peers.main_process_first(lambda: gather_inputs(to_follow, run, logger.info))
         corpora = {"train": inputs.train, "dev": inputs.dev}
         check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})

@@ -29,13 +29,13 @@ def check_sampling(recipe: Recipe) -> None:
     if len(given) > 1:
         raise RecipeError(f"{' and '.join(given)} are two ways to split words at random: leave one out.")
     if recipe.sampling.sides != "both" and not task.form.parallel:
-        raise RecipeError(f"sampled_sides is for pairs, and {task.name} has none: leave it out.")
+        raise RecipeError(f"sampled_sides is for pairs, but {task.name} has none: leave it out.")
     if task.form.packed:
-        raise RecipeError(f"{name} is for whole texts, and packed blocks end within words: leave {name} out.")
+        raise RecipeError(f"{name} is for whole texts, but packed blocks may end within a word: leave {name} out.")
     if any(corpus.prepared is not None for corpus in recipe.data.train):
         raise RecipeError(
-            f"{name} splits words anew for each epoch, and a prepared corpus has them split once: give the text as "
-            f"--train, or leave {name} out."
+            f"{name} splits words anew in each epoch, but the words of a prepared corpus are split already: "
+            f"give the text as --train, or leave {name} out."
         )
     is_learned = recipe.tokenizer.name is None and recipe.start.model is None
     if is_learned and recipe.tokenizer.algorithm != _ALGORITHMS[name]:

@@ -20,7 +20,7 @@ from vanilla_transformer.tokenizer.learning import count_long_words, describe_lo
 # Sub-words depend on counts: more sentences than this hardly change them.
 MOST_ROWS_FOR_THE_VOCABULARY = 1_000_000
 # Advice on getting a tokenizer with these special tokens.
-_ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that does."}
+_ADVICE = {SpecialTokens(): "`vanilla-transformer tokenizer train` makes one that can."}
 # Number of characters that a sentence lists.
 _MOST_SHOWN = 10
 
@@ -43,9 +43,9 @@ def check_tokenizer(tokenizer: VanillaTransformerTokenizer, name: str, special: 
             f"the end must {'' if special.ends else 'not '}end each sentence",
         ]
         raise RecipeError(
-            f"The tokenizer of {name} cannot be trained with: padding, start and end must have the ids "
-            f"{', '.join(map(str, wanted))}, here {', '.join(map(str, found))}, and {' and '.join(places)}. "
-            f"{_ADVICE.get(special, 'Leave --tokenizer out, and one that does is trained.')}"
+            f"The tokenizer of {name} cannot be used for training: padding, start and end must have the ids "
+            f"{', '.join(map(str, wanted))} (here {', '.join(map(str, found))}), and {' and '.join(places)}. "
+            f"{_ADVICE.get(special, 'Leave --tokenizer out to have one trained.')}"
         )
     if special.mask_token and "<mask>" not in tokenizer.get_vocab():
         raise RecipeError(f"The tokenizer of {name} has no <mask>: leave --tokenizer out, and one is trained.")
@@ -59,8 +59,8 @@ def check_tags(tokenizer: VanillaTransformerTokenizer, name: str, corpora: Corpo
     """
     if missing := [tag for tag in tags_of(corpora) if tag not in tokenizer.get_vocab()]:
         raise RecipeError(
-            f"The tokenizer of {name} has no piece {' and no piece '.join(missing)}: leave the tag out, or train from "
-            "random weights with a vocabulary that has it, as is learned without --tokenizer, or by "
+            f"The tokenizer of {name} has no piece {' and no piece '.join(missing)}: leave the tag out, or "
+            "train from scratch with a vocabulary that has it, by leaving --tokenizer out or with "
             f"`tokenizer train --tags {' '.join(tag.strip('<>') for tag in missing)}`."
         )
 
@@ -87,13 +87,13 @@ def learn_tokenizer(
     """Learns sub-words from a sample of all rows, as many as suit it unless the recipe gives their number."""
     task = task_for(recipe)
     if not sample:
-        raise CorpusError(f"{in_words(recipe.data.train)}: there are no {task.form.unit} in it")
+        raise CorpusError(f"there are no {task.form.unit} in {in_words(recipe.data.train)}")
     vocab_size, sentences = choose_vocab_size(recipe, task, rows)
     for sentence in sentences:
         say(sentence)
     if len(sample) < rows:
         unit = task.form.unit
-        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, taken from all along them.")
+        say(f"The vocabulary is learned from {len(sample):,} of the {rows:,} {unit}, sampled evenly.")
     if recipe.tokenizer.algorithm not in ("character", "presplit"):
         long_words = count_long_words(_sentences(sample, recipe))
         if long_words:
@@ -104,7 +104,7 @@ def learn_tokenizer(
         available = getattr(error, "available", None)
         if available is None or recipe.tokenizer.vocab_size is not None:
             raise
-    say(f"The text gives no more than {available:,} entries, so the vocabulary has that size.")
+    say(f"The text yields only {available:,} entries, so the vocabulary has that size.")
     return _learn(recipe, sample, available)
 
 
@@ -141,8 +141,8 @@ def describe_unseen_characters(
     more = ["..."] * (len(counts) > _MOST_SHOWN)
     characters = "character" if len(counts) == 1 else "characters"
     return (
-        f"{name} has {len(counts):,} {characters} that train never has, {counts.total():,} times in all, which the "
-        f"model knows nothing of: {', '.join([*shown, *more])}"
+        f"{name} has {len(counts):,} {characters} that never occur in train, {counts.total():,} in all, so the "
+        f"model cannot know them: {', '.join([*shown, *more])}"
     )
 
 

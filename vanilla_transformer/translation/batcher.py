@@ -60,11 +60,11 @@ class Batcher:
             RuntimeError: The batcher is closed.
         """
         if not isinstance(line, str):
-            raise TypeError(f"A Batcher translates a line for each call, a str and not a {type(line).__name__}.")
+            raise TypeError(f"A Batcher takes one line per call, as a str, not a {type(line).__name__}.")
         answer: Future[Translation] = Future()
         with self._closing:
             if self._closed:
-                raise RuntimeError("This Batcher is closed: make another.")
+                raise RuntimeError("This Batcher is closed: create another.")
             self._waiting.put((line, answer))
             self._executor.submit(self._translate_waiting)
         return answer.result()

@@ -207,14 +207,14 @@ def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedMo
     """
     directory = Path(path)
     if not is_exported(directory):
-        raise ExportError(f"{path} is no exported folder: it has neither {GRAPH} nor CTranslate2's files.")
+        raise ExportError(f"{path} is not an exported folder: it has neither {GRAPH} nor CTranslate2's files.")
     is_for_ctranslate2 = _is_for_ctranslate2(directory)
     if not is_for_ctranslate2 and not (directory / GRAPH).is_file():
         raise ExportError(f"{path} was exported by an older version, without {GRAPH}: export the model again.")
     needed = ["tokenizer.json", "tokenizer_config.json", *["generation_config.json"] * is_for_ctranslate2]
     for name in needed:
         if not (directory / name).is_file():
-            raise ExportError(f"{path} has no {name}, without which it does not translate: export the model again.")
+            raise ExportError(f"{path} has no {name}, which it needs to translate: export the model again.")
     kind: type[_Ctranslate2Model | _OnnxModel] = _Ctranslate2Model if is_for_ctranslate2 else _OnnxModel
     try:
         return kind(directory, threads)
@@ -224,7 +224,7 @@ def load_exported(path: str | Path, *, threads: int | None = None) -> ExportedMo
         raise
     except Exception as error:  # Engines and tokenizers raise classes of their own, or plain ones.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(f"What is in {path} cannot be loaded: {reason}") from error
+        raise ExportError(f"{path} cannot be loaded: {reason}") from error
 
 
 def _is_for_ctranslate2(directory: Path) -> bool:
@@ -239,7 +239,7 @@ def _is_loaded(path: Path) -> bool:
 def _settings(directory: Path, name: str) -> dict[str, Any]:
     settings = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
     if not isinstance(settings, dict):
-        raise ExportError(f"{directory / name}.json is no JSON object: export the model again.")
+        raise ExportError(f"{directory / name}.json is not a JSON object: export the model again.")
     return settings
 
 
@@ -291,7 +291,7 @@ class _OnnxModel(ExportedModel):
         chosen = {name: value for name, value in settings.items() if value is not None}
         beams, best = (int(chosen.get(name) or self.settings[name]) for name in ("num_beams", "num_return_sequences"))
         if best > beams:
-            raise ExportError(f"{best} translations of a line need num_beams as large.")
+            raise ExportError(f"{best} translations per line need num_beams of at least {best}.")
         if beams > self.settings["most_beams"]:
             raise ExportError(
                 f"num_beams={beams} is too large for this vocabulary: at most {self.settings['most_beams']}."
@@ -352,8 +352,9 @@ class _Ctranslate2Model(ExportedModel):
         if (settings.get("num_beams") or self.num_beams) == 1:
             return None
         return (
-            "CTranslate2 has not the paper's exact search: it divides scores by length^length_penalty, ends a search "
-            "once as many hypotheses have ended as the beam has, and has one limit of length for all lines."
+            "CTranslate2's search differs from the paper's: it divides scores by length^length_penalty, "
+            "ends a search once as many hypotheses have ended as the beam holds, and has one length limit "
+            "for all lines."
         )
 
     def search(

@@ -60,13 +60,13 @@ class ChunkReader:
         same = not state.chunks or (chunk is not None and chunk.digest == state.source)
         if state.finished and not (same and next(self._chunks, None) is None):
             raise ResumeError(
-                f"The output is finished, with {state.lines:,} lines, and was made from another input or a part of "
-                "this: delete it and its .resume to start over."
+                f"The output is finished, with {state.lines:,} lines, but was made from another input or a "
+                "part of this one: delete it and its .resume to start over."
             )
         if not same:
             raise ResumeError(
-                f"The first {state.lines:,} lines of the input are not those that were read before: "
-                "bring them back, or delete the output and its .resume to start over."
+                f"The first {state.lines:,} lines of the input have changed: restore them, or delete the "
+                "output and its .resume to start over."
             )
 
 

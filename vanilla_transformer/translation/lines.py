@@ -145,7 +145,7 @@ def check_lines(lines: Sequence[Any]) -> None:
     refuse_one_text("lines", lines)
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
-            raise ValueError(f"Line {number:,} is {line!r}, which is no text.")
+            raise ValueError(f"Line {number:,} is {line!r}, which is not text.")
 
 
 def check_search(
@@ -235,7 +235,7 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
         for line in lines:
             if line is not None:
                 if not isinstance(line, str):
-                    raise ValueError(f"{line!r} among the lines is no text.")
+                    raise ValueError(f"{line!r} among the lines is not text.")
                 chunk.append(line)
                 characters += len(line)
             chunk.whole = len(chunk) == size or characters >= CHUNK_CHARACTERS

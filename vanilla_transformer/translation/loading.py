@@ -85,7 +85,7 @@ def load_model(
     if isinstance(model.config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig):
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
         if problem is not None:
-            raise UnusableModelError(f"{path} is no usable model: {problem}.")
+            raise UnusableModelError(f"{path} is not a usable model: {problem}.")
     return model.to(device or best_device()).eval(), tokenizer
 
 
@@ -148,7 +148,7 @@ def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]])
     """Raises UnusableModelError if a weight is NaN or infinite."""
     for name, weight in weights:
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
-            raise UnusableModelError(f"{path} is no usable model: its {name} holds NaN or infinity.")
+            raise UnusableModelError(f"{path} is not a usable model: its {name} holds NaN or infinity.")
 
 
 def check_weights(path: str | Path, config: PreTrainedConfig, *, numbers: bool = False) -> None:
@@ -177,8 +177,8 @@ def check_weights(path: str | Path, config: PreTrainedConfig, *, numbers: bool =
         number = getattr(config, name, None)
         if number is not None and not 0 <= number < config.vocab_size:
             raise UnusableModelError(
-                f"{path} is no usable model: {name} {number} of its config.json is no id of its vocabulary of "
-                f"{config.vocab_size:,}."
+                f"{path} is not a usable model: {name} {number} in its config.json is not an id of its "
+                f"vocabulary of {config.vocab_size:,}."
             )
     if numbers:
         check_numbers(path, weights.items())
@@ -217,7 +217,7 @@ def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
 def _refuse(path: str | Path, difference: str | None) -> None:
     if difference:
         raise UnusableModelError(
-            f"{path} is no usable model, its weights are not those of its config.json: {difference}."
+            f"{path} is not a usable model: its weights do not match its config.json: {difference}."
         )
 
 
@@ -345,8 +345,8 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
     if Path(path).is_dir():
         if file == "config.json" and is_exported(path):
             raise UnusableModelError(
-                f"{path} is an export for another runtime, which `translate` and `load_exported` take and nothing "
-                "else: give the model that it was made from."
+                f"{path} is an export for another runtime, which only `translate` and `load_exported` take: "
+                "give the model that it was made from."
             )
         if not Path(path, file).is_file():
             raise ModelNotFoundError(f"{path} is not a model directory: it has no {file}.")
@@ -363,12 +363,12 @@ def _not_found(path: str | Path, file: str, blame: str = "") -> Iterator[None]:
             raise
         # For a tokenizer that it cannot reach, the library only says that there is none.
         if (isinstance(error, OSError) or problem) and not Path(path).is_dir():
-            reason = problem or "the Hub gives no model of that name"
+            reason = problem or "the Hub has no model of that name"
             raise ModelNotFoundError(f"There is no directory {path}, and {reason}.") from error
         reason = _reason(Path(path), error)
         if blame and not reason.startswith(blame):
             reason = f"{blame}: {reason}"
-        raise UnusableModelError(f"What is in {path} cannot be loaded, it is damaged or none: {reason}.") from error
+        raise UnusableModelError(f"{path} cannot be loaded: it is damaged or not a model: {reason}.") from error
 
 
 def _means_a_place_here(path: str) -> bool:
@@ -382,15 +382,15 @@ def _reason(path: Path, error: BaseException) -> str:
     for file in sorted(path.glob("*.json")):
         try:
             if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-                return f"{file.name} is no JSON object"
+                return f"{file.name} is not a JSON object"
         except (ValueError, RecursionError) as broken:
-            return f"{file.name} is no JSON: {broken}".rstrip(".")
+            return f"{file.name} is not valid JSON: {broken}".rstrip(".")
         except OSError as broken:
             return f"{file.name}: {broken.strerror}"
     if "weights_only" in str(error):
         pickles = [file.name for file in sorted(path.glob("*.bin"))]
         return (
-            f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could run any "
-            "code: ask for the model as safetensors"
+            f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could "
+            "run any code: ask for the model as safetensors"
         )
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -65,7 +65,7 @@ class ResumableFile:
         recorded = _read_record(self.record) if self._resume else None
         if self._resume and recorded is None and _size(self.path):
             raise ResumeError(
-                f"{self.path} is there, but no {self.record.name} that says what it was made from: "
+                f"{self.path} exists, but without {self.record.name}, which says what it was made from: "
                 "delete it, or leave out --resume to overwrite it."
             )
         if recorded is not None:
@@ -144,8 +144,8 @@ class ResumableFile:
             was, now = recorded.get(name), self._job.get(name)
             if was != now:
                 raise ResumeError(
-                    f"{self.path} was begun with another {name} ({was}, and now {now}): go on with the former, "
-                    f"or delete {self.path} and {self.record} to start over."
+                    f"{self.path} was begun with another {name} ({was}, and now {now}): continue with the "
+                    f"former, or delete {self.path} and {self.record} to start over."
                 )
 
     def _lock(self) -> None:
@@ -164,8 +164,8 @@ class ResumableFile:
             left -= len(chunk)
         if self.state.size and (left or self._digest.hexdigest() != self.state.translation):
             raise ResumeError(
-                f"{self.path} does not begin with the lines that {self.record.name} knows of: "
-                "bring back what was there, or delete both to start over."
+                f"{self.path} does not begin with the lines that {self.record.name} records: restore them, "
+                "or delete both files to start over."
             )
 
     def _remember(self) -> None:
@@ -183,15 +183,15 @@ def refuse_unfinished(path: Path) -> None:
     recorded = _read_record(record_path(path))
     if recorded is not None and not recorded[1].finished and recorded[1].lines and _size(path):
         raise ResumeError(
-            f"{path} holds the first {recorded[1].lines:,} lines of an unfinished output: go on with --resume, "
-            f"or delete {record_path(path)} to start over."
+            f"{path} holds the first {recorded[1].lines:,} lines of an unfinished output: continue with "
+            f"--resume, or delete {record_path(path)} to start over."
         )
 
 
 def unwritable(path: Path, error: OSError) -> OSError:
     """Explains why a file cannot be written, in a sentence with its name."""
     if path.is_symlink() and not path.exists():
-        return OSError(f"{path} is a link to {os.readlink(path)}, which cannot be made: {error.strerror or error}.")
+        return OSError(f"{path} is a link to {os.readlink(path)}, which cannot be created: {error.strerror or error}.")
     if not path.parent.is_dir():
         return OSError(f"There is no directory {path.parent} to write {path.name} to.")
     return OSError(f"{path} cannot be written: {error.strerror or error}.")
@@ -211,7 +211,7 @@ def _read_record(path: Path) -> tuple[dict[str, Any], ResumeState] | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise ResumeError(
-            f"{path} is damaged: delete it, and what it stands beside is overwritten from the start."
+            f"{path} is damaged: delete it, and its output will be overwritten from the start."
         ) from error
 
 

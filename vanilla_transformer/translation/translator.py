@@ -67,8 +67,8 @@ class LineTranslator:
         check_search(batch_tokens=batch_tokens, max_source_length=max_source_length, **generate_kwargs)
         if not getattr(model.config, "is_encoder_decoder", True):
             raise ValueError(
-                f"A {type(model).__name__} does not translate: `vanilla-transformer predict` and the library's "
-                "pipelines say what it makes of text."
+                f"A {type(model).__name__} does not translate: use `vanilla-transformer predict` or a "
+                "pipeline of transformers."
             )
         if getattr(model.config, "positional_encoding", None) == "learned":
             max_source_length = min(max_source_length, model.config.max_position_embeddings)

@@ -122,7 +122,7 @@ def test_files_of_different_lengths_are_refused_and_nothing_is_written(tmp_path,
     inputs = write(tmp_path, GOOD)
     with inputs[1].open("ab") as file:
         file.write(b"eine mehr\n")
-    message = r"corpus.en has 9 lines and .*corpus.de has more: line-aligned files need a line for each line"
+    message = r"corpus.en has 9 lines and .*corpus.de has more: line-aligned files must have equally many"
     with pytest.raises(CorpusError, match=message):
         clean_files(inputs, outputs, Filters())
     assert {path.name for path in tmp_path.iterdir()} == {"corpus.en", "corpus.de"}
@@ -147,7 +147,7 @@ def test_the_command_prints_its_report(tmp_path, outputs, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["IN", "--output", "OUT"], "--output wants as many files as there are inputs, 2"),
+        (["IN", "--output", "OUT"], "--output needs as many files as there are inputs: 2"),
         (["IN", "--output", "IN"], "must be different files"),
         (["IN", "--output", "OUT", "THERE"], "exists: delete it, or name another file with --output"),
         (["IN", "--output", "OUT", "OUT2", "--skip", "other"], "there is no filter other; there are encoding, empty"),
@@ -156,7 +156,7 @@ def test_the_command_prints_its_report(tmp_path, outputs, capsys):
         (["IN", "--output", "OUT", "OUT2", "--scripts", "Latin", "Klingon"], "there is no script Klingon; there are"),
         (["IN", "--output", "OUT", "OUT2", "--max-ratio", "0.5"], "--max-ratio must be at least 1, not 0.5"),
         (["IN", "--output", "OUT", "OUT2", "--min-words", "300"], "--min-words must be at most 200, not 300"),
-        (["pairs.tsv", "--output", "OUT"], "pairs.tsv is a table: write its columns to a file each"),
+        (["pairs.tsv", "--output", "OUT"], "pairs.tsv is a table: write each column to a text file"),
         (["none.txt", "--output", "OUT"], "none.txt does not exist"),
     ],
 )

@@ -204,7 +204,7 @@ def test_what_only_the_librarys_search_does_is_refused(source):
             ensemble.generate(**source, **asked)
     with pytest.raises(ValueError, match="mean must be one of"):
         EnsembleForConditionalGeneration([transformer(0)], "logits")
-    with pytest.raises(ValueError, match="An ensemble is not saved"):
+    with pytest.raises(ValueError, match="An ensemble cannot be saved"):
         ensemble.save_pretrained("nowhere")
 
 
@@ -310,7 +310,7 @@ def test_tasks_know_all_models(run, tmp_path):
         (["translate", "one", "two", "in", "--alignment", "words"], "--alignment reads the attention of one model"),
         (["translate", "one", "two", "in", "--keep-markup"], "--keep-markup reads the attention of one model"),
         (["translate", "one", "two", "in", "--precision", "int8"], "which has no 8-bit weights"),
-        (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for one model"),
+        (["evaluate", "one", "two", "--data", "in", "out", "--card"], "--card is for a single model"),
         (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
     ],
 )
@@ -345,7 +345,7 @@ def test_minimum_bayes_risk_chooses_among_beam_and_samples(run, directories, opt
     [
         (["--candidates", 4], "--candidates is for --rescore"),
         (["--utility", "bleu"], "--utility is for --rescore"),
-        (["--rescore", "mbr", "--candidates", 1], "it needs 2 or more"),
+        (["--rescore", "mbr", "--candidates", 1], "--candidates 2 or more"),
         (["--rescore", "mbr", "--candidates", 8, "--num-beams", 4], "--candidates 8 needs --num-beams 8"),
         (["--rescore", "mbr", "--candidates", 4, "--nbest", 5], "--nbest 5 needs --candidates 5"),
         (["--rescore", "mbr", "--alignment", "words"], "--rescore cannot be combined with --alignment"),

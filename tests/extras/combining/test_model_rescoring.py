@@ -135,7 +135,7 @@ def test_models_of_the_library_rescore_too(directories):
 def test_text_that_was_split_before_is_not_scored_by_others(directories):
     for first, second in (("first", "presplit"), ("presplit", "first")):
         translator = LineTranslator.from_model(*load_model(directories / first, device="cpu"))
-        with pytest.raises(RescoringError, match=f"{second} cannot rescore: .* split before"):
+        with pytest.raises(RescoringError, match=f"{second} cannot rescore: .* pre-split text"):
             rescorer(directories, translator, second)
     translator = LineTranslator.from_model(*load_model(directories / "presplit", device="cpu"))
     assert rescorer(directories, translator, "presplit").same_vocabulary == (True,)
@@ -186,7 +186,7 @@ def test_tasks_know_the_models_that_rescore(run, tmp_path):
     ("words", "message"),
     [
         (["--rescore", "mbr", "same"], "--rescore is mbr or models, not both"),
-        (["--rescore", "in"], "--rescore in is a file and no model: put the input before --rescore"),
+        (["--rescore", "in"], "--rescore in is a file, not a model: put the input before --rescore"),
         (["--rescore", "same", "--sample"], "--rescore MODEL needs the scores of a beam"),
         (["--rescore", "same", "--utility", "bleu"], "--utility is for --rescore mbr"),
         (["--rescore", "presplit"], "presplit cannot rescore"),

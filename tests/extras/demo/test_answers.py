@@ -81,7 +81,7 @@ def test_ten_at_once_from_threads_get_their_own_answers(shown):
 @pytest.mark.parametrize(
     ("text", "values", "sentence"),
     [
-        ("a" * 201, DEFAULTS, "The text has 201 characters and this page takes 200: shorten it."),
+        ("a" * 201, DEFAULTS, "The text has 201 characters, but this page takes only 200: shorten it."),
         (None, DEFAULTS, "The text must be text."),
         ("half \ud83d", DEFAULTS, "The text must be text."),
         ("a", (11, 0.6, 1), "Beam size must be between 1 and 10, not 11."),
@@ -90,7 +90,7 @@ def test_ten_at_once_from_threads_get_their_own_answers(shown):
         ("a", (True, 0.6, 1), "Beam size must be a whole number, not 'True'."),
         ("a", (4, float("nan"), 1), "Length penalty must be between 0 and 2, not nan."),
         ("a", (float("inf"), 0.6, 1), "Beam size must be a whole number, not 'inf'."),
-        ("a", (2, 0.6, 3), "A beam of 2 has no 3 translations: choose a beam size of 3 or more."),
+        ("a", (2, 0.6, 3), "A beam of 2 cannot give 3 translations: choose a beam size of 3 or more."),
     ],
 )
 def test_what_is_not_taken_is_said_in_a_sentence_and_others_get_their_answers(shown, text, values, sentence):
@@ -235,7 +235,7 @@ def test_a_text_goes_on_as_generate_does_and_has_its_log_probability(one_stack):
     torch.manual_seed(0)
     assert only(shown, "A dog", (20, 1.5))[0]["continuation"] != only(shown, "A dog", (20, 1.5))[0]["continuation"]
     too_long = only(shown, "x" * 999, (5, 0.0))
-    assert "tokens and the model reads 200: give a shorter one." in str(too_long)
+    assert "tokens, but the model reads only 200: shorten it." in str(too_long)
 
 
 def test_a_line_that_was_cut_is_said_to_be(shown, monkeypatch):
@@ -286,5 +286,5 @@ def test_a_model_that_cannot_be_shown_is_refused_in_a_sentence(one_stack, tmp_pa
     model, tokenizer = load_model(one_stack["classify"], translates=False)
     model.model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="which no task is for"):
+    with pytest.raises(ValueError, match="for which there is no task"):
         ShownModel.load(str(tmp_path))

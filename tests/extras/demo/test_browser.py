@@ -93,8 +93,8 @@ def test_an_example_of_the_card_is_a_click_away(page):
 
 def test_long_text_is_refused_in_a_sentence_and_the_next_one_answered(page):
     page.fill(TEXT, "a dog " * 2000)
-    expect(page, ANSWER, "The text has 12,000 characters and this page takes 200: shorten it.")
-    expect(page, OTHER, "The text has 12,000 characters and this page takes 200: shorten it.")
+    expect(page, ANSWER, "The text has 12,000 characters, but this page takes only 200: shorten it.")
+    expect(page, OTHER, "The text has 12,000 characters, but this page takes only 200: shorten it.")
     page.fill(TEXT, "A dog waits.")
     expect(page, ANSWER, "Ein Hund wartet.")
 

@@ -64,7 +64,7 @@ def test_programs_get_the_answers_of_the_page(client, shown):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"text": "x" * 201}, "The text has 201 characters and this page takes 200: shorten it."),
+        ({"text": "x" * 201}, "The text has 201 characters, but this page takes only 200: shorten it."),
         ({"text": "x", "num_beams": 10_000}, "Beam size must be between 1 and 10, not 10000."),
         ({"text": 5}, "The text must be text."),
     ],
@@ -129,7 +129,7 @@ def test_a_missing_model_a_wrong_address_and_a_port_in_use_are_said_in_a_sentenc
         for words, code, sentence in (
             (["--port", port], 2, f"The page cannot be served at 127.0.0.1:{port} (address already in use): give"),
             (["--port", "0"], 2, "--port must be between 1 and 65535, not 0."),
-            (["--host", "not.an.address.invalid"], 2, "--host not.an.address.invalid is no address"),
+            (["--host", "not.an.address.invalid"], 2, "--host not.an.address.invalid is not an address"),
             (["--max-characters", "0"], 2, "--max-characters must be at least 1, not 0."),
         ):
             assert main(["demo", translating, *words]) == code

@@ -82,7 +82,7 @@ def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):
 
 def test_what_the_page_does_not_compute_is_declined(explored, tmp_path):
     one = explored("classifier")
-    with pytest.raises(ExploreError, match="Linear: it knows"):
+    with pytest.raises(ExploreError, match="Linear, only"):
         family(nn.Linear(2, 2))  # type: ignore[arg-type]
     one.model.config.activation_function = "mish"
     try:

@@ -47,7 +47,7 @@ def test_the_command_needs_no_torch_and_says_what_the_engine_cannot_do(exported,
     assert done.stdout.splitlines() == [line.text for line in expected]
     done = run(RUN, "translate", str(exported), "--nbest", "2", input="abc\n")
     assert done.returncode == 0 and done.stdout.count(" ||| ") == 4
-    assert done.stderr.count("\n") == done.stderr.startswith("CTranslate2 has not the paper's exact search: ")
+    assert done.stderr.count("\n") == done.stderr.startswith("CTranslate2's search differs from the paper's: ")
     assert bool(done.stderr) == (exported.name == "ctranslate2")
 
 
@@ -117,15 +117,15 @@ def test_settings_of_generate_that_an_export_does_not_have_are_refused(exported)
 
 def test_what_is_no_whole_export_is_refused(exported, spelled_backwards, tmp_path, capsys):
     assert is_exported(exported) and not is_exported(spelled_backwards)
-    with pytest.raises(ExportError, match="is no exported folder: it has neither translate.onnx nor"):
+    with pytest.raises(ExportError, match="is not an exported folder: it has neither translate.onnx nor"):
         load_exported(spelled_backwards)
-    with pytest.raises(UnusableModelError, match="is an export for another runtime, which `translate` and"):
+    with pytest.raises(UnusableModelError, match="is an export for another runtime, which only `translate` and"):
         load_model(exported)
     damaged, message = ("translate.onnx", "cannot be loaded")
     if exported.name == "ctranslate2":
         damaged, message = ("generation_config.json", "generation_config.json cannot|cannot be loaded")
     for name, wrong, said in (
-        ("tokenizer_config.json", None, "has no tokenizer_config.json, without which it does not translate"),
+        ("tokenizer_config.json", None, "has no tokenizer_config.json, which it needs to translate"),
         (damaged, "nothing", message),
     ):
         broken = tmp_path / name

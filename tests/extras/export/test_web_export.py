@@ -164,7 +164,7 @@ def test_programs_that_are_missing_or_others_are_refused(tmp_path, spelled_backw
     packages = programs(tmp_path / "npm", monkeypatch)
     (packages / "node_modules" / "onnxruntime-web" / "dist" / "ort-wasm-simd-threaded.wasm").write_text("other")
     assert main([*export, str(packages)]) == 1
-    assert "wasm is not that of onnxruntime-web" in capsys.readouterr().err
+    assert "wasm is not the file of onnxruntime-web" in capsys.readouterr().err
     assert not (tmp_path / "web").exists()
 
 

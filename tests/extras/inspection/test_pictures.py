@@ -125,7 +125,7 @@ def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenize
 
 def test_characters_without_a_font_are_shown_by_number_and_named(monkeypatch):
     monkeypatch.setattr(lettering, "_installed", tuple)
-    with pytest.warns(UserWarning, match="No font of this machine has 世界"):
+    with pytest.warns(UserWarning, match="No font on this machine has 世界"):
         families, shown = lettering.lettering(["Ա", "$x$", "世界!"])
     assert list(shown.values()) == ["Ա", r"\$x\$", "[4E16 754C]!"] and families == ["DejaVu Sans"]
 

@@ -164,14 +164,14 @@ def test_a_target_that_the_tokenizer_cannot_make_is_named(model, tokenizer):
     )
     words.backend_tokenizer.pre_tokenizer = Whitespace()
     assert attention(model, words, "cat", "dog").written.texts == ("dog",)
-    with pytest.raises(InspectionError, match="cannot make the target: it becomes dog <unk>"):
+    with pytest.raises(InspectionError, match="cannot represent the target: it becomes dog <unk>"):
         attention(model, words, "dog", "dog Hund")
 
 
 def test_ten_thousand_words_are_refused_before_they_are_read(model, tokenizer, monkeypatch):
     monkeypatch.setattr(model, "generate", lambda **_: pytest.fail("generated"))
     for target in (None, "Ein Hund."):
-        with pytest.raises(InspectionError, match="too long to be looked at"):
+        with pytest.raises(InspectionError, match="too long to show"):
             attention(model, tokenizer, "dog " * 10_000, target)
 
 

@@ -70,7 +70,7 @@ def test_parts_are_of_about_equal_size_and_know_how_many_they_hold(tmp_path):
 def test_files_that_are_not_aligned_are_refused_with_their_numbers_of_lines(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3")
     (tmp_path / "b").write_text("1\n2\n")
-    with pytest.raises(CorpusError, match="a has 3 lines and .*b has 2: line-aligned files need a line for each line"):
+    with pytest.raises(CorpusError, match="a has 3 lines and .*b has 2: line-aligned files must have equally many"):
         align([str(tmp_path / "a"), str(tmp_path / "b")], [0, 2])
 
 
@@ -82,7 +82,7 @@ def test_a_text_that_has_changed_since_it_was_cut_is_refused(tmp_path):
     parts = cut_corpora(corpora, 2, tmp_path)
     for side in "ab":
         (tmp_path / side).write_text("1234\n5\n6\n")
-    with pytest.raises(CorpusError, match="has changed since it was cut into parts: bring it back"):
+    with pytest.raises(CorpusError, match="has changed since it was cut into parts: restore it"):
         list(read_pieces(corpora, parts[0], tmp_path))
     assert corpus_identity(corpora[0]) != before
 
@@ -103,7 +103,7 @@ def test_several_corpora_of_all_kinds_follow_each_other(tmp_path):
         assert [pair for part in parts for pair in part] == pairs and len(parts) == tasks
     with pytest.raises(PartsError, match=r"For 40 tasks .* would have to be cut"):
         cut_corpora(corpora, 40, tmp_path)
-    with pytest.raises(PartsError, match=r"For 2 tasks .*jsonl\.gz would have to be cut, which is read"):
+    with pytest.raises(PartsError, match=r"For 2 tasks .*jsonl\.gz would have to be cut, but it can only be read"):
         cut_corpora(corpora[2:], 2, tmp_path)
 
 

@@ -71,10 +71,10 @@ def test_parquet_is_cut_between_row_groups_and_has_one_column(tmp_path):
     assert parts([tmp_path / "two.parquet"], 1, "de") == [sum(expected, [])]
     with pytest.raises(PartsError, match="Several columns have text in .*--source-column, of en, de"):
         parts([tmp_path / "two.parquet"], 1)
-    with pytest.raises(PartsError, match="There is no column 'fr' of text"):
+    with pytest.raises(PartsError, match="There is no text column 'fr'"):
         parts([tmp_path / "two.parquet"], 1, "fr")
     (tmp_path / "broken.parquet").write_text("x")
-    with pytest.raises(CorpusError, match="is no Parquet file"):
+    with pytest.raises(CorpusError, match="is not a Parquet file"):
         parts([tmp_path / "broken.parquet"], 1)
 
 

@@ -191,7 +191,7 @@ def test_what_is_done_stays_and_what_is_missing_or_cut_short_is_done_again(recip
     (place / "tokens-00002.arrow").write_bytes(b"short")
     again = begun(recipe, place, 3)
     assert again.unfinished() == [1]
-    with pytest.raises(TaskError, match=r"1 of 3 tasks in .* are missing: 1\. The same command goes on"):
+    with pytest.raises(TaskError, match=r"1 of 3 tasks in .* are missing: 1\. Run the same command again"):
         again.refuse_unfinished()
     monkeypatch.setattr(vocabulary, "learn_tokenizer", lambda *_: pytest.fail("learned again"))
     assert [again.run_task(number) for number in range(3)] == [False, True, True]
@@ -223,7 +223,7 @@ def test_another_text_under_a_done_task_is_refused(recipe, tmp_path, monkeypatch
     (tmp_path / "text.en").write_text(changed)
     # As if the change were in the middle of a large file, of which the job knows the two ends.
     monkeypatch.setattr(ShardPreparation, "_described", lambda self, recipe: job)
-    with pytest.raises(TaskError, match="Task 0 of .* is done, and was made from another text"):
+    with pytest.raises(TaskError, match="Task 0 of .* is done, but was made from another text"):
         begun(mine, place, 2).run_task(0)
 
 
@@ -243,7 +243,12 @@ def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
         ({"train": ()}, 1, RecipeError, "There is no text to prepare: give it as --train"),
         ({"train": ("cmudict:dev", "weight=2")}, 1, RecipeError, "holds each text once: leave the weights out"),
         ({"train": ("cmudict:dev", "tag=BT")}, 1, RecipeError, "A prepared corpus has no tags: leave them out"),
-        ({"train": ("prepared:somewhere",)}, 1, CorpusError, "prepared:somewhere is in tokens, which can be learned"),
+        (
+            {"train": ("prepared:somewhere",)},
+            1,
+            CorpusError,
+            "prepared:somewhere holds tokens, which are only for training",
+        ),
         ({"max_length": 1}, 1, CorpusError, "none of 70 pairs is left"),
         ({"train": ("s3x://bucket/a", "s3x://bucket/b")}, 1, OSError, r"s3x://bucket/a cannot be reached"),
     ],
@@ -308,11 +313,11 @@ def test_a_run_over_parts_ends_as_if_it_had_never_stopped(recipe, in_four, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_length": 30}, "was prepared with max_length 22, and the recipe has 30: give --max-length 22"),
-        ({"vocab_size": 280}, "was prepared with vocab_size 270, and the recipe has 280"),
+        ({"max_length": 30}, "was prepared with max_length 22, but the recipe has 30: give --max-length 22"),
+        ({"vocab_size": 280}, "was prepared with vocab_size 270, but the recipe has 280"),
         ({"tokenizer": "other"}, "was prepared with another tokenizer than .*other, with other labels or by"),
-        ({"weight": 2}, "learned from alone and without a weight"),
-        ({"beside": True}, "learned from alone and without a weight"),
+        ({"weight": 2}, "cannot be mixed with others or have a weight"),
+        ({"beside": True}, "cannot be mixed with others or have a weight"),
     ],
 )
 def test_a_corpus_prepared_otherwise_than_the_recipe_says_is_refused(recipe, whole, text, tmp_path, changes, message):
@@ -333,13 +338,13 @@ def test_another_prepared_corpus_under_a_run_is_refused(recipe, whole, in_four, 
     trained(mine, tmp_path / "run", (2,), train=(f"prepared:{place}",))
     place.unlink()
     place.symlink_to(in_four)
-    with pytest.raises(OutputError, match="The text of train is not what it was"):
+    with pytest.raises(OutputError, match="The text of train has changed since"):
         trained(mine, tmp_path / "run", (3,), train=(f"prepared:{place}",))
 
 
 def test_tokens_are_nothing_to_measure_on(recipe, whole, tmp_path):
     mine = recipe.with_options(dev=(f"prepared:{whole}",))
-    with pytest.raises(CorpusError, match="is in tokens, which can be learned from and nothing else: give its text"):
+    with pytest.raises(CorpusError, match="holds tokens, which are only for training: give its text"):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
 
 
@@ -393,7 +398,9 @@ def test_labelled_texts_are_prepared_with_their_labels(tmp_path):
 def test_a_store_whose_package_is_missing_is_named_in_one_sentence(whole, recipe, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "adlfs", None)
     mine = recipe.with_options(train=("prepared:abfs://container/shards",))
-    with pytest.raises(OSError, match=r"abfs://container/shards cannot be reached, .* needs a package for \(.*adlfs"):
+    with pytest.raises(
+        OSError, match=r"abfs://container/shards cannot be reached: .* needs a package that is not installed \(.*adlfs"
+    ):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
 
 

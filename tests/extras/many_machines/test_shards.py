@@ -86,7 +86,7 @@ def test_the_order_of_shards_is_another_in_each_epoch_and_for_each_seed():
 
 
 def test_a_shard_larger_than_a_part_is_refused(prepared, tmp_path):
-    with pytest.raises(CorpusError, match="shard 2 has 9 rows, and a part of an epoch at most 8: give a"):
+    with pytest.raises(CorpusError, match="shard 2 has 9 rows, but a part of an epoch has at most 8: give a"):
         opened(prepared, tmp_path, part_pairs=8)
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_fetched_is_said_in_one_sentence_when_its_part_is_due(els
     filesystem.rm(f"{path}/{shards.tokens_name(second)}")
     parts = corpus.epoch_parts(0)
     next(parts)
-    with pytest.raises(CorpusError, match=rf"tokens-0000{second}\.arrow cannot be fetched .*give the same command"):
+    with pytest.raises(CorpusError, match=rf"tokens-0000{second}\.arrow cannot be fetched .*run the same command"):
         next(parts)
 
 
@@ -189,7 +189,7 @@ def test_a_part_is_let_go_when_the_next_one_is_asked_for(prepared, tmp_path):
         ),
         (
             lambda place: (place / "lengths-00003.npy").unlink(),
-            "shard 3 of .* cannot be read .*: delete tokens-00003.arrow, and do task 3 of",
+            "shard 3 of .* cannot be read .*: delete tokens-00003.arrow, and run task 3 of",
         ),
         (
             lambda place: swap(place, "tokens-00002.arrow"),
@@ -220,7 +220,7 @@ def test_a_flipped_bit_is_refused_unless_it_changes_nothing(prepared, tmp_path, 
         try:
             (part,) = opened(place, tmp_path, 100).epoch_parts(0)
         except CorpusError as error:
-            refused += "delete tokens-00002.arrow, and do task 2 of" in str(error)
+            refused += "delete tokens-00002.arrow, and run task 2 of" in str(error)
         else:
             assert rows_of(part.corpus) == rows
     assert refused > len(whole) / 10

@@ -145,7 +145,7 @@ def test_another_input_is_refused_also_where_only_the_middle_differs(folder, tex
     do(other, large, 1, translator, tasks=3)
     lines[15_000] = "x" * 9
     large.write_text("\n".join(lines) + "\n")
-    with pytest.raises(TaskError, match="Task 1 of .* is done, and was made from another input"):
+    with pytest.raises(TaskError, match="Task 1 of .* is done, but was made from another input"):
         do(other, large, 1, tasks=3)
 
 

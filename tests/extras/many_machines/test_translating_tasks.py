@@ -92,15 +92,15 @@ def kill_a_worker():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["in", "in", "--output", "out"], "Several inputs are translated in tasks: give --output DIR --tasks N"),
+        (["in", "in", "--output", "out"], "numbered tasks: give --output DIR --tasks N"),
         (["in", "--output", "out", "--task", 1], "--task is for numbered tasks: give --output DIR --tasks N"),
         (["in", "--output", "out", "--workers", 2], "--workers is for numbered tasks"),
         (["in", "--tasks", 2], "--tasks needs files to read and an --output directory"),
         (["in", "--output", "out", "--tasks", 2, "--task", 2], "--task counts from 0 to 1"),
-        (["in", "--output", "out", "--tasks", 2, "--resume"], "tasks always go on where they were"),
-        (["in", "--output", "in", "--tasks", 2], "in is a file, and tasks need a directory"),
+        (["in", "--output", "out", "--tasks", 2, "--resume"], "tasks always continue where they stopped"),
+        (["in", "--output", "in", "--tasks", 2], "in is a file, but tasks need a directory"),
         (["none", "--output", "out", "--tasks", 2], "none does not exist"),
-        (["in", "--output", "out", "--tasks", 2, "--engine-options", "a=b"], "--engine-options is for an --engine"),
+        (["in", "--output", "out", "--tasks", 2, "--engine-options", "a=b"], "--engine-options needs --engine"),
         (["in", "--output", "out", "--tasks", 2, "--engine", "slurm"], "--engine "),
     ],
 )
@@ -113,7 +113,7 @@ def test_options_that_do_not_go_together_are_refused_before_a_model_is_loaded(ru
 def test_under_a_launcher_translate_names_tasks(run, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, err = run("in", "--output", "out")
-    assert code == 2 and "translate needs no launcher such as torchrun" in err and "--output DIR --tasks N" in err
+    assert code == 2 and "launcher such as torchrun" in err and "--output DIR --tasks N" in err
 
 
 def test_another_model_or_setting_is_refused(run, tmp_path, model):
@@ -223,7 +223,7 @@ def test_processes_that_see_other_files_evaluate_nothing(model, tmp_path):
     words = ["evaluate", str(model), "--data", "in", "in.de", "--json"]
     launch = Launch(2, words, tmp_path / "launch", deed=Elsewhere(tmp_path))
     assert launch.codes() == [1, 1], launch.printed_by_all()
-    assert "Process 1 on " in launch.printed(0) and "sees another corpus than the main process" in launch.printed(0)
+    assert "Process 1 on " in launch.printed(0) and "has another corpus than the main process" in launch.printed(0)
 
 
 class Elsewhere:

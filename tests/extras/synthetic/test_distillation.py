@@ -189,7 +189,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(student, tmp_path, train_until
         train(mine.with_options(distillation_weight=0.6))
     expected, found = (load_file(one / "model.safetensors") for one in (undisturbed, train(mine)))
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    assert "Distillation: 70% of the loss is that of the teacher's 5 likeliest tokens in" in (
+    assert "Distillation: 70% of the loss comes from the teacher's 5 likeliest tokens in" in (
         undisturbed / "train.log"
     ).read_text("utf-8")
     alone = train(
@@ -211,7 +211,7 @@ def test_soft_targets_that_have_changed_are_not_gone_on_with(student, soft, tmp_
     train(mine.with_options(max_steps=4))
     facts = json.loads((tmp_path / "soft" / "soft-targets.json").read_text())
     (tmp_path / "soft" / "soft-targets.json").write_text(json.dumps({**facts, "contents": "another"}))
-    with pytest.raises(OutputError, match="train, or what .*soft says of it, is not what it was"):
+    with pytest.raises(OutputError, match="train, or what .*soft says of it, has changed"):
         train(mine)
 
 
@@ -267,13 +267,13 @@ def test_a_mixture_has_the_soft_targets_of_its_rows_in_each_epoch(recipe, teache
     [
         (
             {"bpe_dropout": 0.1},
-            "bpe_dropout splits words anew for each epoch, and the teacher has read them split once",
+            "bpe_dropout splits words anew for each epoch, but the teacher has read only one split",
         ),
         ({"distil_from": None}, "distillation_weight is for soft targets: give them as distil_from"),
         ({"distillation_weight": 0.0}, "must be above 0 and at most 1, not 0.0"),
         ({"distillation_weight": 1.5}, "must be above 0 and at most 1, not 1.5"),
-        ({"train": "prepared:corpus"}, "and no prepared corpus"),
-        ({"task": "text-classification"}, "distil_from is for translation, and the task is text-classification"),
+        ({"train": "prepared:corpus"}, "not a prepared corpus"),
+        ({"task": "text-classification"}, "distil_from is for translation, but the task is text-classification"),
     ],
 )
 def test_what_cannot_be_distilled_is_refused_before_anything_is_read(student, changes, message):
@@ -301,16 +301,16 @@ def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_p
         (
             ({"train": other}, "the teacher read another text"),
             ({"max_length": 100}, "max_length was 256 and is 100"),
-            ({"tokenizer": str(tmp_path / "tokenizer")}, "the tokenizer or a tag is another"),
-            ({"target_direction": "right-to-left"}, "the teacher writes left-to-right, and this model right-to-left"),
-            ({"distil_from": str(tmp_path)}, "has no soft targets that can be read"),
+            ({"tokenizer": str(tmp_path / "tokenizer")}, "the tokenizer or a tag differs"),
+            ({"target_direction": "right-to-left"}, "the teacher writes left-to-right, but this model right-to-left"),
+            ({"distil_from": str(tmp_path)}, "has no readable soft targets"),
         )
     ):
         with pytest.raises(SoftTargetsError, match=message):
             inputs_of(student.with_options(**changes), tmp_path / f"run{number}")
     shutil.copytree(soft, tmp_path / "cut")
     (tmp_path / "cut" / "ids.bin").open("ab").write(b"more")
-    with pytest.raises(SoftTargetsError, match="ids.bin has .* bytes, and its soft-targets.json tells of"):
+    with pytest.raises(SoftTargetsError, match="ids.bin has .* bytes, but its soft-targets.json records"):
         SoftTargets(tmp_path / "cut")
 
 
@@ -318,7 +318,7 @@ def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_p
     ("options", "message"),
     [
         (["--top-k", 0], "--top-k must be at least 1"),
-        (["--top-k", 300], "top_k must be at least 1 and at most 270, the vocabulary, not 300"),
+        (["--top-k", 300], "top_k must be at least 1 and at most 270, the size of the vocabulary, not 300"),
         (["--precision", "bfloat16", "--device", "nowhere"], "--device nowhere"),
     ],
 )

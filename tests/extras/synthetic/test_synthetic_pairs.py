@@ -91,7 +91,7 @@ def test_back_translation_pairs_each_line_with_what_translate_makes_of_it(run, m
     assert pairs(tmp_path / "pairs") == [one for one in dict.fromkeys(expected) if one[0].strip()]
     report = json.loads((tmp_path / "pairs" / "report.json").read_text())
     assert report["read"] == len(mono) == report["kept"] + sum(report["dropped"].values())
-    assert report["dropped"]["duplicate"] >= 3 and f"{report['kept']} pairs of 23 lines; taken out: " in err
+    assert report["dropped"]["duplicate"] >= 3 and f"{report['kept']} pairs of 23 lines; removed: " in err
 
 
 def test_distillation_pairs_each_line_the_other_way_round(run, model, tmp_path):
@@ -152,7 +152,7 @@ def test_tasks_one_by_one_give_the_pairs_of_one_process_with_the_last(run, tmp_p
 def test_text_of_which_nothing_is_left_gives_no_pairs_and_says_why(run, tmp_path, tasks):
     (tmp_path / "blank").write_text("\n \n")
     code, _, err = run("back-translate", "blank", "--output", "pairs", *tasks)
-    assert code == 1 and "No pair is left of 2 lines; taken out: 2 empty." in err
+    assert code == 1 and "No pair is left of 2 lines; removed: 2 empty." in err
     assert pairs(tmp_path / "pairs") == []
 
 

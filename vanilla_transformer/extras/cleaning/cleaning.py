@@ -21,9 +21,9 @@ from vanilla_transformer.limits import check_number, check_whole
 
 # In the order in which they run: a line counts for the first filter that removes it.
 FILTERS = {
-    "encoding": "bytes that are not UTF-8, or characters that stand for such",
+    "encoding": "bytes that are not UTF-8, or characters that replaced them",
     "empty": "nothing but white space",
-    "mojibake": "text that was decoded in another encoding than its own",
+    "mojibake": "text decoded with the wrong encoding",
     "length": "too few or too many words or characters",
     "ratio": "one side much longer than the other",
     "script": "letters of another script",
@@ -183,7 +183,7 @@ def _active(filters: Filters, files: int) -> list[str]:
         if name not in FILTERS:
             raise CorpusError(f"there is no filter {name}; there are {', '.join(FILTERS)}")
         if name in ("encoding", "empty"):
-            raise CorpusError(f"the filter {name} cannot be left out: such lines are no text to learn from")
+            raise CorpusError(f"the filter {name} cannot be left out: training data cannot contain such lines")
     absent = {*filters.skip, *(_NEEDS_PAIRS if files == 1 else ())}
     return [name for name in FILTERS if name not in absent]
 
@@ -272,7 +272,7 @@ def _aligned(names: Sequence[str]) -> Iterator[list[bytes]]:
             shorter = names[lines.index(None)]
             longer = next(name for name, line in zip(names, lines, strict=True) if line is not None)
             raise CorpusError(
-                f"{shorter} has {number} lines and {longer} has more: line-aligned files need a line for each line"
+                f"{shorter} has {number} lines and {longer} has more: line-aligned files must have equally many lines"
             )
         yield [_content(line, number) for line in lines]
 

@@ -16,39 +16,40 @@ _TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Clean:
-    """Copy a text, or two line-aligned ones, without lines that are damaged, misaligned, copied or there already.
+    """Copy one text, or two line-aligned ones, without damaged, misaligned, copied or duplicate lines.
 
-    A report says how many lines each filter took, with examples: encoding, empty, mojibake, length, ratio, script,
-    copy, duplicate, asked in this order. The inputs are not changed.
+    The filters are applied in this order: encoding, empty, mojibake, length, ratio, script, copy, duplicate. A report
+    says how many lines each one removed, with examples. The inputs are not changed.
     """
 
     inputs: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE]", help_behavior_hint="")]
-    """One text file, or the two of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
+    """One text file, or the two files of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
     output: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")]
-    """As many files to write, which must not exist."""
+    """As many files to write, which must not exist yet."""
     min_words: int = 1
-    """Fewest words of a line."""
+    """Minimum words per line."""
     max_words: int = 200
-    """Most words of a line, as white space divides them."""
+    """Maximum words per line, separated by white space."""
     max_characters: int = 2000
-    """Most characters of a line."""
+    """Maximum characters per line."""
     max_ratio: float = 3.0
-    """Most characters of one side for each of the other, where one has 20 or more; Chinese and English want more."""
+    """Maximum ratio of the two sides' lengths in characters, if either has 20 or more.
+    Chinese with English needs a higher one."""
     scripts: Annotated[tuple[str, ...] | None, arg(metavar="SCRIPT ...", help_behavior_hint="")] = None
-    """Scripts of the letters of each file, such as Latin or Han+Hiragana+Katakana; by default those of its first
-    10,000 lines."""
+    """Scripts of the letters in each file, such as Latin or Han+Hiragana+Katakana
+    (default: those in its first 10,000 lines)."""
     min_script_share: float = 0.5
-    """Least share of a line's letters that are in these scripts."""
+    """Minimum share of a line's letters that must be in these scripts."""
     max_similarity: float = 0.9
-    """Two sides as similar as that are copies: 1 for the same, less one edit for each character."""
+    """Similarity (1 minus the edits per character) from which two sides count as copies."""
     skip: Annotated[tuple[str, ...], arg(metavar="FILTER ...", help_behavior_hint="")] = ()
-    """Filters to leave out: mojibake, length, ratio, script, copy, duplicate."""
+    """Filters to skip: mojibake, length, ratio, script, copy, duplicate."""
     examples: int = 3
-    """Lines in the report for each filter, drawn at random."""
+    """Lines that the report shows for each filter, drawn at random."""
     json: Flag = False
     """Print the report as JSON."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
 
     def run(self) -> None:
         """Writes the clean files and prints the report."""
@@ -81,15 +82,17 @@ class Clean:
     def _check(self) -> None:
         """Refuses files that cannot be read or written, before anything is read."""
         if len(self.inputs) not in (1, 2):
-            raise UsageError(f"Give one file, or the two of a corpus, not {len(self.inputs)}.")
+            raise UsageError(f"Give one file, or the two files of a corpus, not {len(self.inputs)}.")
         if len(self.output) != len(self.inputs):
-            raise UsageError(f"--output wants as many files as there are inputs, {len(self.inputs)}.")
+            raise UsageError(f"--output needs as many files as there are inputs: {len(self.inputs)}.")
         refuse_directories(*self.inputs)
         for path in self.inputs:
             if path.with_suffix("").suffix in _TABLES or path.suffix in _TABLES:
-                raise UsageError(f"{path} is a table: write its columns to a file each, which are cleaned together.")
+                raise UsageError(
+                    f"{path} is a table: write each column to a text file, and clean these files together."
+                )
             if path.exists() and not path.is_file():
-                raise UsageError(f"{path} is a pipe or a device, and what is cleaned is read twice: name a file.")
+                raise UsageError(f"{path} is a pipe or a device, but the input is read twice: name a file.")
         if len({path.resolve() for path in (*self.inputs, *self.output)}) < 2 * len(self.inputs):
             raise UsageError("The inputs and outputs must be different files.")
         for path in self.output:

@@ -40,8 +40,8 @@ class RequiredPhrases(LogitsProcessor):
             ValueError: Always.
         """
         raise ValueError(
-            "Required phrases need a beam of this package's own search: give num_beams of 2 or more, and nothing that "
-            "only the library's search does."
+            "Required phrases need a beam of this package's own search: give num_beams of 2 or more, and no "
+            "setting that only the library's search supports."
         )
 
 
@@ -84,8 +84,8 @@ class ConstrainedBeamSearch(BeamSearch):
             tokens = sum(map(len, phrases))
             if tokens > longest:
                 raise ValueError(
-                    f"The phrases that a translation must hold have {tokens} tokens and it may have {longest}: raise "
-                    "max_length_beyond_source."
+                    f"The required phrases have {tokens} tokens, but the translation may have only "
+                    f"{longest}: raise max_length_beyond_source."
                 )
         self.states = [[_State(frozenset(), frozenset(), ())] for _ in self.phrases]
 
@@ -94,7 +94,7 @@ class ConstrainedBeamSearch(BeamSearch):
         found = super().run()
         count_N = (found.lengths > 0).sum(1)
         if not bool(count_N.all()):
-            raise ValueError("No translation can hold the required phrases: other settings suppress their tokens.")
+            raise ValueError("No translation can contain the required phrases: other settings suppress their tokens.")
         places = torch.arange(self.width, device=count_N.device).minimum(count_N[:, None] - 1)
         rows = torch.arange(len(count_N), device=count_N.device)[:, None]
         return Hypotheses(*(part[rows, places] for part in found))

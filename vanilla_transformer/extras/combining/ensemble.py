@@ -100,7 +100,7 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses to save, because an ensemble is nothing but its members."""
-        raise ValueError("An ensemble is not saved: save its members, and name them all where it is wanted.")
+        raise ValueError("An ensemble cannot be saved: save its members, and name them all to use it again.")
 
     def start_decoding(self, sources: _Sources, mask_NS: torch.Tensor | None, quantization: str | None) -> Decoding:
         """Begins a decoding of sources that each member encodes itself."""
@@ -117,15 +117,17 @@ class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], model_input_name: str | None, settings: Any
     ) -> dict[str, Any]:
         if model_input_name not in (None, "input_ids") or model_kwargs.get("encoder_outputs") is not None:
-            raise ValueError("An ensemble takes input_ids: embeddings and encoder outputs are those of one model.")
+            raise ValueError(
+                "An ensemble takes input_ids only: embeddings and encoder outputs belong to a single model."
+            )
         return {**model_kwargs, "encoder_outputs": _Sources(inputs_tensor)}
 
     def _by_engine(self, *asked: Any) -> Any:
         reason = engine.declined(engine.Request(self, *asked))
         if reason is not None:
             raise ValueError(
-                f"An ensemble has the engine's search alone, which does not support {reason}: leave it out, or take a "
-                "single model."
+                f"An ensemble uses the engine's search only, which does not support {reason}: leave it out, "
+                "or use a single model."
             )
         return super()._by_engine(*asked)
 
@@ -193,11 +195,11 @@ def _check(members: list[Any], mean: str) -> None:
         raise ValueError("An ensemble needs at least one model.")
     for member in members:
         if isinstance(member, EnsembleForConditionalGeneration):
-            raise ValueError("An ensemble cannot be a member of another: give its models themselves.")
+            raise ValueError("An ensemble cannot be a member of another: give its members themselves.")
         if not isinstance(member, PaperGenerationMixin):
             raise ValueError(
-                f"A {type(member).__name__} cannot be a member of an ensemble, whose models are of this package and "
-                "translate: `vanilla-transformer convert` makes one of an OPUS-MT model."
+                f"A {type(member).__name__} cannot be a member of an ensemble, which takes translation "
+                "models of this package: convert an OPUS-MT model with `vanilla-transformer convert`."
             )
     first = members[0]
     for number, member in enumerate(members[1:], 2):

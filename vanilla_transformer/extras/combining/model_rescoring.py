@@ -57,8 +57,8 @@ class ModelRescorer:
             same.append(difference_of_vocabularies(candidates.tokenizer, tokenizer) is None)
             if not same[-1] and (_is_presplit(tokenizer) or _is_presplit(candidates.tokenizer)):
                 raise RescoringError(
-                    f"{name} cannot rescore: one of the vocabularies is of text that was split before, and the other "
-                    "is not the same, so that the text of one means nothing to the other."
+                    f"{name} cannot rescore: the vocabularies differ, and one of them is for pre-split text, "
+                    "which the other cannot read."
                 )
         translators = tuple(LineTranslator.from_model(model, tokenizer) for _, model, tokenizer in models)
         return cls(translators, tuple(same), _length_penalty(candidates))

@@ -20,18 +20,20 @@ _MBR = "mbr"
 
 @dataclass(frozen=True)
 class RescoringOptions:
-    """Options for choosing among several translations of a line."""
+    """Rescoring: choose among several translations of a line."""
 
     rescore: Annotated[tuple[str, ...], arg(metavar="mbr|MODEL [MODEL ...]", help_behavior_hint="")] = ()
-    """Choose among the hypotheses of the beam. MODEL ...: by the sum of their score in the search and what each of
-    these models gives the same text: its log-probability, divided by the length penalty of the search for the number
-    of its tokens. These may have any vocabulary and direction, so also one trained with --target-direction
-    right-to-left; name them after the input. mbr, minimum Bayes risk: the one that agrees most with all of them; with
-    --sample it chooses among samples. With --nbest the best by that, with their scores."""
+    """Choose among the hypotheses of the beam (with --sample and mbr, among samples).
+    MODEL ...: the highest sum of the score in the search and each of these models' scores of the same text;
+    a score is the log-probability divided by the length penalty.
+    These models may have any vocabulary and direction, such as --target-direction right-to-left;
+    name them after the input.
+    mbr: minimum Bayes risk, the hypothesis that agrees most with all others.
+    --nbest then sorts by the new scores and writes them."""
     candidates: OptionalInt = None
-    """Translations of each line to choose among, and with a beam its width (default: --num-beams, or else 32)."""
+    """Translations per line to choose from, and the beam size (default: --num-beams, or else 32)."""
     utility: Literal["chrf", "bleu"] = "chrf"
-    """How much two translations agree for mbr: sacreBLEU's score of one sentence with the other for its reference."""
+    """Agreement of two translations for mbr: sacreBLEU's sentence score of one with the other as its reference."""
 
     def check(self, num_beams: int | None, nbest: int | None = None, *, samples: bool = False) -> None:
         """Raises UsageError for options that cannot be combined."""
@@ -44,7 +46,7 @@ class RescoringOptions:
         self._check_models(samples)
         count = self.count(num_beams)
         if count < 2:
-            raise UsageError("--rescore chooses among --candidates, of which it needs 2 or more.")
+            raise UsageError("--rescore needs --candidates 2 or more to choose from.")
         if not samples and num_beams is not None and num_beams < count:
             raise UsageError(f"--candidates {count} needs --num-beams {count} or more.")
         if nbest is not None and nbest > count:
@@ -56,7 +58,9 @@ class RescoringOptions:
         if self.rescore == (_MBR,):
             return
         if samples:
-            raise UsageError("--rescore MODEL needs the scores of a beam, which --sample has not; mbr needs none.")
+            raise UsageError(
+                "--rescore MODEL needs the scores of a beam, which --sample does not have; --rescore mbr needs none."
+            )
         if self.utility != RescoringOptions.utility:
             raise UsageError("--utility is for --rescore mbr.")
         for name in self.rescore:
@@ -66,8 +70,8 @@ class RescoringOptions:
                 raise UsageError(f"{name} is an export, which cannot rescore: give the model that it was made from.")
             if Path(name).is_file():
                 raise UsageError(
-                    f"--rescore {name} is a file and no model: put the input before --rescore, which takes all names "
-                    "that follow it."
+                    f"--rescore {name} is a file, not a model: put the input before --rescore, which takes "
+                    "all names that follow it."
                 )
 
     @property

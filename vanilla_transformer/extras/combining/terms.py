@@ -54,12 +54,13 @@ class Glossary:
             parts = [" ".join(part.split()) for part in row.split("\t")]
             if len(parts) != 2 or not all(parts):
                 raise TermError(
-                    f"{path}, line {number}: a row is a source term, a tab and a target term, not {row[:60]!r}."
+                    f"{path}, line {number}: a row must be a source term, a tab and a target term, not {row[:60]!r}."
                 )
             words, target = tuple(_WORDS.findall(parts[0])), parts[1]
             if terms.setdefault(words, target) != target:
                 raise TermError(
-                    f"{path}, line {number}: {parts[0]!r} is {terms[words]!r} before and {target!r} here: keep one."
+                    f"{path}, line {number}: {parts[0]!r} has the target term {terms[words]!r} in an earlier "
+                    f"row and {target!r} here: keep one."
                 )
         if not terms:
             raise TermError(f"{path} has no terms: give rows of a source term, a tab and a target term.")
@@ -106,12 +107,14 @@ class TermTranslator(LineTranslator):
         """
         tokenizer = translator.tokenizer
         if isinstance(tokenizer, VanillaTransformerTokenizer) and tokenizer.detokenize("a@@ b") == "ab":
-            raise TermError("Terms need a model that splits words itself, and this one's text was split before.")
+            raise TermError("Terms need a model that splits words itself, but this one expects pre-split text.")
         if is_right_to_left(translator.model.config):
-            raise TermError("Terms need a model that writes from left to right, and this one writes from the right.")
+            raise TermError(
+                "Terms need a model that writes from left to right, but this one writes from right to left."
+            )
         beams = translator.generate_kwargs.get("num_beams") or translator.model.generation_config.num_beams or 1
         if beams < 2 or translator.sampling is not None:
-            raise TermError("Terms are searched for by a beam: give --num-beams 2 or more.")
+            raise TermError("Terms need a beam: give --num-beams 2 or more.")
         begin, end = _within_word(tokenizer)
         pieces = {term: _pieces(tokenizer, term, begin) for term in glossary.terms.values()}
         return cls(**vars(translator), glossary=glossary, pieces=pieces, begin_within_word=begin, end_within_word=end)
@@ -140,7 +143,9 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, term: str, begin_within_word: fr
     if tokenizer.unk_token_id in ids or str(tokenizer.decode(ids)).strip() != term:
         raise TermError(f"The model's vocabulary cannot write the target term {term!r}: leave it out.")
     if ids[0] in begin_within_word:
-        raise TermError("Terms need a vocabulary whose pieces have the space before a word, which this one has not.")
+        raise TermError(
+            "Terms need a vocabulary whose pieces include the space before a word, which this one does not have."
+        )
     return tuple(ids)
 
 

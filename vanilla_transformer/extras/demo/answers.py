@@ -111,7 +111,9 @@ class Translating(Kind):
         """Translates all lines together."""
         beams, n_best = int(settings["num_beams"]), int(settings["n_best"])
         if n_best > beams:
-            raise DemoError(f"A beam of {beams} has no {n_best} translations: choose a beam size of {n_best} or more.")
+            raise DemoError(
+                f"A beam of {beams} cannot give {n_best} translations: choose a beam size of {n_best} or more."
+            )
         translator = LineTranslator.from_model(
             self.model,
             self.tokenizer,
@@ -181,7 +183,7 @@ class Predicting(Kind):
     """The line that `predict` writes, for models without a view of their own."""
 
     endpoint = "predict"
-    hint = "Type a text: each line is a text of its own."
+    hint = "Type a text: each line is a separate text."
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, predictor: Any) -> None:
         super().__init__(model, tokenizer)
@@ -220,7 +222,7 @@ class Tagging(Predicting):
     """A tag for each word."""
 
     endpoint = "tag"
-    hint = "Type a sentence: its words stand between spaces."
+    hint = "Type a sentence with spaces between its words."
 
     def html(self, answer: Answer) -> str:
         """Shows each word with its tag below it."""
@@ -268,7 +270,7 @@ class Filling(Kind):
         """Shows bars for each mask."""
         if not answer["masks"]:
             mask = escape(str(self.tokenizer.mask_token))
-            return f'<p class="vt-note">Put {mask} where the model shall fill in a word.</p>'
+            return f'<p class="vt-note">Put {mask} where the model should fill in a word.</p>'
         return "".join(bars([(one["text"], one["score"]) for one in found]) for found in answer["masks"])
 
 
@@ -300,7 +302,7 @@ class Continuing(Kind):
             read = inputs["input_ids"].shape[1]
             longest = self.model.config.max_position_embeddings
             if read >= longest:
-                raise DemoError(f"The text has {read:,} tokens and the model reads {longest:,}: give a shorter one.")
+                raise DemoError(f"The text has {read:,} tokens, but the model reads only {longest:,}: shorten it.")
             ids = self.model.generate(**inputs, **search)[0]
             whole, beginning = (self.tokenizer.decode(one, skip_special_tokens=True) for one in (ids, ids[:read]))
             answers.append({"source": line, "continuation": whole[len(beginning) :], **prediction.values})

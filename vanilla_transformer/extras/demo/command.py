@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Demo:
-    """Open a page to try models in a browser: text in, answers as you type, several models side by side.
+    """Open a web page to try models: text in, answers as you type, several models side by side.
 
-    Translations come with scores, n-best lists, and alignments where heads were chosen for them; classifiers, taggers,
-    masked models and language models show what they say. Each shows its attention. Programs find the same at the
-    address that "Use via API" tells. The page is for this machine alone unless --host says otherwise; nothing leaves
-    the machine, and nothing is counted.
+    Translations come with scores, n-best lists and, where heads were chosen, alignments; classifiers, taggers, masked
+    models and language models show their predictions. Every model shows its attention. "Use via API" on the page gives
+    the address for programs. The page is visible to this machine only, unless --host says otherwise; nothing leaves
+    the machine, and no usage statistics are collected.
     """
 
     models: Annotated[tuple[str, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
     """Directories or Hub ids of models."""
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets others on your network in."""
+    """Address to listen on; 0.0.0.0 lets others on your network in."""
     port: int = 7860
-    """Port to listen at."""
+    """Port to listen on."""
     max_characters: int = 1000
-    """Longest text that a visitor may send."""
+    """Maximum characters of a text that a visitor may send."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: one for each core)."""
+    """CPU threads (default: one per core)."""
 
     def run(self) -> None:
         """Serves the page until Ctrl-C."""
@@ -75,7 +75,7 @@ class Demo:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind(address)
         except socket.gaierror:
-            raise UsageError(f"--host {self.host} is no address: leave it out, or give 0.0.0.0.") from None
+            raise UsageError(f"--host {self.host} is not an address: leave it out, or give 0.0.0.0.") from None
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             option = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"

@@ -114,7 +114,7 @@ class ShownModel:
             raise DemoError("The text must be text.")  # A program may send half of a surrogate pair.
         if len(text) > self.max_characters:
             raise DemoError(
-                f"The text has {len(text):,} characters and this page takes {self.max_characters:,}: shorten it."
+                f"The text has {len(text):,} characters, but this page takes only {self.max_characters:,}: shorten it."
             )
         return [line for line in text.splitlines() if line.strip()]
 

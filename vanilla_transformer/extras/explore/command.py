@@ -18,26 +18,26 @@ from vanilla_transformer.cli.streams import warn
 
 @dataclass(frozen=True)
 class Explore:
-    """Write a page on which a model computes live, number by number, in the paper's order.
+    """Write a web page on which a model computes live, number by number, in the paper's order.
 
-    One text in, the whole computation out: embeddings, positions, each head's queries, keys, values, scores and
-    weights, feed-forward units, logits; the beam search as a tree; what changes without a head, a layer or the
-    positions; and the training replayed, where the run's checkpoints are there. The folder works on any host of
-    static files, offline, and asks no other host: look at it with `python -m http.server --directory OUTPUT`.
+    For one text, it shows the whole computation: embeddings, positions, each head's queries, keys, values, scores and
+    weights, feed-forward units and logits; the beam search as a tree; the effect of removing a head, a layer or the
+    positions; and, if the run's checkpoints exist, a replay of the training. The folder works offline and on any
+    static file host, and contacts no other host. View it with `python -m http.server --directory OUTPUT`.
     """
 
     model: Model
-    """Model directory or Hub id, of any family, with up to 40 million parameters."""
+    """Model directory or Hub id, of any family, with at most 40 million parameters."""
     output: OptionalPath = None
     """Directory to write; must be empty or not exist (default: MODEL-explore in the current directory)."""
     text: tuple[str, ...] = ()
-    """Texts that the page offers, the first one shown at once (default: the examples of the model's card)."""
+    """Texts to offer on the page, which starts with the first (default: the examples in the model's card)."""
     training: OptionalPath = None
-    """Directory of the run whose training is replayed (default: MODEL, where its checkpoints are)."""
+    """Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there)."""
     no_training: Flag = False
-    """Leave the training out, which makes the folder smaller."""
+    """Leave out the training, which makes the folder smaller."""
     documentation: OptionalText = None
-    """Address of this documentation, for links from each number to its chapter (default: none)."""
+    """URL of this documentation, so that each number links to its chapter (default: none)."""
 
     def run(self) -> None:
         """Writes the folder and prints it."""

@@ -69,27 +69,27 @@ def family(model: PreTrainedModel) -> str:
     found = FAMILIES.get(type(model))
     if found is None:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
-        raise ExploreError(f"The page does not compute a {type(model).__name__}: it knows {known}.")
+        raise ExploreError(f"The page cannot compute a {type(model).__name__}, only {known}.")
     config: Any = model.config
     if is_right_to_left(config):
-        raise ExploreError("The model writes from right to left, which the page does not show.")
+        raise ExploreError("The model writes from right to left, which the page cannot show.")
     if found != "recurrent" and config.activation_function not in ACTIVATIONS:
         raise ExploreError(
-            f"The page does not compute the activation {config.activation_function}: "
-            f"it knows {', '.join(ACTIVATIONS)}."
+            f"The page cannot compute the activation {config.activation_function}, only {', '.join(ACTIVATIONS)}."
         )
     if found == "classifier" and (config.problem_type == "regression" or config.num_labels == 1):
-        raise ExploreError("The model gives a text a number (regression), and the page shows classes.")
+        raise ExploreError("The model gives a text a number (regression), but the page shows classes.")
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in type(model)(config).state_dict().items()}
     there = {name: weight.shape for name, weight in model.state_dict().items()}
     if there != expected:
         name = sorted(there.items() ^ expected.items(), key=lambda item: item[0])[0][0]
-        raise ExploreError(f"The page does not compute a model whose weight {name} is not that of its family.")
+        raise ExploreError(f"The page cannot compute a model whose weight {name} differs from its family's.")
     count = sum(weight.numel() for weight in model.parameters())
     if count > _MOST_PARAMETERS:
         raise ExploreError(
-            f"The model has {count:,} parameters; a browser computes up to {_MOST_PARAMETERS:,} in a bearable time."
+            f"The model has {count:,} parameters, but a browser can only compute up to {_MOST_PARAMETERS:,} "
+            "in reasonable time."
         )
     return found
 

@@ -101,7 +101,7 @@ def write_page(
     settings = model.generation_config.to_diff_dict() if kind in SEARCHED and model.generation_config else {}
     ignored = unknown_settings(settings)
     if ignored:
-        report(f"The page searches without {', '.join(ignored)} of the model's generation_config.json.")
+        report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
     examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]
     check = _check(model, tokenizer, kind, examples[0])
     output.mkdir(parents=True, exist_ok=True)
@@ -234,13 +234,16 @@ def _training(
     for moment in chosen:
         found = weights_of(moment, places)
         if found is None:
-            report(f"Step {moment.step} of the training is left out: its weights are not those of this model.")
+            report(f"Step {moment.step} of the training is left out: its weights do not fit this model.")
             continue
         (folder / f"step-{moment.step}.bin").write_bytes(pack_8_bits(found, places))
         kept.append(moment)
     curve = learning_curve(run)
     if not kept and (run / "checkpoints").is_dir():
-        report("The page replays no training: its weights leave no room for checkpoints, or there are none.")
+        report(
+            "The page does not replay the training: the model's weights leave no room for checkpoints, or there "
+            "are none."
+        )
     return {"steps": [moment.step for moment in kept], "curve": curve} if kept or curve else None
 
 

@@ -88,7 +88,9 @@ def export_onnx(model: Any, tokenizer: Any, output: Path, quantization: str = "f
     model.config.save_pretrained(output)
     remarks = []
     if not save_tokenizer(plain_text(tokenizer), output):
-        remarks.append("There is no tokenizer.json, which this model's tokenizer does not have: split text otherwise.")
+        remarks.append(
+            "There is no tokenizer.json, because the model's tokenizer has none: split text by other means."
+        )
     readme = _README.format(
         client=CLIENT,
         precision=_PRECISIONS[quantization],
@@ -107,7 +109,7 @@ def refuse_uncomputable(model: Any) -> None:
     """Raises ConversionError if the graph would not compute the model."""
     refuse_unexportable(model)
     if reason := unknown_to_graphs(model):
-        raise ConversionError(f"The model cannot be exported, as its graph would not know {reason}.")
+        raise ConversionError(f"The model cannot be exported, because its graph would ignore {reason}.")
 
 
 def write_graph(model: Any, defaults: Defaults, path: Path, quantization: str = "float32") -> None:
@@ -119,7 +121,7 @@ def write_graph(model: Any, defaults: Defaults, path: Path, quantization: str = 
     with torch.no_grad():
         graph = translation_graph(model, defaults, None if quantization == "float32" else quantization)
     if graph.ByteSize() > _TOO_LARGE:
-        raise ConversionError("The model has more than 2 GB of weights, which is too large for one file: take int8.")
+        raise ConversionError("The model has more than 2 GB of weights, which is too large for one file: use int8.")
     path.write_bytes(graph.SerializeToString())
 
 

@@ -54,8 +54,8 @@ def export_web(
     if isinstance(tokenizer, VanillaTransformerTokenizer):
         return []
     return [
-        f"The tokenizer is a {type(tokenizer).__name__}: that tokenizers.js splits as it does is known of this "
-        "package's own alone, so compare some translations."
+        f"The tokenizer is a {type(tokenizer).__name__}: tokenizers.js is known to split alike only for this "
+        "package's own tokenizer, so compare some translations."
     ]
 
 

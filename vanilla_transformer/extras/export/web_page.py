@@ -80,8 +80,8 @@ class Program:
             )
         if checksum(path) != self.integrity:
             raise ConversionError(
-                f"{path} is not that of {self.package} {self.version}, by its checksum: run `npm install "
-                f"{self.package}@{self.version}`."
+                f"{path} is not the file of {self.package} {self.version}, as its checksum shows: run `npm "
+                f"install {self.package}@{self.version}`."
             )
         return path
 

@@ -155,7 +155,7 @@ def refuse_unexportable(model: Any) -> None:
     """Raises ConversionError if an export would drop a part of the model, or the model writes from right to left."""
     refuse_right_to_left(model.config)
     if reason := unknown(model, may_train=True):
-        raise ConversionError(f"The model cannot be exported, as no export knows {reason}.")
+        raise ConversionError(f"The model cannot be exported, because no export supports {reason}.")
 
 
 def refuse_right_to_left(config: PreTrainedConfig) -> None:

@@ -53,8 +53,9 @@ class AlignmentHeads:
         chosen = getattr(model.generation_config, "alignment_heads", None)
         if chosen is None:
             raise AlignmentError(
-                "No alignment heads have been chosen for this model: `vanilla-transformer align MODEL SOURCE TARGET "
-                "--choose-heads` does so once, on some hundred lines of text, or name them."
+                "No alignment heads have been chosen for this model: choose them once, on some hundred "
+                "lines of text, with `vanilla-transformer align MODEL SOURCE TARGET --choose-heads`, or "
+                "name them."
             )
         return cls.from_layers(model, chosen, getattr(model.generation_config, "alignment_step", "input"))
 
@@ -78,7 +79,7 @@ class AlignmentHeads:
                 )
             pairs += [(layer, number) for number in head or range(heads)]
         if not pairs:
-            raise AlignmentError("An alignment is read from at least one head.")
+            raise AlignmentError("An alignment needs at least one head.")
         return cls(tuple(dict.fromkeys(pairs)), step)
 
     @classmethod
@@ -108,7 +109,7 @@ class AlignmentHeads:
 def _refuse_right_to_left(model: PreTrainedModel) -> None:
     if is_right_to_left(model.config):
         raise AlignmentError(
-            "The model writes from right to left, and alignments are read from one that writes from left to right."
+            "The model writes from right to left, but alignments need a model that writes from left to right."
         )
 
 

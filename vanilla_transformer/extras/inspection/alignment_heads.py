@@ -63,7 +63,7 @@ def choose_alignment_heads(
     pairs = sides(model, tokenizer, sources, targets)
     pairs = [pair for pair in pairs if min(aligner.shape(pair)) > 1]
     if not pairs:
-        raise AlignmentError("Heads are chosen on pairs of at least two tokens on each side, and there is none.")
+        raise AlignmentError("Heads are chosen on pairs of at least two tokens on each side, but there are none.")
     differences = [prediction_difference(aligner, *pair) for pair in pairs]
     choices = []
     for step in STEPS:

@@ -25,7 +25,7 @@ def lettering(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         missing -= _characters(best)
     if missing:
         listed = "".join(map(chr, sorted(missing)))
-        warnings.warn(f"No font of this machine has {listed}: they are shown by their numbers.", stacklevel=3)
+        warnings.warn(f"No font on this machine has {listed}: they are shown by their numbers.", stacklevel=3)
         unknown = re.compile(f"[{re.escape(listed)}]+")
         printable = {text: unknown.sub(_numbers, shown) for text, shown in printable.items()}
     return families, {text: shown.replace("$", r"\$") for text, shown in printable.items()}

@@ -132,8 +132,8 @@ def attention(
     """
     if is_right_to_left(model.config):
         raise InspectionError(
-            "The model writes from right to left, and attention is shown as a target is read: look at one that writes "
-            "from left to right."
+            "The model writes from right to left, but attention is shown in reading order: use a model that "
+            "writes from left to right."
         )
     inputs = encode(model, tokenizer, source, "source")
     if not model.config.is_encoder_decoder:
@@ -199,8 +199,8 @@ def _check_size(model: PreTrainedModel, source: int, target: int) -> None:
     numbers = layers * heads * (source * source + target * target + source * target)
     if numbers > LARGEST_PASS:
         raise InspectionError(
-            f"A text of {max(source, target):,} tokens is too long to be looked at: its {numbers:,} attention weights "
-            f"are more than the {LARGEST_PASS:,} that are held at once."
+            f"A text of {max(source, target):,} tokens is too long to show: its {numbers:,} attention "
+            f"weights are more than the {LARGEST_PASS:,} that fit at once."
         )
 
 
@@ -224,7 +224,7 @@ def encode(
         )
     if is_target and tokenizer.unk_token_id in ids:
         tokens = textwrap.shorten(" ".join(tokenizer.convert_ids_to_tokens(ids)), 200)
-        raise InspectionError(f"The tokenizer cannot make the target: it becomes {tokens}.")
+        raise InspectionError(f"The tokenizer cannot represent the target: it becomes {tokens}.")
     names = ("input_ids",) if is_target else ("input_ids", "attention_mask")
     return {key: encoded[key].to(model.device) for key in names}
 

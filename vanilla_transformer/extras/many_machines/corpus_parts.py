@@ -75,8 +75,8 @@ def cut_corpora(
         if piece.kind == "parquet":
             return cannot_be_cut(Piece(corpus.parts[0], *piece.bounds[0], "parquet"), tasks)
         return (
-            f"For {tasks} tasks {corpus} would have to be cut, which is read from its start alone: give fewer "
-            "--tasks, or the text as Parquet or as two line-aligned files that are not packed"
+            f"For {tasks} tasks {corpus} would have to be cut, but it can only be read from its start: give "
+            "fewer --tasks, or the text as Parquet or as two uncompressed line-aligned files"
         )
 
     parts: list[list[CorpusPiece]] = [[] for _ in range(tasks)]
@@ -147,7 +147,7 @@ def read_pieces(
             read += table.num_rows
             yield table
         if piece.rows not in (None, read):
-            raise CorpusError(f"{corpus} has changed since it was cut into parts: bring it back, or prepare it anew")
+            raise CorpusError(f"{corpus} has changed since it was cut into parts: restore it, or prepare it again")
 
 
 def merged(pieces: Iterable[CorpusPiece]) -> Iterator[CorpusPiece]:
@@ -240,7 +240,7 @@ def _places_of_lines(path: str, numbers: Sequence[int], first: str, lines: int) 
     count += not last.endswith(b"\n")
     if count != lines:
         raise CorpusError(
-            f"{first} has {lines} lines and {path} has {count}: line-aligned files need a line for each line"
+            f"{first} has {lines} lines and {path} has {count}: line-aligned files must have equally many lines"
         )
     return [*places, *[end] * (len(numbers) - len(places))]
 

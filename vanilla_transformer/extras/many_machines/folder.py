@@ -41,7 +41,7 @@ class TaskFolder:
         try:
             return None if content is None else json.loads(content)
         except ValueError as error:
-            raise TaskError(f"{self.url}/{name} is damaged: delete it, and give the same command again.") from error
+            raise TaskError(f"{self.url}/{name} is damaged: delete it, and run the same command again.") from error
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Writes a JSON file, which appears only when complete."""
@@ -164,7 +164,7 @@ class TaskFolder:
             if name in there and there[name] != job[name]:
                 raise TaskError(
                     f"{self.url} holds the tasks of another {name} ({_short(there[name])}, and now "
-                    f"{_short(job[name])}): give the former, or name another directory."
+                    f"{_short(job[name])}): use the former, or name another directory."
                 )
 
     def _at(self, name: str) -> str:

@@ -95,8 +95,8 @@ def _is_done(folder: TaskFolder, number: int, lines: Callable[[], Iterable[str]]
         count += 1
     if count != record["lines"] or (count and digest.hexdigest() != record["source"]):
         raise TaskError(
-            f"Task {number} of {folder.url} is done, and was made from another input: bring that back, or name "
-            "another directory."
+            f"Task {number} of {folder.url} is done, but was made from another input: restore that input, or "
+            "name another directory."
         )
     return True
 
@@ -120,8 +120,8 @@ def join_parts(folder: TaskFolder) -> Iterator[bytes]:
     missing = unfinished(folder, tasks)
     if missing:
         raise TaskError(
-            f"{len(missing):,} of {tasks:,} tasks in {folder.url} are missing: {in_ranges(missing)}. The command that "
-            "began them goes on with them, or with one as --task."
+            f"{len(missing):,} of {tasks:,} tasks in {folder.url} are missing: {in_ranges(missing)}. Run the "
+            "command that began them again, or with --task for a single one."
         )
     yield from _joined(folder, tasks, job_digest(job), numbered=bool(job.get("--nbest")))
 
@@ -131,7 +131,9 @@ def _joined(folder: TaskFolder, tasks: int, job: str, *, numbered: bool) -> Iter
     for number in range(tasks):
         record = folder.read(_record_name(number)) or {}
         if record.get("job") != job:
-            raise TaskError(f"Part {number} in {folder.url} belongs to another job: delete it, and do task {number}.")
+            raise TaskError(
+                f"Part {number} in {folder.url} belongs to another job: delete it, and run task {number} again."
+            )
         digest = hashlib.blake2b(digest_size=16)
         with folder.open(part_name(number)) as file:
             for piece in iter(lambda: file.readlines(_SLICE), []):
@@ -140,8 +142,8 @@ def _joined(folder: TaskFolder, tasks: int, job: str, *, numbered: bool) -> Iter
                 yield b"".join(_renumbered(line, lines) for line in piece) if numbered and lines else content
         if record["size"] and digest.hexdigest() != record["translation"]:
             raise TaskError(
-                f"{part_name(number)} in {folder.url} is not what its task has written: delete it, and do task "
-                f"{number} again."
+                f"{part_name(number)} in {folder.url} is not what its task has written: delete it, and run "
+                f"task {number} again."
             )
         lines += record["lines"]
 

@@ -85,12 +85,12 @@ def cannot_be_cut(piece: Piece, tasks: int) -> str:
     """Returns a message that says why a piece cannot be cut for so many tasks, and what to do."""
     if piece.kind == "compressed":
         return (
-            f"For {tasks} tasks {piece.path} would have to be cut, and a compressed file can be read from its "
-            "start alone: give fewer --tasks, more files of about equal size, or the text unpacked."
+            f"For {tasks} tasks {piece.path} would have to be cut, but a compressed file can only be read "
+            "from its start: give fewer --tasks, more files of about equal size, or uncompressed text."
         )
     return (
-        f"For {tasks} tasks a row group of {piece.path} would have to be cut, which is the least that is read of a "
-        "Parquet file: give fewer --tasks."
+        f"For {tasks} tasks a row group of {piece.path} would have to be cut, but Parquet files are read in "
+        "whole row groups: give fewer --tasks."
     )
 
 
@@ -99,7 +99,7 @@ def wholes_of(path: str) -> Iterator[tuple[Piece, int]]:
     filesystem, name = filesystem_of(path)
     with naming(path):
         if not filesystem.isfile(name):
-            raise CorpusError(f"{path} does not exist, or is no file")
+            raise CorpusError(f"{path} does not exist, or is not a file")
         size = int(filesystem.size(name))
     if path.endswith(".parquet"):
         metadata = open_parquet(path).metadata
@@ -181,7 +181,7 @@ def open_parquet(path: str) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(filesystem.open(name, "rb"))
     except pyarrow.ArrowInvalid as error:
-        raise CorpusError(f"{path} is no Parquet file: {error}") from error
+        raise CorpusError(f"{path} is not a Parquet file: {error}") from error
 
 
 def _text_column(path: str, schema: Any, column: str | None) -> str:
@@ -192,6 +192,6 @@ def _text_column(path: str, schema: Any, column: str | None) -> str:
     if column is None and len(texts) == 1:
         return texts[0]
     if column is None or column not in texts:
-        wanted = "Several columns have text" if column is None else f"There is no column {column!r} of text"
-        raise PartsError(f"{wanted} in {path}: give one as --source-column, of {', '.join(texts) or 'none'}.")
+        wanted = "Several columns have text" if column is None else f"There is no text column {column!r}"
+        raise PartsError(f"{wanted} in {path}: choose one with --source-column, of {', '.join(texts) or 'none'}.")
     return column

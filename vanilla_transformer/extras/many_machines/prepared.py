@@ -46,8 +46,8 @@ class PreparedText(ShardedCorpus):
         ):
             if prepared != asked:
                 raise RecipeError(
-                    f"{url} was prepared with {name} {prepared}, and the recipe has {asked}: give --"
-                    f"{name.replace('_', '-')} {prepared}, or prepare it again."
+                    f"{url} was prepared with {name} {prepared}, but the recipe has {asked}: give "
+                    f"--{name.replace('_', '-')} {prepared}, or prepare it again."
                 )
         encoder = task_for(recipe).encoder(recipe)
         other = recipe.tokenizer.name
@@ -83,7 +83,7 @@ def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
                 folder.get(name, Path(directory, name))
             except FileNotFoundError as error:
                 raise CorpusError(
-                    f"{folder.url} has no {name}, which `prepare` writes before all shards: bring its tokenizer back, "
-                    "or prepare the corpus again"
+                    f"{folder.url} has no {name}, which `prepare` writes before all shards: restore its "
+                    "tokenizer, or prepare the corpus again"
                 ) from error
         return load_own_tokenizer(directory)

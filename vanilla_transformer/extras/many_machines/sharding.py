@@ -168,8 +168,8 @@ class ShardPreparation:
         """Raises TaskError if tasks are unfinished."""
         if missing := self.unfinished():
             raise TaskError(
-                f"{len(missing):,} of {self.tasks:,} tasks in {self.folder.url} are missing: {in_ranges(missing)}. "
-                "The same command goes on with them."
+                f"{len(missing):,} of {self.tasks:,} tasks in {self.folder.url} are missing: "
+                f"{in_ranges(missing)}. Run the same command again to continue with them."
             )
 
     def _described(self, recipe: Recipe) -> dict[str, Any]:
@@ -252,8 +252,8 @@ class ShardPreparation:
             text.update(table)
         if text.hexdigest() != record["text"]:
             raise TaskError(
-                f"Task {number} of {self.folder.url} is done, and was made from another text: bring that back, or "
-                "name another directory."
+                f"Task {number} of {self.folder.url} is done, but was made from another text: restore that "
+                "text, or name another directory."
             )
         return True
 
@@ -262,7 +262,7 @@ class ShardPreparation:
         if (record.get("job"), record.get("settings")) != (job_digest(self._job), self._settings):
             raise TaskError(
                 f"Shard {number} in {self.folder.url} belongs to another job or tokenizer: delete "
-                f"{report_name(number)}, and do task {number} again."
+                f"{report_name(number)}, and run task {number} again."
             )
         report = {name: record[name] for name in PreparationReport.__dataclass_fields__}
         return Shard.from_json({"number": number, "report": report, **record})

@@ -123,8 +123,8 @@ def read_manifest(folder: TaskFolder) -> tuple[Manifest, str]:
     content = folder.read_bytes(MANIFEST)
     if content is None:
         raise CorpusError(
-            f"{folder.url} has no {MANIFEST}, which is written when all tasks of `prepare` are done: give that "
-            "command (again), or name another directory"
+            f"{folder.url} has no {MANIFEST}, which is written when all tasks of `prepare` are done: run "
+            "that command (again), or name another directory"
         )
     try:
         values = json.loads(content)
@@ -158,8 +158,8 @@ def cut_epoch(rows: Sequence[int], most: int, seed: int, epoch: int) -> list[lis
         return [there]
     if largest > most:
         raise CorpusError(
-            f"shard {rows.index(largest)} has {largest:,} rows, and a part of an epoch at most {most:,}: give a "
-            "larger --part-pairs, or prepare the corpus with more --tasks"
+            f"shard {rows.index(largest)} has {largest:,} rows, but a part of an epoch has at most {most:,}: "
+            "give a larger --part-pairs, or prepare the corpus with more --tasks"
         )
     # Separate from the random numbers that plans are made with.
     order = np.random.default_rng(np.random.SeedSequence([seed, epoch], spawn_key=(1, 0))).permutation(there)
@@ -358,7 +358,7 @@ class ShardFiles:
     def _damage_named(self, shard: int) -> Iterator[None]:
         """Adds to errors about a shard how to make the shard again; deletes a damaged copy."""
         number = self._shards[shard].number
-        again = f"delete {tokens_name(number)}, and do task {number} of `prepare` again"
+        again = f"delete {tokens_name(number)}, and run task {number} of `prepare` again"
         try:
             yield
         except Exception as error:  # Damaged metadata makes Arrow and NumPy raise any of them.
@@ -390,7 +390,7 @@ class ShardFiles:
                 if has_no_room(error):
                     raise
                 raise CorpusError(
-                    f"{self._folder.url}/{name} cannot be fetched ({_reason(error)}): when that is mended, give the "
+                    f"{self._folder.url}/{name} cannot be fetched ({_reason(error)}): fix this, and run the "
                     "same command again"
                 ) from error
 

@@ -27,19 +27,19 @@ class TaskCommand(Protocol):
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """Work in numbered tasks, each of which reads its own part and needs nobody."""
+    """Numbered tasks, each of which reads its own part and runs independently."""
 
     tasks: OptionalInt = None
-    """Cut the input into so many parts of about equal size, each done by itself into files of its own."""
+    """Split the input into this many parts of about equal size; each is a task that writes its own files."""
     task_number: Annotated[int | None, arg(name="task", metavar="INT", help_behavior_hint="")] = None
-    """Do this one of --tasks alone, counted from 0: for a Slurm array, an indexed job of Kubernetes and the like."""
+    """Run only this one of --tasks, counted from 0, as in a Slurm array or an indexed Kubernetes job."""
     workers: OptionalInt = None
-    """Tasks at a time (default: one for each accelerator if that is what they need, or else one)."""
+    """Tasks to run at a time (default: one per accelerator if the tasks use them, or else one)."""
     engine: Annotated[
         Literal["local", "slurm", "ray"] | None, arg(metavar="{local,slurm,ray}", help_behavior_hint="")
     ] = None
-    """Have an executor of datatrove do the tasks: here, as a Slurm array, or on a Ray cluster (default: processes of
-    our own here, each started again when it dies)."""
+    """Run the tasks with an executor of datatrove: on this machine, as a Slurm array, or on a Ray cluster
+    (default: processes on this machine, each restarted if it dies)."""
     engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
 
@@ -48,11 +48,11 @@ class TaskOptions:
         at_least_one(tasks=self.tasks, workers=self.workers)
         assert self.tasks is not None
         if self.task_number is not None and not 0 <= self.task_number < self.tasks:
-            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, the last of --tasks {self.tasks}.")
+            raise UsageError(f"--task counts from 0 to {self.tasks - 1}, for --tasks {self.tasks}.")
         if self.engine_options and self.engine is None:
-            raise UsageError("--engine-options is for an --engine.")
+            raise UsageError("--engine-options needs --engine.")
         if Path(output).is_file():
-            raise UsageError(f"{output} is a file, and tasks need a directory.")
+            raise UsageError(f"{output} is a file, but tasks need a directory.")
 
     def translate(self, command: "Translate") -> None:
         """Runs the tasks of a translation."""
@@ -88,7 +88,7 @@ class TaskOptions:
         if self.engine == "slurm":
             print(f"{len(numbers):,} of {self.tasks:,} tasks are in the queue.", file=sys.stderr)
         elif missing := unfinished():
-            raise TaskError(f"{len(missing):,} tasks in {output} are not done: give the same command again.")
+            raise TaskError(f"{len(missing):,} tasks in {output} are not done: run the same command again.")
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,8 @@ class Workers:
             self._numbers.put(number)
         else:
             self._failure = self._failure or (
-                f"Task {number} has ended {deaths} workers, the last by {how}: see what stands above, and give the "
-                "same command again; what is done stays."
+                f"Task {number} has ended {deaths} workers, the last by {how}: see the messages above, and "
+                "run the same command again; finished tasks are kept."
             )
 
 

@@ -16,10 +16,10 @@ class Distillation(ExtraBlock):
     """A teacher's soft targets as a part of the training loss (Kim and Rush 2016)."""
 
     soft_targets: str | None = setting(option="distil_from", metavar="DIR")
-    """Learn from what a teacher says of each target token, too: a directory that `soft-targets` has made of this very
-    text, whose tokenizer is taken (word-level distillation; Kim and Rush 2016)."""
+    """Directory that `soft-targets` made from this same text: the model also learns the teacher's probabilities for
+    each target token (word-level distillation; Kim and Rush 2016), and uses the teacher's tokenizer."""
     weight: float = setting(0.5, option="distillation_weight")
-    """Share of the loss that is the teacher's; the rest is that of the text, with its label smoothing."""
+    """Weight of the teacher's loss; the rest is the loss on the text itself, with its label smoothing."""
 
     @property
     def place(self) -> str | None:
@@ -49,14 +49,14 @@ class Distillation(ExtraBlock):
         for name in ("bpe_dropout", "unigram_alpha"):
             if recipe[name] is not None:
                 raise RecipeError(
-                    f"{name} splits words anew for each epoch, and the teacher has read them split once: leave {name} "
-                    "or distil_from out."
+                    f"{name} splits words anew for each epoch, but the teacher has read only one split: "
+                    f"leave {name} or distil_from out."
                 )
         if not task_for(recipe).form.parallel:
-            raise RecipeError(f"distil_from is for translation, and the task is {recipe.task}: leave it out.")
+            raise RecipeError(f"distil_from is for translation, but the task is {recipe.task}: leave it out.")
         if any(corpus.prepared is not None for corpus in recipe.data.train):
             raise RecipeError(
-                "distil_from needs the text that the teacher has read as --train, and no prepared corpus."
+                "distil_from needs the text that the teacher has read as --train, not a prepared corpus."
             )
         if recipe.tokenizer.name is not None or recipe.start.model is not None:
             return recipe
@@ -78,7 +78,7 @@ class Distillation(ExtraBlock):
         assert isinstance(corpus, PreparedCorpus)
         targets.check(corpus, recipe.data.max_length, recipe.model.target_direction)
         say(
-            f"Distillation: {self.weight:.0%} of the loss is that of the teacher's {targets.facts.top_k} likeliest "
-            f"tokens in {self.soft_targets}."
+            f"Distillation: {self.weight:.0%} of the loss comes from the teacher's {targets.facts.top_k} "
+            f"likeliest tokens in {self.soft_targets}."
         )
         return DistilledCorpus(corpus, targets, self.weight)

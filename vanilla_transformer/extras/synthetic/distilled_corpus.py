@@ -64,7 +64,7 @@ class SoftTargetsFacts:
             return cls(**json.loads((directory / FACTS_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise SoftTargetsError(
-                f"{directory} has no soft targets that can be read: make them by `vanilla-transformer soft-targets`."
+                f"{directory} has no readable soft targets: make them with `vanilla-transformer soft-targets`."
             ) from error
 
     def write(self, directory: Path) -> None:
@@ -101,8 +101,8 @@ class SoftTargets:
         wanted, found = kind.itemsize * math.prod(shape), path.stat().st_size if path.is_file() else 0
         if found != wanted:
             raise SoftTargetsError(
-                f"{path} has {found:,} bytes, and its {FACTS_FILE} tells of {wanted:,}: remove {self.directory}, and "
-                "make the soft targets again."
+                f"{path} has {found:,} bytes, but its {FACTS_FILE} records {wanted:,}: remove "
+                f"{self.directory}, and make the soft targets again."
             )
         return np.memmap(path, kind, "r", shape=shape)
 
@@ -114,18 +114,18 @@ class SoftTargets:
         """
         facts, parts = self.facts, parts_of(corpus)
         if facts.target_direction != target_direction:
-            difference = f"the teacher writes {facts.target_direction}, and this model {target_direction}"
+            difference = f"the teacher writes {facts.target_direction}, but this model {target_direction}"
         elif facts.texts != [text for part in parts for text in part.texts]:
             difference = "the teacher read another text"
         elif facts.max_length != max_length:
             difference = f"max_length was {facts.max_length:,} and is {max_length:,}"
         elif facts.tokens != [part.tokens for part in parts]:
-            difference = "the tokenizer or a tag is another"
+            difference = "the tokenizer or a tag differs"
         else:
             return
         raise SoftTargetsError(
-            f"The soft targets of {self.directory} are not those of train: {difference}. Give what they were made of, "
-            "or make them again."
+            f"The soft targets in {self.directory} do not match the training data: {difference}. Give the "
+            "data they were made from, or make them again."
         )
 
 

@@ -72,13 +72,15 @@ def write_soft_targets(
     check_tags(tokenizer, recipe.tokenizer.name, recipe.data.train)
     check_tokenizer(tokenizer, recipe.tokenizer.name, task.special_tokens)
     if not 1 <= top_k <= len(tokenizer):
-        raise RecipeError(f"top_k must be at least 1 and at most {len(tokenizer):,}, the vocabulary, not {top_k}.")
+        raise RecipeError(
+            f"top_k must be at least 1 and at most {len(tokenizer):,}, the size of the vocabulary, not {top_k}."
+        )
     output.mkdir(parents=True, exist_ok=True)
     lock = FileLock(output / ".lock", blocking=False)
     try:
         lock.acquire()
     except Timeout:
-        raise SoftTargetsError(f"Another process is writing soft targets to {output}: wait for its end.") from None
+        raise SoftTargetsError(f"Another process is writing soft targets to {output}: wait until it ends.") from None
     try:
         streams = [
             open_corpus(corpus, form=task.form, cache_dir=output / "text") for corpus in recipe.data.corpora("train")

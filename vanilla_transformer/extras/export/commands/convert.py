@@ -15,11 +15,11 @@ from vanilla_transformer.cli.streams import warn
 class Convert:
     """Convert a Marian (OPUS-MT) or FSMT (WMT19) model to this package's model, or this package's model to Marian.
 
-    The logits are identical. The tokenizer keeps its own class, and `generate` keeps the settings of the model.
+    The logits are identical. The tokenizer keeps its class, and `generate` uses the model's original settings.
     """
 
     source: Annotated[str, Positional, arg(metavar="SOURCE")]
-    """Model directory or Hub id; its model type determines the direction."""
+    """Model directory or Hub id; the type of the model determines the direction."""
     output: Annotated[Path, Positional, arg(metavar="OUTPUT")]
     """Output directory; must be empty or not exist."""
 

@@ -31,10 +31,10 @@ def check_packages(target: str) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """Export a model to CTranslate2, ONNX Runtime, transformers' MarianMTModel or a web page, with its tokenizer.
+    """Export a model, with its tokenizer, to CTranslate2, ONNX Runtime, transformers' MarianMTModel or a web page.
 
     CTranslate2 and ONNX Runtime run without torch. `marian` writes a MarianMTModel, which transformers loads without
-    this package. `web` writes a folder for any host of static files: a page that translates in the browser.
+    this package. `web` writes a folder for any static file host: a page that translates in the browser.
     """
 
     model: Model
@@ -44,9 +44,9 @@ class Export:
     output: Annotated[Path | None, Positional, arg(metavar="[OUTPUT]", help_behavior_hint="")] = None
     """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
     quantization: OptionalText = None
-    """Type of the weights: float32 or int8, for ctranslate2 also int16, float16 and bfloat16 (default: float32)."""
+    """Type of the parameters: float32, int8, or for ctranslate2 also int16, float16, bfloat16 (default: float32)."""
     vendor: OptionalPath = None
-    """For web: folder of npm packages to copy its programs from, for use offline (default: a public CDN)."""
+    """For web: folder of npm packages, copied into the page for offline use (default: load them from a public CDN)."""
 
     def run(self) -> None:
         """Exports the model and prints the directory."""

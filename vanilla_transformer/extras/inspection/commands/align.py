@@ -22,28 +22,28 @@ _ENOUGH, _TOGETHER = 100, 1000
 class Align:
     """Align the words of a text with those of its translation, or choose the attention heads that do it best.
 
-    One line for each pair, `0-0 1-2`: source-target, counted from 0. `align MODEL SOURCE TARGET --choose-heads`
-    chooses the heads once, on text without labels: those that point at the source words without which the model finds
-    the target's words least likely. They are kept in the model's generation_config.json, for this command and for
-    `translate --alignment` and `--keep-markup`.
+    Each pair gives one line, such as `0-0 1-2`: source-target, counted from 0. With --choose-heads, it chooses the
+    heads once, on unlabelled text: those that attend most to the source words whose removal makes the target words
+    least likely. They are saved in the model's generation_config.json, for this command and for `translate
+    --alignment` and `--keep-markup`.
     """
 
     model: Model
     """Directory or Hub id of the model."""
     source: Annotated[Path, Positional, arg(metavar="SOURCE")]
-    """UTF-8 text, a sentence a line."""
+    """UTF-8 text, one sentence per line."""
     target: Annotated[Path, Positional, arg(metavar="TARGET")]
     """Its translation, line by line."""
     choose_heads: Flag = False
-    """Choose heads on 100 of the pairs, and write them into the model's directory."""
+    """Choose heads on 100 of the pairs, and save them in the model's directory."""
     output: OptionalPath = None
     """File to write to (default: standard output)."""
     form: Literal["words", "pieces", "soft-words", "soft-pieces"] = "words"
-    """What to align: words, which spaces separate, or the model's sub-words; the soft forms have, for each of the
-    target, its weights over the source."""
+    """What to align: words, separated by spaces, or pieces, the model's sub-words;
+    the soft forms list, for each target word or piece, its weights over the source."""
     alignment_heads: OptionalText = None
-    """Heads to read it from, as `output 2:0 2:1`, step and layer:head, or a layer for all of its heads (default: those
-    that were chosen)."""
+    """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
+    or a layer alone for all its heads (default: those that were chosen)."""
 
     def run(self) -> None:
         """Writes the alignments, or chooses heads and prints them."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Attend:
     """Show the attention weights of a model, as a self-contained HTML page or as a picture.
 
-    The page shows encoder self-attention, decoder self-attention and cross-attention of every layer and head: as
-    lines between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html. Models
-    of all families are shown, and the cross-attention of recurrent ones. Nothing that exists is overwritten.
+    The page shows every layer and head of encoder self-attention, decoder self-attention and cross-attention, as lines
+    between words, as heat maps, or all heads at once. `attend MODEL "A dog runs."` writes attention.html. All model
+    families work; recurrent models show cross-attention only. Existing files are never overwritten.
     """
 
     model: Model
@@ -29,10 +29,10 @@ class Attend:
     text: Annotated[str | None, Positional, arg(metavar="[TEXT]", help_behavior_hint="")] = None
     """Source sentence."""
     input: OptionalPath = None
-    """UTF-8 text file to use instead of TEXT: the page shows every line."""
+    """UTF-8 text file to use instead of TEXT; the page shows every line."""
     target: OptionalText = None
-    """Target sentence for the decoder (default: the model's own translation; models without a decoder or without an
-    encoder take none)."""
+    """Target sentence for the decoder (default: the model's own translation);
+    not for models without an encoder or without a decoder."""
     target_input: OptionalPath = None
     """File with one target sentence for each line of --input."""
     output: OptionalPath = None
@@ -40,17 +40,17 @@ class Attend:
     picture: OptionalPath = None
     """PNG, SVG or PDF file to write: the attention of one layer for one sentence."""
     kind: Annotated[Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}")] = None
-    """Picture: encoder self-attention, decoder self-attention or cross-attention (default: cross-attention, or what
-    there is in a model without)."""
+    """Picture: encoder self-attention, decoder self-attention or cross-attention
+    (default: cross-attention, or what the model has instead)."""
     layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
     """Picture: layer number from 0, -1 for the last, or the mean over layers."""
     head: Annotated[str, arg(metavar="INT|mean|all")] = "mean"
-    """Picture: head number from 0, the mean over heads, or all of them."""
+    """Picture: head number from 0, the mean over heads, or all heads."""
     view: Literal["heatmap", "lines"] = "heatmap"
     """Picture: a heat map, or lines between words as in figures 3 to 5 of the paper."""
     pieces: Flag = False
-    """Picture: sub-words instead of whole words (of which it shows the mean over the query's sub-words and the sum
-    over the key's). The page has a checkbox for this."""
+    """Picture: show sub-words instead of whole words.
+    Whole words show the mean over a query's sub-words and the sum over a key's. The page has a checkbox for this."""
 
     def run(self) -> None:
         """Writes the page, the picture or both, and prints their paths."""

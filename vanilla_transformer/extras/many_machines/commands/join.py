@@ -13,13 +13,13 @@ from vanilla_transformer.cli.streams import check_output, check_standard_output,
 
 @dataclass(frozen=True)
 class Join:
-    """Join what `translate --tasks` has written: all parts in order, or a list of the tasks that are missing.
+    """Join the parts that `translate --tasks` wrote, in order; if any are missing, list their tasks.
 
-    Each part is compared with the record of its task.
+    Each part is checked against the record of its task.
     """
 
     directory: Annotated[str, Positional, arg(metavar="DIR")]
-    """Directory of the tasks, or any that fsspec knows, such as s3://bucket/directory."""
+    """Directory of the tasks, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
     output: OptionalPath = None
     """File to write to (default: standard output)."""
 

@@ -36,18 +36,18 @@ _Data: Any = dataclasses.make_dataclass(
 
 @dataclass(frozen=True)
 class Prepare:
-    """Turn text into tokens in shards, once for all training: `train --train prepared:DIR` learns from them.
+    """Tokenize text once, into shards, for any number of training runs with `train --train prepared:DIR`.
 
-    The tokenizer comes first, trained on a sample of the text, then each task writes a shard, and the last one to be
-    done a manifest. If interrupted, run the same command again to continue. Several machines do tasks of their own by
-    --task: let one do task 0 first, which also makes the tokenizer for all.
+    The tokenizer is trained first, on a sample of the text. Each task then writes a shard, and the last task to finish
+    writes a manifest. If interrupted, run the same command again to continue. To use several machines, give each its
+    own tasks with --task; finish task 0 first, because it trains the tokenizer for all.
     """
 
     output: str
-    """Directory for the shards, or any that fsspec knows, such as s3://bucket/directory."""
+    """Directory for the shards, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
     data: Annotated[_Data, arg(name="")] = _Data()
     numbered: TaskOptions = TaskOptions(tasks=1)
 

@@ -27,38 +27,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftTargets:
-    """Write what a larger model, the teacher, considers likely at each target token of pairs: word-level distillation.
+    """Write a larger model's (the teacher's) likeliest tokens for each target token, for word-level distillation.
 
-    OUTPUT then is for `train --train CORPUS --distil-from OUTPUT --decoder-layers 1`, with the same corpora in the
-    same order; weights of a mixture may differ. It holds the ids and probabilities of the likeliest tokens, 4 bytes
-    for each of these (6 with a vocabulary of more than 65,536), and the tokenizer. Several teachers are an ensemble.
-    If interrupted, run the same command again.
+    Train on OUTPUT with `train --train CORPUS --distil-from OUTPUT --decoder-layers 1`, with the same corpora in the
+    same order; only their weights may differ. OUTPUT holds the tokenizer and the ids and probabilities of the
+    likeliest tokens, 4 bytes each (6 if the vocabulary exceeds 65,536). Several teachers form an ensemble. If
+    interrupted, run the same command again to continue.
     """
 
     teacher: Annotated[Model, arg(metavar="TEACHER")]
     """Directory or Hub id of the teacher."""
     train: tuple[str, ...]
-    """Pairs, as of `train`, whose model is to be the student."""
+    """Pairs that the student will be trained on, as in `train`."""
     output: str
     """Directory for the soft targets."""
     teachers: Annotated[tuple[str, ...], Positional, arg(metavar="[TEACHER ...]", help_behavior_hint="")] = ()
-    """Other teachers of the same vocabulary."""
+    """Further teachers of the same vocabulary."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """What several teachers' distributions are combined by: the mean of their probabilities, or of the logarithms."""
+    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
     top_k: int = 8
-    """Likeliest tokens that are kept of each; their probabilities are scaled to sum to 1."""
+    """Number of likeliest tokens to keep for each target token; their probabilities are scaled to sum to 1."""
     max_length: int = 256
-    """Skip pairs with more tokens than this on either side, as of `train`."""
+    """Skip pairs with more tokens than this on either side, as in `train`."""
     batch_tokens: OptionalInt = None
-    """Target tokens read together, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    """Target tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and arithmetic. auto takes bfloat16 where the CPU multiplies it faster, float32 elsewhere."""
+    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator where there is one)."""
+    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
-    """Threads on the CPU (default: one for each core)."""
+    """CPU threads (default: one per core)."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
 
     def run(self) -> None:
         """Writes the soft targets that the teacher gives for the pairs, and prints the directory."""
@@ -72,10 +72,13 @@ class SoftTargets:
 
         for model in self._models:
             if is_exported(model):
-                raise UsageError(f"{model} is an export, which does not tell its probabilities: give its model.")
+                raise UsageError(
+                    f"{model} is an export, which does not return its probabilities: give the model that it was "
+                    "made from."
+                )
         check_ensemble(self._models)
         if not task_of_model(self.teacher).form.parallel:
-            raise UsageError(f"{self.teacher} does not translate, and soft targets are of models that do.")
+            raise UsageError(f"{self.teacher} does not translate, but soft targets need a translation model.")
         recipe = Recipe.of(train=self.train, tokenizer=self.teacher, max_length=self.max_length)
         with progress_bar(self.progress, "pairs", quiet=True) as bar:
 
@@ -116,7 +119,7 @@ class SoftTargets:
 
         output = Path(self.output)
         if "://" in self.output:
-            raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
+            raise UsageError(f"{self.output} is not on this machine: name a local directory for --output.")
         known = {FACTS_FILE, ".lock", "text", "tokens"}
         if not (output.is_dir() and known & {file.name for file in output.iterdir()}):
             refuse_full_directory(output)

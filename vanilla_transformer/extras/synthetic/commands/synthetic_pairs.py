@@ -35,12 +35,12 @@ _Texts = Annotated[tuple[str, ...], Positional, arg(metavar="INPUT [INPUT ...]",
 
 @dataclass(frozen=True)
 class FilterOptions:
-    """Filters of the input: empty and repeated lines, too, are not translated."""
+    """Filters of the pairs; empty and repeated lines are never translated."""
 
     max_length: int = 256
-    """Most tokens of a line and of its translation, as of `train`."""
+    """Maximum tokens of a line and of its translation, as in `train`."""
     length_ratio: float = 3.0
-    """Most times that a line or its translation may have the tokens of the other."""
+    """Maximum ratio between the token counts of a line and its translation, either way."""
 
     def check(self, copy_overlap: float | None = None) -> "Filters":
         """Returns the filters, or refuses numbers that make no sense."""
@@ -52,26 +52,28 @@ class FilterOptions:
 
 @dataclass(frozen=True)
 class BackTranslate:
-    """Make pairs of text in the target language alone, by a model that translates it back.
+    """Make training pairs from text in the target language, which a reverse model translates back.
 
-    Writes OUTPUT/source.txt, which the model has written, OUTPUT/target.txt, which people have, and OUTPUT/report.json
-    with what each filter took; prints the two names, as `train` takes them:
-    `train --train real.en real.de + OUTPUT/source.txt OUTPUT/target.txt tag=BT`. If interrupted, run the same command
-    again. OUTPUT/work holds all translations: with other filters they are not made again.
+    Writes OUTPUT/source.txt (the model's translations), OUTPUT/target.txt (the given text) and OUTPUT/report.json,
+    which counts what each filter removed. Prints the names of both text files, ready for `train`:
+    `train --train real.en real.de + OUTPUT/source.txt OUTPUT/target.txt tag=BT`
+
+    If interrupted, run the same command again to continue. OUTPUT/work keeps all translations, so that changing the
+    filters does not repeat them.
     """
 
     inputs: _Texts
-    """Files of UTF-8 text in the target language, a sentence a line: plain, compressed or Parquet."""
+    """UTF-8 text files in the target language, one sentence per line: plain, compressed or Parquet."""
     reverse: str
-    """Model that translates from the target language into the source language, or an export of one."""
+    """Model that translates from the target language into the source language, or an export of such a model."""
     output: str
     """Directory for the pairs."""
     copy_overlap: float = 0.5
-    """Most that the words of a translation may be words of its line, as a share; 1 takes no pair out."""
+    """Maximum share of a translation's words that also occur in its line; 1 turns this filter off."""
     source_column: OptionalText = None
-    """Column of a Parquet input to translate (default: the only one with text)."""
+    """Column of a Parquet input to translate (default: its only text column)."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
     filters: FilterOptions = FilterOptions()
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
@@ -93,13 +95,14 @@ class BackTranslate:
 
 @dataclass(frozen=True)
 class Distil:
-    """Make pairs for a smaller model to learn from: text and what a larger model, the teacher, makes of it.
+    """Make training pairs for a smaller model: text and its translation by a larger model, the teacher.
 
-    Writes OUTPUT/source.txt, OUTPUT/target.txt, which the teacher has written, and OUTPUT/report.json with what each
-    filter took; prints the two names, as `train` takes them:
-    `train --train OUTPUT/source.txt OUTPUT/target.txt --tokenizer TEACHER --decoder-layers 1`. Several teachers are an
-    ensemble. If interrupted, run the same command again. OUTPUT/work holds all translations: with other filters they
-    are not made again.
+    Writes OUTPUT/source.txt (the given text), OUTPUT/target.txt (the teacher's translations) and OUTPUT/report.json,
+    which counts what each filter removed. Prints the names of both text files, ready for `train`:
+    `train --train OUTPUT/source.txt OUTPUT/target.txt --tokenizer TEACHER --decoder-layers 1`
+
+    Several teachers form an ensemble. If interrupted, run the same command again to continue. OUTPUT/work keeps all
+    translations, so that changing the filters does not repeat them.
     """
 
     teacher: Annotated[Model, arg(metavar="TEACHER")]
@@ -107,16 +110,16 @@ class Distil:
     inputs: Annotated[
         tuple[str, ...], Positional, arg(metavar="[TEACHER ...] INPUT [INPUT ...]", help_behavior_hint="")
     ]
-    """First, the directories of other teachers of the same vocabulary; then files of UTF-8 text in the source
-    language, a sentence a line: plain, compressed or Parquet."""
+    """First any further teachers, as directories: they need the same vocabulary and form an ensemble with TEACHER.
+    Then UTF-8 text files in the source language, one sentence per line: plain, compressed or Parquet."""
     output: str
     """Directory for the pairs."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """What several teachers' distributions are combined by: the mean of their probabilities, or of the logarithms."""
+    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
     source_column: OptionalText = None
-    """Column of a Parquet input to translate (default: the only one with text)."""
+    """Column of a Parquet input to translate (default: its only text column)."""
     progress: Flag = False
-    """Show the progress on standard error even if that is not a terminal: then as a line from time to time."""
+    """Show progress on standard error even if it is not a terminal, as occasional lines."""
     filters: FilterOptions = FilterOptions()
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
@@ -183,9 +186,9 @@ class _Synthesis:
     def _check(self) -> None:
         """Refuses impossible settings before a model is loaded."""
         if not self.command.files:
-            raise UsageError("There is no text: name a file of it.")
+            raise UsageError("There is no text: name a file with text.")
         if "://" in self.output:
-            raise UsageError(f"{self.output} is not on this machine: name a directory for --output.")
+            raise UsageError(f"{self.output} is not on this machine: name a local directory for --output.")
         if not (self._work / "job.json").is_file():
             with suppress(OSError):
                 self._work.rmdir()  # An empty folder is left when an earlier run found the disk full.
@@ -267,12 +270,12 @@ class _Synthesis:
         dropped = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in report["dropped"].items() if n)
         if not report["kept"]:
             raise SyntheticError(
-                f"No pair is left of {report['read']:,} lines; taken out: {dropped or 'nothing'}. Give other text or "
-                "filters."
+                f"No pair is left of {report['read']:,} lines; removed: {dropped or 'nothing'}. Give other "
+                "text or filters."
             )
         print(
             f"{report['kept']:,} pairs of {report['read']:,} lines"
-            + (f"; taken out: {dropped}." if dropped else "; nothing was taken out."),
+            + (f"; removed: {dropped}." if dropped else "; nothing was removed."),
             file=sys.stderr,
         )
         print_result(f"{Path(self.output, SOURCE)} {Path(self.output, TARGET)}")
