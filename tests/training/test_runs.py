@@ -540,7 +540,7 @@ def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
     assert exit_code(process) == -signal.SIGKILL
     for old, new in zip(first, second, strict=True):
         os.replace(new, old)
-    with pytest.raises(OutputError, match="text of train is not what it was"):
+    with pytest.raises(OutputError, match="text of train has changed"):
         train(mine)
 
 

@@ -314,7 +314,7 @@ def test_settings_that_the_command_refuses_are_refused_by_the_function(copying, 
 def test_what_is_no_line_is_refused_and_one_text_is_not_taken_for_its_letters(copying, tokenizer):
     with pytest.raises(ValueError, match=r"lines must be several texts, not one: give \['A dog\.'\]"):
         translate_lines(copying, tokenizer, "A dog.")
-    with pytest.raises(ValueError, match="Line 2 is None, which is no text"):
+    with pytest.raises(ValueError, match="Line 2 is None, which is not text"):
         translate_lines(copying, tokenizer, ["a", None, "b"])
     with pytest.raises(ValueError, match="7 among the lines is no text"):
         list(translate_lines(copying, tokenizer, iter(["a", 7])))

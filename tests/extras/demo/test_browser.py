@@ -82,7 +82,7 @@ def test_controls_change_the_answer(page):
     playwright.expect(page.locator(f"{ANSWER} li")).to_have_count(3)
     page.fill("#vt-num_beams input[type=number]", "2")
     page.press("#vt-num_beams input[type=number]", "Enter")
-    expect(page, ANSWER, "A beam of 2 has no 3 translations: choose a beam size of 3 or more.")
+    expect(page, ANSWER, "A beam of 2 cannot give 3 translations: choose a beam size of 3 or more.")
 
 
 def test_an_example_of_the_card_is_a_click_away(page):

@@ -8,6 +8,8 @@ import pytest
 from browser import open_browser, serve
 from explored_values import values_of
 
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+
 WORDS = ["a dog", "telephone", "two men", "x", "naïve", "in the park", "bus", "</s>", "dogs wait", "more tokens"]
 FAMILIES = [
     *("plain", "other", "deep", "language-model", "masked-language-model", "classifier", "tagger"),
@@ -127,8 +129,9 @@ def test_what_is_shown_is_what_was_computed(opened):
     source = explored.tokenizer("two men")["input_ids"]
     picture = page.locator("#encoder-0 .attention figure", has_text="attention weights").first
     picture.get_by_role("button", name="as a table").click()
-    shown = picture.locator("td").all_text_contents()
     weights = np.array(values_of(explored.model, source, [1])["model.encoder.layers.0.self_attention.weights"][0])
+    playwright.expect(picture.locator("td")).to_have_count(weights.size)
+    shown = picture.locator("td").all_text_contents()
     assert [float(one) for one in shown if "⁻" not in one] == pytest.approx(
         [round(one, 4) for one, text in zip(weights.flatten(), shown, strict=True) if "⁻" not in text], abs=1e-4
     )
