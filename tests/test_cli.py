@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gzip
+import inspect
 import json
 import os
 import re
@@ -33,7 +34,9 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
 from vanilla_transformer.cli import main, program
+from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.cli.program import COMMANDS, command_names
+from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -212,6 +215,21 @@ def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monk
     [recipe] = followed
     assert (recipe.optimization.max_steps, recipe.evaluation.metrics) == (7, ("wer", "per"))
     assert recipe.data.train == (CorpusSpec(("a.en", "a.de")),) and recipe.evaluation.patience is None
+
+
+@pytest.mark.parametrize("name", sorted({*COMMANDS} | {*command_groups()}))
+def test_help_of_each_command_has_no_empty_default(run, name):
+    code, out, _ = run(*name.split(), "--help")
+    assert code == 0 and "(default: )" not in out and "(default: None)" not in out
+
+
+def test_help_is_wrapped_where_the_terminal_ends_and_not_where_the_source_does(run):
+    lines = help_of(Translate)["alignment"]
+    assert "\n" not in lines and "\n" in inspect.getsource(Translate)
+    shown = " ".join(run("translate", "--help")[1].replace("│", " ").split())
+    assert lines in shown
+    [line] = [line for line in run("translate", "--help")[1].splitlines() if "standard output); " in line]
+    assert "with --tasks" in line
 
 
 def test_version(run):

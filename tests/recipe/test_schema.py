@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vanilla_transformer.cli.train import help_of
+from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.data.sources import CorpusSpec
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe

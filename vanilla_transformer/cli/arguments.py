@@ -1,10 +1,15 @@
 """Types and checks shared by the options of several commands."""
 
+import ast
+import dataclasses
+import inspect
 import os
+import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -52,3 +57,28 @@ def refuse_full_directory(output: Path) -> None:
         raise UsageError(f"{output} cannot be created: {there} is a file.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"{output} cannot be written: {there} is read-only.")
+
+
+def help_of(kind: type) -> dict[str, str]:
+    """Returns the text below each field of a dataclass, in one line."""
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(doc.value.value.split())
+        for field, doc in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
+    }
+
+
+def join_help(kind: Any) -> None:
+    """Gives each option of a command its text in one line, for tyro to wrap: it breaks lines where the source does."""
+    for base in kind.__mro__[:-1]:
+        with suppress(OSError, TypeError):  # A class that was not written down has no source.
+            for name, text in help_of(base).items():
+                base.__annotations__[name] = Annotated[base.__annotations__[name], arg(help=text)]
+        for hint in vars(base).get("__annotations__", {}).values():
+            if dataclasses.is_dataclass(hint):
+                join_help(hint)

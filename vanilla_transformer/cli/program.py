@@ -19,7 +19,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 from vanilla_transformer import __version__
-from vanilla_transformer.cli.arguments import UsageError
+from vanilla_transformer.cli.arguments import UsageError, join_help
 from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.generate import Generate
@@ -138,6 +138,8 @@ def _parse(words: list[str]) -> Any:
         words = ["--help" if word == "--help-all" else word for word in words]
     elif {"-h", "--help"} & {*words}:
         kind = BRIEF.get(kind, kind)
+    if "--help" in words or "-h" in words:
+        join_help(kind)
     return _parse_options(kind, name, words)
 
 

@@ -1,19 +1,16 @@
 """`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
-import ast
 import dataclasses
-import inspect
 import types
 import typing
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag
+from vanilla_transformer.cli.arguments import Flag, help_of
 from vanilla_transformer.recipe.blocks import option_of
 from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe, places
@@ -57,20 +54,6 @@ def _option(name: str, hint: Any, help_text: str, metavar: str | None, default: 
     )
     option: Any = Annotated[hint, settings]
     return name, option, dataclasses.field(default=default)
-
-
-def help_of(block: type) -> dict[str, str]:
-    """Returns the text below each field of a block."""
-    [body] = ast.parse(inspect.getsource(block)).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        ast.unparse(field.target): " ".join(doc.value.value.split())
-        for field, doc in pairwise(body.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(doc, ast.Expr)
-        and isinstance(doc.value, ast.Constant)
-        and isinstance(doc.value.value, str)
-    }
 
 
 def _option_groups(names: Container[str] | None = None) -> dict[str, type]:

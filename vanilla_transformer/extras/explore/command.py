@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 from vanilla_transformer.cli.arguments import (
     Flag,
@@ -30,7 +32,7 @@ class Explore:
     """Model directory or Hub id, of any family, with at most 40 million parameters."""
     output: OptionalPath = None
     """Directory to write; must be empty or not exist (default: MODEL-explore in the current directory)."""
-    text: tuple[str, ...] = ()
+    text: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help_behavior_hint="")] = ()
     """Texts to offer on the page, which starts with the first (default: the examples in the model's card)."""
     training: OptionalPath = None
     """Directory of the run whose training is replayed (default: MODEL, if its checkpoints are there)."""

@@ -39,7 +39,9 @@ class Attend:
     """HTML page to write (default: attention.html, or none if --picture is given)."""
     picture: OptionalPath = None
     """PNG, SVG or PDF file to write: the attention of one layer for one sentence."""
-    kind: Annotated[Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}")] = None
+    kind: Annotated[
+        Literal["encoder", "decoder", "cross"] | None, arg(metavar="{encoder,decoder,cross}", help_behavior_hint="")
+    ] = None
     """Picture: encoder self-attention, decoder self-attention or cross-attention
     (default: cross-attention, or what the model has instead)."""
     layer: Annotated[str, arg(metavar="INT|mean")] = "-1"
