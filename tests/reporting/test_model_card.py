@@ -342,7 +342,7 @@ def test_the_card_at_the_top_is_the_quickstarts_as_its_recipe_and_this_version_m
     for name, value in shipped.options.items():
         if name not in left_to_choose | {"max_steps", "output", "precision"}:
             assert recipe[name] == value, name
-    assert recipe.optimization.max_steps == 5000 and "--max-steps 5000" in (root / "Makefile").read_text("utf-8")
+    assert recipe.optimization.max_steps == 5500 and "--max-steps 5500" in (root / "Makefile").read_text("utf-8")
     scores = {result.metric_type: result for result in card.data.eval_results if result.dataset_split == "test"}
     assert f"{scores['wer'].metric_value:.1f}" in (root / "docs/measured.md").read_text("utf-8")
     [asked] = re.findall(r"`vanilla-transformer (.+?) <", text)
