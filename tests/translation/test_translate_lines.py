@@ -316,7 +316,7 @@ def test_what_is_no_line_is_refused_and_one_text_is_not_taken_for_its_letters(co
         translate_lines(copying, tokenizer, "A dog.")
     with pytest.raises(ValueError, match="Line 2 is None, which is not text"):
         translate_lines(copying, tokenizer, ["a", None, "b"])
-    with pytest.raises(ValueError, match="7 among the lines is no text"):
+    with pytest.raises(ValueError, match="7 among the lines is not text"):
         list(translate_lines(copying, tokenizer, iter(["a", 7])))
     with pytest.raises(ValueError, match="lines must be several texts"):
         LineTranslator.from_model(copying, tokenizer).translate("a")
