@@ -4,9 +4,10 @@ import ast
 import dataclasses
 import inspect
 import os
-import textwrap
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -59,13 +60,18 @@ def refuse_full_directory(output: Path) -> None:
         raise UsageError(f"{output} cannot be written: {there} is read-only.")
 
 
+@cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
 def help_of(kind: type) -> dict[str, str]:
-    """Returns the text below each field of a dataclass, in one line."""
-    [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
+    """Returns the text below each field of a dataclass, in one line; none for a class that no module defines."""
+    written = _classes_of(kind.__module__).get(kind.__name__)
     return {
         ast.unparse(field.target): " ".join(doc.value.value.split())
-        for field, doc in pairwise(body.body)
+        for field, doc in pairwise(written.body if written else [])
         if isinstance(field, ast.AnnAssign)
         and isinstance(doc, ast.Expr)
         and isinstance(doc.value, ast.Constant)
@@ -76,7 +82,7 @@ def help_of(kind: type) -> dict[str, str]:
 def join_help(kind: Any) -> None:
     """Gives each option of a command its text in one line, for tyro to wrap: it breaks lines where the source does."""
     for base in kind.__mro__[:-1]:
-        with suppress(OSError, TypeError):  # A class that was not written down has no source.
+        with suppress(OSError, TypeError):  # A module may come without its source.
             for name, text in help_of(base).items():
                 base.__annotations__[name] = Annotated[base.__annotations__[name], arg(help=text)]
         for hint in vars(base).get("__annotations__", {}).values():

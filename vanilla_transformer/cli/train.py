@@ -33,8 +33,7 @@ _BRIEF = (
 
 def recipe_options() -> dict[str, tuple[str, Any, Any]]:
     """Returns the settings of a recipe as command-line options, each with its type, help and default."""
-    hint = "Task to train for."
-    options = {"task": _option("task", str, hint, "NAME", Recipe.task)}
+    options = {"task": _option("task", str, help_of(Recipe)["task"], "NAME", Recipe.task)}
     for block in Recipe().blocks.values():
         texts = help_of(type(block))
         for field in dataclasses.fields(block):

@@ -26,9 +26,10 @@ _FIELDS = (
     *("train", *COLUMN_SETTINGS, "labels", "max_length", "documents"),
     *("tokenizer", "tokenizer_algorithm", "tokenizer_sides", "tokenizer_lowercase", "vocab_size", "seed"),
 )
+_OPTIONS = recipe_options()
 _Data: Any = dataclasses.make_dataclass(
     "_Data",
-    [(_TASK, *recipe_options()["task"][1:]), *(recipe_options()[name] for name in _FIELDS)],
+    [(_TASK, *_OPTIONS["task"][1:]), *(_OPTIONS[name] for name in _FIELDS)],
     namespace={"__module__": __name__},
     frozen=True,
 )
