@@ -24,8 +24,8 @@ class Generate:
 
     `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`
 
-    Each line is a prompt; an empty line starts a text from nothing. Search is greedy unless a beam or a sampling
-    option is given. A text that outgrows the model's context continues from its latest tokens.
+    Each line is a prompt; an empty line has the model begin a text of its own. Search is greedy unless a beam or a
+    sampling option is given. A text that outgrows the model's context continues from its latest tokens.
     """
 
     model: Model

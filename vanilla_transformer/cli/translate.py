@@ -49,9 +49,8 @@ class Translate:
 
     Empty lines stay empty. A line too long for the model is cut, translated and reported on standard error. Lines from
     a terminal or a pipe are answered as they arrive. From file to file, an interrupted run continues with --resume.
-    Several devices or machines can share a large text as numbered tasks: repeat this command until all are done, then
-    run `join DIR`.
-    `translate MODEL INPUT ... --output DIR --tasks 100`
+    Several devices or machines can share a large text as numbered tasks: until all are done, repeat `translate MODEL
+    INPUT ... --output DIR --tasks 100`, then run `join DIR`.
     """
 
     model: Model

@@ -82,11 +82,10 @@ def named_recipe(name_or_path: str | Path, options: Mapping[str, Any]) -> Recipe
         left += COLUMN_SETTINGS
     if recipe.tokenizer.name != named.tokenizer.name:
         left.append("vocab_size")
-    fewer = steps.max_steps != its_steps.max_steps
-    if fewer and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0):
+    fewer = steps.max_steps != its_steps.max_steps and (steps.max_steps or math.inf) <= (its_steps.warmup_steps or 0)
+    if fewer and steps.warmup_steps == its_steps.warmup_steps:
         # The recipe's warm-up would take up all of so few steps.
-        left += ["warmup_steps"] if steps.warmup_steps == its_steps.warmup_steps else []
-        left += ["learning_rate_scale"] if "warmup_steps" in left else []
+        left += ["warmup_steps", "learning_rate_scale"]
     replaced = {option: None for option in left if recipe[option] == named[option]}
     output = recipe.run.output or Path(name_or_path).stem
     return recipe.with_options(**replaced, output=output)

@@ -24,8 +24,8 @@ class Align:
 
     Each pair gives one line, such as `0-0 1-2`: source-target, counted from 0. With --choose-heads, it chooses the
     heads once, on unlabelled text: those that attend most to the source words whose removal makes the target words
-    least likely. They are saved in the model's generation_config.json, for this command and for `translate
-    --alignment` and `--keep-markup`.
+    least likely. They are saved in the model's generation_config.json, for this command and for
+    the options `--alignment` and `--keep-markup` of `translate`.
     """
 
     model: Model
