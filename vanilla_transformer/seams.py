@@ -9,6 +9,8 @@ has commands, `GROUP` names their group in the program's help. The seams are
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
+    runtime      a form of model folder that `translate` runs without torch: a subclass of
+                 `translation.exported.ExportedModel`
     ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model
     options      a group of options of `translate` and `evaluate`: a dataclass
     translation  a form of the answers of `translate`: a class with `from_translator(translator, heads, ...)`

@@ -76,7 +76,7 @@ NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
 class Translator(Protocol):
-    """A translator of chunks of lines: a `LineTranslator`, or an `ExportedTranslator`."""
+    """A translator of chunks of lines: a `LineTranslator`, or that of an exported model."""
 
     @property
     def model(self) -> Any:
@@ -175,10 +175,10 @@ def translator_of(
     model: "PreTrainedModel | ExportedModel", tokenizer: "PreTrainedTokenizerBase | None", **settings: Any
 ) -> Translator:
     """Returns the translator of a model, exported or not, with the settings of `translate_lines`."""
-    from vanilla_transformer.translation.exported import ExportedModel, ExportedTranslator
+    from vanilla_transformer.translation.exported import ExportedModel
 
     if isinstance(model, ExportedModel):
-        return ExportedTranslator.from_model(model, **settings)
+        return model.translator(**settings)
     from vanilla_transformer.translation.translator import LineTranslator
 
     if tokenizer is None:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from vanilla_transformer.translation.exported import refuse_settings
+from vanilla_transformer.extras.export.runtimes import refuse_settings
 from vanilla_transformer.translation.lines import MAX_SOURCE_LENGTH
 
 

@@ -9,10 +9,10 @@ from vanilla_transformer.engine.graph import unknown_to_graphs
 from vanilla_transformer.engine.graph_search import Rules, SearchGraph
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.onnx_defaults import Defaults
+from vanilla_transformer.extras.export.runtimes import GRAPH
 from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer
 from vanilla_transformer.extras.export.weights import refuse_unexportable
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.translation.exported import GRAPH
 
 QUANTIZATIONS = ("float32", "int8")
 # Protocol buffers hold no more bytes than this.

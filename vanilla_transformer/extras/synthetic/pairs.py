@@ -183,7 +183,7 @@ def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
 
 def longest_source(model: str, max_length: int) -> int:
     """Returns the most tokens that a model translates without cutting the line, at most `max_length`."""
-    from vanilla_transformer.translation.exported import is_exported, load_exported
+    from vanilla_transformer.translation import is_exported, load_exported
 
     most = min(max_length, MAX_SOURCE_LENGTH)
     if is_exported(model):
@@ -197,7 +197,7 @@ def longest_source(model: str, max_length: int) -> int:
 
 def token_counter(model: str, enough: int) -> TokenCounter:
     """Returns a function that counts tokens as a model, exported or not, reads them; it may stop at `enough`."""
-    from vanilla_transformer.translation.exported import is_exported, load_exported
+    from vanilla_transformer.translation import is_exported, load_exported
 
     if is_exported(model):
         tokenizer = load_exported(model).tokenizer
