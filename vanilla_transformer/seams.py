@@ -5,7 +5,8 @@ location of the object of that name, as "module:object" below the folder. Object
 has commands, `GROUP` names their group in the program's help. The seams are
 
     command      a command of the program: a dataclass of options with `run()`
-    recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`
+    recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`, or of `ModelAdapter` beside it if it
+                 exchanges weights while a model trains
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL

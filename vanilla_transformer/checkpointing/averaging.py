@@ -1,6 +1,6 @@
 """Section 6.1: checkpoint averaging."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.recipe.schema import ModelAdapter
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.translation.loading import (
     UnusableModelError,
@@ -31,14 +32,12 @@ class AveragingError(ValueError):
 Weights = dict[str, torch.Tensor]
 
 
-def average_checkpoints(
-    paths: Sequence[str | Path], prepare: Callable[[Weights], Weights] = lambda weights: weights
-) -> Weights:
+def average_checkpoints(paths: Sequence[str | Path], adapters: Collection[ModelAdapter] = ()) -> Weights:
     """Section 6.1: returns the mean of the weights of `paths`, summed in float64, in the dtypes of the first.
 
     Args:
         paths: Model directories, checkpoints, or safetensors files.
-        prepare: Changes the weights of each before the mean is taken.
+        adapters: Merged into the weights of each before the mean is taken.
 
     Raises:
         AveragingError: They are not of the same model; the message names the difference.
@@ -49,7 +48,10 @@ def average_checkpoints(
     total: Weights = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
-        for name, tensor in _like_the_first(dtypes, prepare(read_weights(path)), path).items():
+        weights = read_weights(path)
+        for adapter in adapters:
+            weights = adapter.merged(weights)
+        for name, tensor in _like_the_first(dtypes, weights, path).items():
             if name in total:
                 total[name] += _as_shape(tensor, total[name].shape, name, path)
             else:
@@ -58,13 +60,9 @@ def average_checkpoints(
     return {name: (tensor / len(paths)).to(dtypes[name]).contiguous() for name, tensor in total.items()}
 
 
-def load_average(
-    model: torch.nn.Module,
-    paths: Sequence[str | Path],
-    prepare: Callable[[Weights], Weights] = lambda weights: weights,
-) -> None:
+def load_average(model: torch.nn.Module, paths: Sequence[str | Path], adapters: Collection[ModelAdapter] = ()) -> None:
     """Loads the mean of `paths` into a model of the same architecture, tied weights included."""
-    load_weights(model, average_checkpoints(paths, prepare), paths[0])
+    load_weights(model, average_checkpoints(paths, adapters), paths[0])
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +36,6 @@ class Average:
         """Averages, saves the model and prints its directory."""
         from vanilla_transformer.checkpointing.averaging import AveragingError, home_of, load_average
         from vanilla_transformer.checkpointing.store import weights_damage
-        from vanilla_transformer.training.lora import merged
         from vanilla_transformer.translation import load_tokenizer
         from vanilla_transformer.translation.loading import check_numbers
 
@@ -52,7 +50,7 @@ class Average:
                 raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
         recipe = load_recipe(home / "recipe.yaml") if (home / "recipe.yaml").is_file() else Recipe()
-        load_average(model, checkpoints, partial(merged, recipe=recipe))
+        load_average(model, checkpoints, recipe.adapters.values())
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
         tokenizer = load_tokenizer(home)
         with atomic_directory(self.output) as place:

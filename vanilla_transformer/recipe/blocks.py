@@ -191,20 +191,6 @@ class Start(Block):
 
 
 @dataclass(frozen=True)
-class Lora(Block):
-    """Low-rank matrices trained beside the frozen weights of a saved model (Hu et al. 2022)."""
-
-    rank: int | None = setting(option="lora_rank", least=1)
-    """Freeze the model of `--from` and train only matrices of this rank beside its projections (LoRA, through PEFT).
-    At the end they are merged, so the output is a model like any other."""
-    alpha: float | None = setting(option="lora_alpha", above=0)
-    """Scale of the matrices: their product is multiplied by alpha / rank; by default twice the rank."""
-    targets: tuple[str, ...] | None = setting(option="lora_targets")
-    """Projections that get matrices, from q_proj, k_proj, v_proj, out_proj, w_1 and w_2; by default q_proj and
-    v_proj."""
-
-
-@dataclass(frozen=True)
 class Model(Block):
     """The sizes of the model (sections 3 and 5.4)."""
 

@@ -112,8 +112,6 @@ SHORT_WARMUP = 1 / 3
 RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
-# Matrices that start at zero need larger steps; ten times the rate of the full weights is the usual rule.
-LORA_FACTOR = 10
 EVALUATIONS = CHECKPOINTS = 50
 # Evaluating on `dev` takes at most this share of the time; a token costs a third of a training token.
 EVALUATION_SHARE = 0.1
@@ -164,6 +162,8 @@ def resolve(
         )
     if recipe.model.architecture == "recurrent":
         fill(*_choose_recurrent_optimisation(recipe))
+    for block in recipe.extras.values():
+        fill(*block.choices(recipe))
     if recipe.start.model is not None:
         fill(*_choose_fine_tuning(recipe))
     fill(*_choose_intervals(recipe, corpus, steps, batch_tokens))
@@ -299,15 +299,19 @@ def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    assert recipe.model.d_model is not None
-    rate = paper_learning_rate(
-        FINE_TUNING_STEPS_DONE, recipe.model.d_model, MOST_WARMUP, recipe.optimization.learning_rate_scale or 1
+    rate = fine_tuning_rate(recipe)
+    sentence = (
+        f"Optimisation: a learning rate of {rate:g} after the warm-up, which suits weights that are already trained."
     )
-    rate *= 1 if recipe.lora.rank is None else LORA_FACTOR
-    rate = recipe.optimization.learning_rate or float(f"{rate:.2g}")
-    why = "suits weights that are already trained" if recipe.lora.rank is None else "suits LoRA's matrices"
-    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, which {why}."
     return {"learning_rate": rate}, sentence
+
+
+def fine_tuning_rate(recipe: Recipe, factor: float = 1) -> float:
+    """Returns the learning rate at which Eq. 3 arrives in section 5.2, times a factor."""
+    assert recipe.model.d_model is not None
+    scale = recipe.optimization.learning_rate_scale or 1
+    rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.model.d_model, MOST_WARMUP, scale)
+    return float(f"{factor * rate:.2g}")
 
 
 def _choose_intervals(

@@ -3,7 +3,8 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -19,7 +20,6 @@ from vanilla_transformer.recipe.blocks import (
     Data,
     Decoding,
     Evaluation,
-    Lora,
     Model,
     Optimization,
     RecipeError,
@@ -34,6 +34,9 @@ from vanilla_transformer.recipe.blocks import (
 from vanilla_transformer.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
     from vanilla_transformer.data.preparation import TrainingCorpus
 
 
@@ -54,9 +57,31 @@ class ExtraBlock(Block):
         """
         return recipe
 
+    def choices(self, recipe: "Recipe") -> tuple[dict[str, Any], str]:
+        """Returns defaults of open options that depend on the model's sizes, with a sentence that explains them."""
+        return {}, ""
+
     def corpus(self, corpus: "TrainingCorpus", recipe: "Recipe", say: Callable[[str], None]) -> "TrainingCorpus":
         """Returns the corpus that a run of the recipe learns from."""
         return corpus
+
+
+@dataclass(frozen=True)
+class ModelAdapter(ExtraBlock):
+    """A block that, if it is used, exchanges weights of the model for as long as it trains."""
+
+    @abstractmethod
+    def adapt(self, model: "PreTrainedModel", new: Iterable[str]) -> str:
+        """Changes a model in place before its first step, and describes the change in a sentence.
+
+        Args:
+            model: The model of the run.
+            new: Names of its weights that come from no saved model.
+        """
+
+    @abstractmethod
+    def merged(self, weights: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        """Returns the weights of the plain model that has learned the same."""
 
 
 def _extra_blocks() -> Mapping[str, ExtraBlock]:
@@ -78,7 +103,6 @@ class Recipe:
     tokenizer: Tokenizer = Tokenizer()
     sampling: SubwordSampling = SubwordSampling()
     start: Start = Start()
-    lora: Lora = Lora()
     model: Model = Model()
     recurrent: Recurrent = Recurrent()
     optimization: Optimization = Optimization()
@@ -123,6 +147,12 @@ class Recipe:
         """Returns all blocks by name, those of the extras last."""
         own = {name: value for name, value in vars(self).items() if isinstance(value, Block)}
         return own | dict(self.extras)
+
+    @property
+    def adapters(self) -> dict[str, ModelAdapter]:
+        """Returns the blocks that exchange weights of the model, by name."""
+        blocks = self.extras.items()
+        return {name: block for name, block in blocks if isinstance(block, ModelAdapter) and block.is_used}
 
     @property
     def options(self) -> dict[str, Any]:

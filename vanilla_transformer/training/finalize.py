@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs
-from vanilla_transformer.training.lora import merged
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 from vanilla_transformer.translation.loading import without_progress_bars
 
@@ -83,7 +81,7 @@ def _load_mean_of_checkpoints(
             whole.append(checkpoint)
         else:
             logger.info(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
-    load_average(model, [checkpoint.path for checkpoint in whole], partial(merged, recipe=recipe))
+    load_average(model, [checkpoint.path for checkpoint in whole], recipe.adapters.values())
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise OutputError(
             f"The checkpoints in {run.checkpoints} contain weights that are NaN or infinite, which cannot "

@@ -150,8 +150,8 @@ class TrainingLoop:
 
         keep_freed_memory()
         set_seed(recipe.optimization.seed)
-        model, origin = build_model(recipe, self.task)
-        if origin is not None:
+        model, origin = build_model(recipe, self.task, recipe.adapters.values())
+        if origin:
             logger.info(origin)
         model = model.to(accelerator.device)
         self.config = model.config
@@ -160,8 +160,8 @@ class TrainingLoop:
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
             model.set_attn_implementation("eager")
         if is_sharded(accelerator):
-            if recipe.lora.rank is not None:
-                raise RecipeError("lora_rank cannot be combined with parameters that are sharded across processes.")
+            for option in recipe.used(*recipe.adapters):
+                raise RecipeError(f"{option} cannot be combined with parameters that are sharded across processes.")
             shard(model, accelerator)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
@@ -197,11 +197,10 @@ class TrainingLoop:
     def whole_model(self) -> PreTrainedModel:
         """Returns the model for one process to continue with.
 
-        If weights are sharded, or joined by additional ones, this is a newly built model of the same shape.
+        If weights are sharded or exchanged by others, this is a newly built model of the same shape.
         """
-        if is_sharded(self.accelerator) or self.recipe.lora.rank is not None:
-            recipe = self.recipe.with_options(lora_rank=None)
-            return build_model(recipe, self.task)[0].to(self.accelerator.device)
+        if is_sharded(self.accelerator) or self.recipe.adapters:
+            return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 
     def resume(self) -> None:

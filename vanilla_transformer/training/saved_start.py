@@ -1,7 +1,7 @@
 """A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from transformers.utils import logging
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import ModelAdapter, Recipe
 from vanilla_transformer.tasks import Task
-from vanilla_transformer.training.lora import add_lora
 from vanilla_transformer.translation.loading import (
     VOCABULARIES,
     load_family_config,
@@ -110,11 +109,17 @@ def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
     return None
 
 
-def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None]:
-    """Builds the model that a run begins with; returns it and a sentence about the parts taken from a saved model."""
+def build_model(recipe: Recipe, task: Task, adapters: Iterable[ModelAdapter] = ()) -> tuple[PreTrainedModel, str]:
+    """Builds the model that a run begins with; returns it with what there is to say of its weights."""
+    model, sentence, new = _build(recipe, task)
+    return model, " ".join([sentence, *(adapter.adapt(model, new) for adapter in adapters)])
+
+
+def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
+    """Returns also a sentence about the parts taken from a saved model, and the names of the other weights."""
     model = task.build(recipe)
     if recipe.start.model is None:
-        return model, None
+        return model, "", {name for name, _ in model.named_parameters()}
     saved, config = load_family_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
     for name in deciding_fields(saved):
         if name not in _CHOSEN:
@@ -140,9 +145,7 @@ def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str | None
             ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
         )
         sentence += f"Its head was trained for the labels {before}, and is trained anew for {now}."
-    if recipe.lora.rank is not None:
-        sentence += f" {add_lora(loaded, recipe, new)}"
-    return loaded.train(), sentence
+    return loaded.train(), sentence, new
 
 
 @contextmanager

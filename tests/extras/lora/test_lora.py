@@ -20,7 +20,6 @@ from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.lora import check_lora, merged
 from vanilla_transformer.training.saved_start import build_model, recipe_of_start
 
 needs_peft = pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="PEFT is not installed.")
@@ -42,6 +41,10 @@ def recipe(tmp_path_factory) -> Recipe:
     return Recipe.of(**paths, **settings, max_steps=8, save_steps=2, from_model=str(train(start)), lora_rank=2)
 
 
+def completed(recipe):
+    return recipe.extras["lora"].complete(recipe)
+
+
 def weights(directory):
     return load_file(directory / "model.safetensors")
 
@@ -58,9 +61,9 @@ def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(rec
     log = (directory / "train.log").read_text("utf-8")
     assert "LoRA of rank 2 on q_proj, w_1: 384 parameters are trained" in log
     assert "a learning rate of 0.0079 after the warm-up" in log  # Ten times (16 · 100,000)^-½.
-    assert load_recipe(directory / "recipe.yaml").lora.rank == 2
+    assert load_recipe(directory / "recipe.yaml").extras["lora"].rank == 2
     # The mean of the merged weights of the last checkpoints, not of their matrices.
-    last = [merged(weights(directory / "checkpoints" / f"step-{step:08d}"), mine) for step in (6, 8)]
+    last = [mine.extras["lora"].merged(weights(directory / "checkpoints" / f"step-{step:08d}")) for step in (6, 8)]
     for name in changed:
         torch.testing.assert_close(found[name], (last[0][name] + last[1][name]) / 2)
     assert main(["average", str(directory), "--output", str(tmp_path / "again")]) == 0
@@ -72,18 +75,18 @@ def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(rec
 def test_merged_weights_give_the_logits_of_the_adapted_model(recipe):
     translation = get_task("translation")
     mine = recipe_of_start(recipe.with_options(lora_alpha=3.0, lora_targets=("v_proj", "w_2")), translation)
-    model, _ = build_model(mine, translation)
+    model, _ = build_model(mine, translation, mine.adapters.values())
     torch.manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 weight.normal_()
-    plain, _ = build_model(mine.with_options(lora_rank=None), translation)
+    plain, _ = build_model(mine, translation)
     before = plain.state_dict()
     ids = {"input_ids": torch.tensor([[5, 9, 7, 2]]), "labels": torch.tensor([[6, 3, 2]])}
     expected = model.eval()(**ids).logits
     assert not torch.allclose(plain.eval()(**ids).logits, expected, atol=1e-2)
-    plain.load_state_dict(before | merged(dict(model.named_parameters()), mine))
+    plain.load_state_dict(before | mine.extras["lora"].merged(dict(model.named_parameters())))
     torch.testing.assert_close(plain(**ids).logits, expected, atol=1e-5, rtol=0)
 
 
@@ -107,7 +110,7 @@ def test_a_new_head_learns_beside_the_matrices(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     task = get_task("text-classification")
     mine = Recipe.of(task=task.name, from_model=str(tmp_path), labels=("bad", "good"), lora_rank=1, max_length=256)
-    model, _ = build_model(recipe_of_start(mine, task), task)
+    model, _ = build_model(recipe_of_start(mine, task), task, mine.adapters.values())
     learned = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert {name for name in learned if "lora" not in name} == {"classifier.weight", "classifier.bias"}
 
@@ -122,9 +125,9 @@ def test_a_new_head_learns_beside_the_matrices(tmp_path):
     ],
 )
 def test_what_goes_with_no_lora_is_refused(recipe, changes, message):
-    check_lora(recipe)
+    completed(recipe)
     with pytest.raises(RecipeError, match=message):
-        check_lora(recipe.with_options(**changes))
+        completed(recipe.with_options(**changes))
 
 
 @needs_peft
@@ -133,10 +136,10 @@ def test_a_target_that_there_is_not_is_refused(recipe):
     mine = recipe_of_start(recipe.with_options(lora_targets=("query",)), translation)
     message = "there is no query in the model; there are k_proj, out_proj, q_proj, v_proj, w_1, w_2"
     with pytest.raises(RecipeError, match=message):
-        build_model(mine, translation)
+        build_model(mine, translation, mine.adapters.values())
 
 
 def test_without_peft_the_package_to_install_is_named(recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(RecipeError, match=r"run `pip install 'vanilla-transformer\[lora\]'`"):
-        check_lora(recipe)
+        completed(recipe)

@@ -1,0 +1,3 @@
+"""LoRA: fine-tuning that trains few parameters."""
+
+SEAMS = {"recipe": {"lora": "block:Lora"}}
