@@ -7,18 +7,19 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
 from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 
-SAMPLINGS = {
-    "bpe": [SubwordSampling(dropout, None, ("source", "target")) for dropout in (0.05, 0.1, 0.2)],
-    "unigram": [SubwordSampling(None, alpha, ("source", "target")) for alpha in (0.5, 0.2)],
+SAMPLINGS: dict[str, list[dict[str, Any]]] = {
+    "bpe": [{"bpe_dropout": dropout} for dropout in (0.05, 0.1, 0.2)],
+    "unigram": [{"unigram_alpha": alpha} for alpha in (0.5, 0.2)],
 }
 HEAD = (
     "| sampling | pairs | tokens, usual | tokens, drawn | found words in, s | drew an epoch in, s |\n"
@@ -45,14 +46,15 @@ def main(words: list[str] | None = None) -> None:
             corpus = prepare_corpus(stream, tokenizer, task, max_length=256, directory=Path(directory), progress=False)
             for sampling in SAMPLINGS[algorithm]:
                 began = time.process_time()
-                sampled = SampledCorpus(corpus, tokenizer, sampling, max_length=256, seed=1)
+                columns = tuple(corpus.lengths)
+                sampled = SampledCorpus(corpus, tokenizer, **sampling, columns=columns, max_length=256, seed=1)
                 start, seconds = time.process_time() - began, []
                 for epoch in range(1, options.epochs + 1):
                     began = time.process_time()
                     sampled.draw(epoch)
                     seconds.append(time.process_time() - began)
                 row = {"pairs": len(corpus), "usual": sum(corpus.token_counts), "drawn": sum(sampled.token_counts)}
-                name = f"{algorithm} {sampling.bpe_dropout or sampling.unigram_alpha}"
+                name = f"{algorithm} {next(iter(sampling.values()))}"
                 print(ROW.format(name=name, **row, start=start - min(seconds), epoch=min(seconds)), flush=True)
 
 

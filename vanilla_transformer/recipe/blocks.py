@@ -164,20 +164,6 @@ class Tokenizer(Block):
 
 
 @dataclass(frozen=True)
-class SubwordSampling(Block):
-    """Sampling of sub-words: words are split anew in each epoch."""
-
-    bpe_dropout: float | None = setting(least=0, below=1)
-    """Split the words of `train` anew in each epoch with BPE-dropout. The value is the probability of skipping a
-    merge; Provilkov et al. (2020) use 0.1. Off by default and at 0; dev and test are never sampled."""
-    unigram_alpha: float | None = setting(least=0)
-    """Split the words of `train` anew in each epoch with a unigram tokenizer: each split is drawn with its probability
-    to the power of this value; Kudo (2018) uses 0.1 to 0.5. Off by default."""
-    sides: Literal["both", "source", "target"] = setting("both", option="sampled_sides")
-    """Sides of `train` that `bpe_dropout` or `unigram_alpha` applies to."""
-
-
-@dataclass(frozen=True)
 class Start(Block):
     """A saved model to train further."""
 

@@ -26,7 +26,6 @@ from vanilla_transformer.recipe.blocks import (
     Recurrent,
     Run,
     Start,
-    SubwordSampling,
     Tokenizer,
     checked_type,
     option_of,
@@ -35,7 +34,7 @@ from vanilla_transformer.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from vanilla_transformer.data.preparation import TrainingCorpus
 
@@ -61,7 +60,13 @@ class ExtraBlock(Block):
         """Returns defaults of open options that depend on the model's sizes, with a sentence that explains them."""
         return {}, ""
 
-    def corpus(self, corpus: "TrainingCorpus", recipe: "Recipe", say: Callable[[str], None]) -> "TrainingCorpus":
+    def corpus(
+        self,
+        corpus: "TrainingCorpus",
+        tokenizer: "PreTrainedTokenizerFast",
+        recipe: "Recipe",
+        say: Callable[[str], None],
+    ) -> "TrainingCorpus":
         """Returns the corpus that a run of the recipe learns from."""
         return corpus
 
@@ -101,7 +106,6 @@ class Recipe:
     data: Data = Data()
     classification: Classification = Classification()
     tokenizer: Tokenizer = Tokenizer()
-    sampling: SubwordSampling = SubwordSampling()
     start: Start = Start()
     model: Model = Model()
     recurrent: Recurrent = Recurrent()

@@ -34,7 +34,6 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.run_directory import RunDirectory
-from vanilla_transformer.training.subword_sampling import sampled
 from vanilla_transformer.training.vocabulary import (
     MOST_ROWS_FOR_THE_VOCABULARY,
     check_tags,
@@ -88,10 +87,9 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     else:
         recipe = task.complete(recipe, {"train": train, **streams})
         tokenizer, train = _tokenizer(recipe, run, train, say)
-        whole = _prepare_all(corpora, train, tokenizer, recipe, run, say)
-        prepared = sampled(whole, tokenizer, recipe, say)
+        prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
         for block in recipe.extras.values():
-            prepared = block.corpus(prepared, recipe, say)
+            prepared = block.corpus(prepared, tokenizer, recipe, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
         if recipe.tokenizer.algorithm == "character":
             unseen = (describe_unseen_characters(recipe, train, name, held) for name, held in streams.items())

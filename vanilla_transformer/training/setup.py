@@ -26,7 +26,6 @@ from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.inputs import Inputs, gather_inputs
 from vanilla_transformer.training.run_directory import RECIPE, AlreadyFinished, RunDirectory, output_path
 from vanilla_transformer.training.saved_start import recipe_of_start
-from vanilla_transformer.training.subword_sampling import check_sampling
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     check_sizes(recipe, task)
     if recipe.evaluation.patience is not None and not recipe.data.dev:
         raise RecipeError("Patience needs a loss on dev: give held-out data as --dev.")
-    check_sampling(recipe)
     run = RunDirectory(output_path(recipe))
     check_launch(recipe, run.path)
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())

@@ -8,6 +8,8 @@ from vanilla_transformer.recipe.blocks import RecipeError, setting
 from vanilla_transformer.recipe.schema import ExtraBlock, Recipe
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from vanilla_transformer.data.preparation import TrainingCorpus
 
 
@@ -46,12 +48,11 @@ class Distillation(ExtraBlock):
                 f"distillation_weight must be above 0 and at most 1, not {self.weight}: leave distil_from out to "
                 "learn from the text alone."
             )
-        for name in ("bpe_dropout", "unigram_alpha"):
-            if recipe[name] is not None:
-                raise RecipeError(
-                    f"{name} splits words anew for each epoch, but the teacher has read only one split: "
-                    f"leave {name} or distil_from out."
-                )
+        for name in recipe.used("sampling"):
+            raise RecipeError(
+                f"{name} splits words anew for each epoch, but the teacher has read only one split: leave {name} or "
+                "distil_from out."
+            )
         if not task_for(recipe).form.parallel:
             raise RecipeError(f"distil_from is for translation, but the task is {recipe.task}: leave it out.")
         if any(corpus.prepared is not None for corpus in recipe.data.train):
@@ -63,7 +64,13 @@ class Distillation(ExtraBlock):
         SoftTargets(self.soft_targets)  # Reports missing soft targets before a missing tokenizer.
         return recipe.with_options(tokenizer=self.soft_targets)
 
-    def corpus(self, corpus: "TrainingCorpus", recipe: Recipe, say: Callable[[str], None]) -> "TrainingCorpus":
+    def corpus(
+        self,
+        corpus: "TrainingCorpus",
+        tokenizer: "PreTrainedTokenizerFast",
+        recipe: Recipe,
+        say: Callable[[str], None],
+    ) -> "TrainingCorpus":
         """Returns the corpus, with a teacher's soft targets if the recipe asks for them.
 
         Raises:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.data.sampled import SampledCorpus
+from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -17,7 +17,6 @@ from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
-from vanilla_transformer.training.subword_sampling import check_sampling
 
 TASK = get_task("translation")
 
@@ -68,6 +67,10 @@ def test_a_killed_run_goes_on_to_the_same_weights_in_a_later_epoch(recipe, tmp_p
         train(mine.with_options(bpe_dropout=0.2))
 
 
+def check_sampling(recipe):
+    recipe.extras["sampling"].complete(recipe)
+
+
 def inputs_of(recipe, directory):
     run = RunDirectory(directory)
     run.path.mkdir(exist_ok=True)
@@ -107,7 +110,7 @@ def test_dev_is_not_sampled(recipe, tmp_path):
 
 
 def test_a_unigram_model_is_sampled(recipe, tmp_path):
-    mine = recipe.with_options(bpe_dropout=None, unigram_alpha=0.2, tokenizer_algorithm="unigram")
+    mine = recipe.with_options(bpe_dropout=0, unigram_alpha=0.2, tokenizer_algorithm="unigram")
     assert isinstance(inputs_of(mine, tmp_path / "run").train, SampledCorpus)
 
 

@@ -3,7 +3,6 @@
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from vanilla_transformer.data.background import Background
 from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import EpochPart, Lengths, PreparedCorpus, Rows, TrainingCorpus
-from vanilla_transformer.data.subword_models import (
+from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.extras.subword_sampling.word_samplers import (
     BpeDropout,
     Ints,
     Ragged,
@@ -24,7 +24,6 @@ from vanilla_transformer.data.subword_models import (
     starts_of,
     unsupported_reason,
 )
-from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import cased
 
@@ -34,21 +33,6 @@ BLOCK = 8192
 _SPAWN_KEY = 2
 # A piece's symbol for the space before it.
 _SPACE = "Ġ"
-
-
-@dataclass(frozen=True)
-class SubwordSampling:
-    """Sub-word sampling by one of two methods: BPE-dropout, or sampling from a unigram model.
-
-    Attributes:
-        bpe_dropout: The probability that a merge of two pieces is left out.
-        unigram_alpha: The power to which each split's probability is raised.
-        columns: The columns of the corpus that are sampled.
-    """
-
-    bpe_dropout: float | None
-    unigram_alpha: float | None
-    columns: tuple[str, ...]
 
 
 class SampledCorpus(TrainingCorpus):
@@ -65,7 +49,9 @@ class SampledCorpus(TrainingCorpus):
     Args:
         corpus: The tokens.
         tokenizer: The tokenizer that made them.
-        sampling: The method of splitting words.
+        bpe_dropout: The probability that a merge of two pieces is left out.
+        unigram_alpha: The power to which each split's probability is raised if a unigram model is sampled instead.
+        columns: The columns of the corpus that are sampled.
         form: The form of the text behind the tokens. A block of a longer text that begins or ends within a word keeps
             its pieces.
         max_length: Maximum ids in a column of a row.
@@ -79,31 +65,30 @@ class SampledCorpus(TrainingCorpus):
         self,
         corpus: PreparedCorpus,
         tokenizer: PreTrainedTokenizerFast,
-        sampling: SubwordSampling,
         *,
+        bpe_dropout: float | None = None,
+        unigram_alpha: float | None = None,
+        columns: tuple[str, ...],
         form: TextForm = PAIRS,
         max_length: int,
         seed: int,
     ) -> None:
         parts = json.loads(tokenizer.backend_tokenizer.to_str())
-        reason = unsupported_reason(parts, sampling.bpe_dropout)
+        reason = unsupported_reason(parts, bpe_dropout)
         if reason is not None:
             raise CorpusError(reason)
-        self._corpus, self._sampling, self._max_length, self._seed = corpus, sampling, max_length, seed
+        self._corpus, self.columns, self._max_length, self._seed = corpus, columns, max_length, seed
         self._marked = form.tagged
         self.report, self.texts = corpus.report, corpus.texts
-        self.tokens = fingerprint_settings(
-            [corpus.tokens, sampling.bpe_dropout, sampling.unigram_alpha, sampling.columns]
-        )
+        self.tokens = fingerprint_settings([corpus.tokens, bpe_dropout, unigram_alpha, columns])
         numbers: dict[Word, int] = {}
         parts_of = corpus.parts if isinstance(corpus, MixedCorpus) else (corpus,)
-        self._words = {name: _words(parts_of, name, tokenizer, numbers, form) for name in sampling.columns}
+        self._words = {name: _words(parts_of, name, tokenizer, numbers, form) for name in columns}
         self._sampler: WordSampler
-        if sampling.bpe_dropout is not None:
-            self._sampler = BpeDropout(tokenizer, parts["model"], list(numbers), sampling.bpe_dropout)
+        if unigram_alpha is None:
+            self._sampler = BpeDropout(tokenizer, parts["model"], list(numbers), bpe_dropout or 0)
         else:
-            assert sampling.unigram_alpha is not None
-            self._sampler = UnigramSampling(tokenizer, parts["model"], list(numbers), sampling.unigram_alpha)
+            self._sampler = UnigramSampling(tokenizer, parts["model"], list(numbers), unigram_alpha)
         first = self.draw(0)
         self._lengths = tuple(first.lengths.values())
         self._next: tuple[int, Background[PreparedCorpus]] = 0, Background(lambda: first, "first epoch")
@@ -136,7 +121,7 @@ class SampledCorpus(TrainingCorpus):
         """Return the rows of an epoch."""
         usual = self._corpus.of_epoch(epoch)
         rows = usual.pairs if isinstance(usual, MixedCorpus) else np.arange(len(usual))
-        drawn = {name: self._column(usual, name, rows, epoch) for name in self._sampling.columns}
+        drawn = {name: self._column(usual, name, rows, epoch) for name in self.columns}
         return _SampledEpoch(usual, drawn)
 
     def _column(self, usual: PreparedCorpus, name: str, rows: Ints, epoch: int) -> Ragged:

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 from vanilla_transformer.data.columns import TAGGED_SENTENCES
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import PreparationReport, PreparedCorpus, prepare_corpus
-from vanilla_transformer.data.sampled import SampledCorpus, SubwordSampling
-from vanilla_transformer.data.subword_models import LONGEST_WORD, BpeDropout, UnigramSampling
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
+from vanilla_transformer.extras.subword_sampling.word_samplers import LONGEST_WORD, BpeDropout, UnigramSampling
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -49,8 +49,8 @@ def prepared(tokenizer, directory, sentences=SENTENCES, max_length=400):
 
 def corpus_of(tokenizer, directory, dropout=None, alpha=None, columns=BOTH, max_length=400, seed=1, **settings):
     base = prepared(tokenizer, directory, max_length=max_length, **settings)
-    sampling = SubwordSampling(dropout, alpha, columns)
-    return base, SampledCorpus(base, tokenizer, sampling, max_length=max_length, seed=seed)
+    strength = {"bpe_dropout": dropout, "unigram_alpha": alpha}
+    return base, SampledCorpus(base, tokenizer, **strength, columns=columns, max_length=max_length, seed=seed)
 
 
 def all_rows(corpus):
@@ -193,7 +193,7 @@ def test_each_epoch_of_a_mixture_has_its_own_rows_sampled(bpe, tmp_path):
         prepared(bpe, tmp_path / "small", [f"happily {number}" for number in range(5)]),
     ]
     mixed = MixedCorpus(parts, [0.7, 0.3], seed=3)
-    sampled = SampledCorpus(mixed, bpe, SubwordSampling(0.4, None, BOTH), max_length=400, seed=3)
+    sampled = SampledCorpus(mixed, bpe, bpe_dropout=0.4, columns=BOTH, max_length=400, seed=3)
     for number in range(3):
         usual, drawn = all_rows(mixed.of_epoch(number))["source"], all_rows(epoch(sampled, number))["source"]
         assert [bpe.decode(ids) for ids in drawn] == [bpe.decode(ids) for ids in usual]
@@ -228,7 +228,7 @@ def test_words_that_do_not_make_up_their_pieces_are_refused(bpe):
             return {name: [np.array([bpe.convert_tokens_to_ids("Ã")], dtype=np.uint16)] for name in BOTH}
 
     with pytest.raises(CorpusError, match="row 1 has words that do not match its pieces"):
-        SampledCorpus(Halves(), bpe, SubwordSampling(0.1, None, BOTH), max_length=400, seed=1)
+        SampledCorpus(Halves(), bpe, bpe_dropout=0.1, columns=BOTH, max_length=400, seed=1)
 
 
 def test_a_tokenizer_that_splits_in_a_way_of_its_own_is_refused(bpe, tmp_path):
@@ -257,7 +257,7 @@ def test_tags_stay_with_the_first_pieces_of_their_words(bpe, tmp_path):
     encoder = get_task("token-classification").encoder(Recipe.of(task="token-classification", labels=("A", "B")))
     base = prepare_corpus(Dataset.from_dict(rows), bpe, encoder, max_length=400, directory=tmp_path)
     sampled = SampledCorpus(
-        base, bpe, SubwordSampling(0.4, None, ("words",)), form=TAGGED_SENTENCES, max_length=400, seed=1
+        base, bpe, bpe_dropout=0.4, columns=("words",), form=TAGGED_SENTENCES, max_length=400, seed=1
     )
     drawn = [all_rows(epoch(sampled, number)) for number in range(3)]
     assert drawn[0]["words"] != drawn[1]["words"] != all_rows(base)["words"]
@@ -277,8 +277,8 @@ def test_blocks_that_end_within_a_character_keep_their_pieces(tmp_path):
     encoder = task.encoder(Recipe.of(task=task.name, max_length=5))
     texts = Dataset.from_dict({"text": ["walking walking", "日本語 walking"]})
     base = prepare_corpus(texts, masked, encoder, max_length=5, directory=tmp_path)
-    sampling = SubwordSampling(0.0, None, ("text",))
-    sampled = SampledCorpus(base, masked, sampling, form=task.form, max_length=5, seed=1)
+    settings = {"form": task.form, "max_length": 5, "seed": 1}
+    sampled = SampledCorpus(base, masked, bpe_dropout=0.0, columns=("text",), **settings)
     assert len(base) > 4 and all_rows(epoch(sampled, 0)) == all_rows(base)
 
 

@@ -1,0 +1,5 @@
+"""Runs that are killed."""
+
+from killing import train_until
+
+__all__ = ["train_until"]

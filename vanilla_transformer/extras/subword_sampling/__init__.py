@@ -1,0 +1,1 @@
+"""Words split at random, anew in each epoch."""

@@ -1,0 +1,3 @@
+"""Sub-word sampling: BPE-dropout, and sampling from a unigram model."""
+
+SEAMS = {"recipe": {"sampling": "recipe_block:SubwordSampling"}}
