@@ -1,4 +1,5 @@
 import dataclasses
+import pickle
 import subprocess
 import sys
 
@@ -100,6 +101,16 @@ def test_blocks_that_are_not_used_are_not_written_and_options_that_are_off_are()
     text = Recipe.of(metrics=(), max_steps=3).to_yaml()
     assert "metrics: []" in text and "max_steps: 3" in text
     assert not [name for name in ("lora", "distillation", "sampling", "recurrent") if f"{name}:" in text]
+
+
+def test_an_empty_block_has_its_defaults(tmp_path):
+    assert load_recipe(written(tmp_path, "optimization:\ntokenizer:\nlora:\nseed: 1\n")) == Recipe()
+
+
+def test_options_given_as_blocks_are_told_where_they_belong():
+    with pytest.raises(RecipeError, match=r"`Recipe\.of\(seed=1, max_steps=3\)`"):
+        Recipe(seed=1, max_steps=3)
+    assert pickle.loads(pickle.dumps(Recipe.of(seed=2))) == Recipe.of(seed=2)
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,13 @@ def recipe_from(values: Mapping[Any, Any]) -> Recipe:
     options: dict[str, Any] = {}
     for name, value in values.items():
         found = {str(name): value}
-        if name in blocks and isinstance(value, Mapping):
+        if name in blocks and isinstance(value, Mapping | None):
             fields = {field.name: option_of(field) for field in dataclasses.fields(blocks[name])}
-            for field in value:
+            for field in value or ():
                 if field not in fields:
                     hint = did_you_mean(str(field), fields) or f": there are {', '.join(fields)}."
                     raise RecipeError(f"{str(field)!r} is not a field of {name}{hint}")
-            found = {fields[field]: one for field, one in value.items()}
+            found = {fields[field]: one for field, one in (value or {}).items()}
         elif name in blocks and name != "tokenizer":
             raise RecipeError(f"{name} must hold lines of the form `field: value`, not {value!r}.")
         for option in found.keys() & options.keys():

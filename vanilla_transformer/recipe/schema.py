@@ -116,6 +116,12 @@ class Recipe:
     extras: Mapping[str, ExtraBlock] = dataclasses.field(default_factory=_extra_blocks)
     """The blocks of the extras, by name."""
 
+    def __new__(cls, *_: Any, **blocks: Any) -> Self:
+        """Refuses options by name, which are the arguments of `of`."""
+        if options := [f"{name}={value!r}" for name, value in blocks.items() if name not in cls.__dataclass_fields__]:
+            raise RecipeError(f"A recipe consists of blocks, not options: write `Recipe.of({', '.join(options)})`.")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         checked_type("task", self.task, str)
 
