@@ -99,6 +99,8 @@ def test_two_line_aligned_files(write, read, suffix):
         ("c.csv.gz", comma_separated("target language", "source language")),
         ("c.jsonl", json_lines(lambda source, target: {"en": source, "de": target})),
         ("c.jsonl", json_lines(lambda source, target: {"id": 1, "target": target, "source": source})),
+        ("c.jsonl", json_lines(lambda source, target: {"Target": target, "SRC": source})),
+        ("c.jsonl", json_lines(lambda source, target: {"de": target, "src": source})),
         ("c.jsonl.gz", json_lines(lambda source, target: {"id": 1, "translation": {"en": source, "de": target}})),
     ],
 )
@@ -133,6 +135,11 @@ def test_named_columns_are_taken(write, read, name, content):
 def test_parquet(tmp_path, read, table):
     table.to_parquet(tmp_path / "c.parquet")
     assert read(str(tmp_path / "c.parquet")) == PAIRS
+
+
+def test_columns_of_a_tsv_file_without_a_header_are_taken_by_number(write, read):
+    path = write("c.tsv", "".join(f"1\t{target}\t{source}\n" for source, target in PAIRS))
+    assert read(path, source_column="3", target_column="2") == PAIRS
 
 
 def test_named_columns_of_parquet_are_taken(tmp_path, read):
@@ -186,9 +193,9 @@ def test_a_null_is_an_empty_text(tmp_path, write, read):
 
 @pytest.mark.parametrize(
     ("header", "order"),
-    [("id\tsource\ttarget", "1\t{0}\t{1}"), ("target\tsource", "{1}\t{0}"), ("Source \tTarget", "{0}\t{1}")],
+    [("id\tsource\ttarget", "1\t{0}\t{1}"), ("tgt\tsrc", "{1}\t{0}"), ("Source \tTarget", "{0}\t{1}")],
 )
-def test_a_tsv_file_whose_first_line_has_source_and_target_is_read_by_these_names(write, read, header, order):
+def test_a_tsv_file_whose_first_line_names_both_sides_is_read_by_these_names(write, read, header, order):
     rows = [order.format(*pair) for pair in PAIRS]
     assert read(write("c.tsv", "\n".join([header, *rows]))) == PAIRS
 
@@ -241,16 +248,14 @@ def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
         (["a.tsv"], ["source\ttarget\n4\n"], "line 2: 1 columns where 2 are needed"),
         (["a.tsv"], ["source\ttarget\n1\t2\t3\n"], "line 2: 3 columns where 2 are needed"),
         (["a.tsv"], ["1\t2\n3\t4\t5\n"], "line 2: 3 columns where 2 are needed"),
-        (["a.tsv"], ["1\t2\tCC-BY\n"], "line 1: 3 columns, but nothing says which two"),
+        (["a.tsv"], ["1\t2\tCC-BY\n"], r"a\.tsv: no header names its 3 columns.* source_column and target_column"),
         (["a.tsv"], ["en\tde\n1\t2\n"], "line 1: 'en' and 'de' may be column names"),
-        (["a.tsv"], ["tgt\tsrc\n1\t2\n"], "line 1: 'tgt' and 'src' may be column names"),
         (["a.tsv"], ["source\ttarget\tsource\n1\t2\t3\n"], "2 columns are named 'source'"),
-        (["a.csv"], ["Target,Source\n1,2\n"], "cannot tell which columns make the pairs"),
         (["a.csv"], [""], r"a\.csv is empty"),
         (["a.csv"], ["en,de,id\n1,2,3\n"], "cannot tell .* there are 'en', 'de', 'id'"),
         (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], r"a\.csv, line 3: 3 columns where 2 are needed"),
         (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], r"a\.csv, line 3: not a row of CSV"),
-        (["a.csv"], ["en,en\n1,2\n"], "cannot tell"),
+        (["a.csv"], ["en,en\n1,2\n"], "2 columns are named 'en'"),
         (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], r"a\.csv, line 3: not UTF-8"),
         (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], r"a\.jsonl, line 2: not JSON"),
         (["a.jsonl"], ["[" * 100_000], r"a\.jsonl, line 1: not JSON"),

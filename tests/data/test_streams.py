@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Translation, Value
 
-from vanilla_transformer.data import corpus, loaded_corpora, text_streams
+from vanilla_transformer.data import corpus, text_streams
 from vanilla_transformer.data import corpus as corpus_module
 from vanilla_transformer.data.corpus import CorpusError
 from vanilla_transformer.data.preparation import prepare_corpus
@@ -126,11 +126,10 @@ def test_a_stream_that_cannot_be_read_is_told_in_one_sentence(folder):
 
 def test_a_connection_that_is_lost_on_the_way_is_told_in_one_sentence(folder, monkeypatch):
     def lost(*_):
-        yield pa.table(rows())
         raise ConnectionError("the server\nhas gone")
 
     stream = open_corpus([f"{folder}:en-de:train"], streaming=True)
-    monkeypatch.setattr(loaded_corpora, "column_tables", lost)
+    monkeypatch.setattr(text_streams, "text_columns", lost)
     with pytest.raises(CorpusError, match="corpus cannot be loaded: the server$"):
         pairs_in(stream)
 
@@ -195,7 +194,7 @@ def test_a_translation_column_without_types_gives_its_languages():
     ).to_iterable_dataset()
     untyped = IterableDataset.from_generator(lambda: iter(dataset))
     assert untyped.features is None
-    columns, _ = text_streams.find_columns(untyped, (None, None), "here")
+    columns = text_streams.find_columns(untyped, (None, None), "here")
     assert {*columns.names} == {"en", "de"} and columns.parent == "translation"
 
 

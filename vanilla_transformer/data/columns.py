@@ -1,6 +1,9 @@
-"""Columns of text that a task reads, and the names that they may have in a table."""
+"""Columns of text that a task reads, and the choice of a table's columns for them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from vanilla_transformer.data.text_lines import CorpusError
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class TextForm:
         """Return the names of the columns."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def in_order(self) -> bool:
+        """Tells whether the columns of a table without their names are taken in order, if it has as many."""
+        return self.parallel or len(self.columns) == 1
+
 
 # Separates the words of a sentence, and their tags; it occurs in neither.
 BETWEEN_WORDS = "\t"
@@ -62,7 +70,10 @@ BETWEEN_LABELS = ","
 _TEXT = Column("text", "text_column", ("text", "sentence", "sentence1", "premise", "question1"))
 _TEXT_PAIR = Column("text_pair", "text_pair_column", ("text_pair", "sentence2", "hypothesis", "question2"), True)
 PAIRS = TextForm(
-    (Column("source", "source_column"), Column("target", "target_column")),
+    (
+        Column("source", "source_column", ("source", "src")),
+        Column("target", "target_column", ("target", "tgt", "trg")),
+    ),
     "pairs",
     "with an empty side",
     parallel=True,
@@ -82,3 +93,66 @@ TAGGED_SENTENCES = TextForm(
     (Column("words", "text_column"), Column("tags", "label_column")), "sentences", "that are empty", tagged=True
 )
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
+
+Wanted = tuple[str | None, ...]
+"""Names of the columns of a form as given by a user, None for columns still to be found."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table that a form is read from, None for one that is left out.
+
+    `parent` is the column that holds them all, if there is one.
+    """
+
+    names: Wanted
+    parent: str | None = None
+
+
+def choose_columns(
+    names: Sequence[str], languages: Sequence[str], wanted: Wanted, where: str, form: TextForm = PAIRS
+) -> Columns:
+    """Decide which of the columns `names` are those of a form.
+
+    Args:
+        names: All columns of the table.
+        languages: Languages of the column ``translation``, in its own order.
+        wanted: Names for the columns of the form. By default a pair is the two languages of ``translation``. Otherwise
+            a form looks for the names it knows, and a pair or a single text takes the columns that are left if there
+            are as many.
+        where: Name of the table in messages.
+        form: The form to look for.
+    """
+    there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
+    given = [name for name in wanted if name is not None]
+    missing = [name for name in given if name not in names]
+    if form.parallel:
+        if len(given) == 1:
+            raise CorpusError(f"{where}: name both the source and the target column, or neither")
+        pair = given or languages
+        if len(pair) == 2 and {*pair} <= {*languages} and (missing or not given):
+            return Columns(tuple(pair), parent="translation")
+    if missing:
+        unknown = next((name for name in missing if name not in languages), missing[0])
+        raise CorpusError(f"{where}: no column {unknown!r}; {there}")
+    chosen = list(wanted)
+    for place, column in enumerate(form.columns):
+        known = [name for alias in column.aliases for name in names if name.strip().lower() == alias]
+        chosen[place] = chosen[place] or next((name for name in known if name not in wanted), None)
+    if form.in_order and len(names) == len(chosen) and not languages:
+        left = iter([name for name in names if name not in chosen])
+        chosen = [name or next(left) for name in chosen]
+    for name, column in zip(chosen, form.columns, strict=True):
+        if name is None and not column.optional:
+            raise CorpusError(
+                f"{where}: cannot tell which column is the {column.name}, name it as {column.setting}; {there}"
+            )
+    refuse_twins(names, [name for name in chosen if name is not None], where)
+    return Columns(tuple(chosen))
+
+
+def refuse_twins(names: Sequence[str], chosen: Sequence[str], where: str) -> None:
+    """Raises CorpusError if a chosen name belongs to several columns."""
+    for name in chosen:
+        if names.count(name) > 1:
+            raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")

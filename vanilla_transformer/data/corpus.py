@@ -15,9 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 from datasets import Dataset
 
+from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data import cmudict
-from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.loaded_corpora import load_rows, stream_rows
+from vanilla_transformer.data.columns import PAIRS, TextForm, Wanted
+from vanilla_transformer.data.loaded_corpora import load
 from vanilla_transformer.data.locations import (
     CorpusLocation,
     language,
@@ -27,10 +28,9 @@ from vanilla_transformer.data.locations import (
     without_suffixes,
 )
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
-from vanilla_transformer.data.storage import stamp_in, write_tables
-from vanilla_transformer.data.tables import TABLE_READERS, Columns, NumberedRows, RowTable, read_conll
+from vanilla_transformer.data.tables import TABLE_READERS, NumberedRows, RowTable, read_conll
 from vanilla_transformer.data.text_lines import CorpusError, read_lines, read_pieces
-from vanilla_transformer.data.text_streams import TextStream, row_tables, stream_of
+from vanilla_transformer.data.text_streams import TextStream, row_tables, text_schema
 
 __all__ = [
     "CorpusError",
@@ -68,11 +68,11 @@ def read_corpus(
     """
     corpus, directory = _spec(source), _directory(cache_dir)
     location = locate(corpus, form)
-    if location.kind == "built-in":
-        return _built_in(location)
-    if location.kind == "dataset" and not corpus.streaming:
-        return load_rows(location, directory, _file_of(location, directory))[0]
-    return _kept_on_disk(_open(location, directory, corpus.streaming), _file_of(location, directory))
+    if location.kind != "dataset":
+        return _kept_on_disk(_stream_of_files(location), location, directory)
+    loaded = load(location, directory, corpus.streaming)
+    mapped = loaded.mapped()
+    return _kept_on_disk(loaded.stream(), location, directory) if mapped is None else mapped
 
 
 def open_corpus(
@@ -89,7 +89,9 @@ def open_corpus(
         # Such as from `<(zcat text.gz)`: it can be read only once.
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise CorpusError(f"{path} is a pipe or a device, but training data is read more than once: name a file")
-    return _open(location, _directory(cache_dir), corpus.streaming)
+    if location.kind == "dataset":
+        return load(location, _directory(cache_dir), corpus.streaming).stream()
+    return _stream_of_files(location)
 
 
 def corpus_languages(
@@ -99,21 +101,19 @@ def corpus_languages(
 
     Takes the same arguments as `read_corpus`, and reads no more of a file than its first line.
     """
-    corpus, directory = _spec(source), _directory(cache_dir)
+    corpus = _spec(source)
     location = locate(corpus)
     if location.kind == "built-in":
         return "en", None
     if location.kind == "lines":
-        first, second = (language(without_suffixes(path).suffix[1:]) for path in location.paths)
-        return first, second
-    columns: Columns | None
-    if location.kind == "dataset":
-        loaded = stream_rows if corpus.streaming else partial(load_rows, destination=_file_of(location, directory))
-        columns = loaded(location, directory)[1]
+        names: Wanted = tuple(without_suffixes(path).suffix[1:] for path in location.paths)
+    elif location.kind == "dataset":
+        names = load(location, _directory(cache_dir), corpus.streaming).columns.names
     else:
         columns = _open_table(location).columns
-    first, second = columns.names if columns else ("", "")
-    return language(first or ""), language(second or "")
+        names = columns.names if columns else (None, None)
+    first, second = (language(name or "") for name in names)
+    return first, second
 
 
 def row_place(source: CorpusSpec, form: TextForm, row: int) -> str:
@@ -156,28 +156,16 @@ def _spec(source: CorpusSpec | Sequence[str]) -> CorpusSpec:
     return parse_corpus([source] if isinstance(source, str) else [os.fspath(part) for part in source])
 
 
-def _open(location: CorpusLocation, directory: Path, streaming: bool) -> TextStream:
-    if location.kind == "built-in":
-        return stream_of(_built_in(location), str(location))
-    if location.kind == "dataset":
-        if streaming:
-            return stream_rows(location, directory)[0]
-        loaded = load_rows(location, directory, _file_of(location, directory))[0]
-        return stream_of(loaded, str(location), form=location.form)
-    return TextStream(
-        str(location),
-        partial(_tables_of_files, location),
-        _stamp(location),
-        form=location.form,
-        place=partial(_place, location),
-    )
+def _stream_of_files(location: CorpusLocation) -> TextStream:
+    def tables() -> Iterator[pa.Table]:
+        return row_tables((row for _, row in _open_table(location).rows), location.form)
 
-
-def _tables_of_files(location: CorpusLocation) -> Iterator[pa.Table]:
-    return row_tables((row for _, row in _open_table(location).rows), location.form)
+    return TextStream(str(location), tables, _stamp(location), form=location.form, place=partial(_place, location))
 
 
 def _open_table(location: CorpusLocation) -> RowTable:
+    if location.kind == "built-in":
+        return RowTable(None, enumerate(cmudict.cmudict_pairs(location.split or ""), start=1))
     if location.kind == "lines":
         return RowTable(None, _pieces(*location.paths) if location.form.packed else _lines(*location.paths))
     path = location.paths[0]
@@ -208,8 +196,10 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
         yield source, target
 
 
-def _stamp(location: CorpusLocation) -> str:
+def _stamp(location: CorpusLocation) -> str | None:
     """Return a stamp that changes whenever a file or the wanted columns change, without reading the files."""
+    if location.kind == "built-in":
+        return None
     stamps = []
     for path in location.paths:
         try:
@@ -220,25 +210,27 @@ def _stamp(location: CorpusLocation) -> str:
     return json.dumps([stamps, location.wanted])
 
 
-def _kept_on_disk(stream: TextStream, destination: Path) -> Dataset:
-    """Return rows kept at `destination`, writing them unless they are already there."""
-    if stream.stamp is not None and stamp_in(destination) == stream.stamp:
-        with suppress(OSError, pa.ArrowInvalid):  # A truncated file is written again.
-            return Dataset.from_file(str(destination))
-    write_tables(stream.tables(), destination, stream.stamp or "", stream.name, stream.form)
-    return Dataset.from_file(str(destination))
-
-
-def _file_of(location: CorpusLocation, directory: Path) -> Path:
+def _kept_on_disk(stream: TextStream, location: CorpusLocation, directory: Path) -> Dataset:
+    """Return rows kept in the directory, writing them unless they are already there."""
     paths = [os.path.abspath(path) for path in location.paths]
     form = [location.form.names, *["packed"] * location.form.packed]
     identity = json.dumps([paths, location.config, location.split, location.wanted, *form])
-    return directory / f"pairs-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.arrow"
-
-
-def _built_in(location: CorpusLocation) -> Dataset:
-    sources, targets = zip(*cmudict.cmudict_pairs(location.split or ""), strict=True)
-    return Dataset.from_dict({"source": sources, "target": targets})
+    file = directory / f"pairs-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.arrow"
+    with suppress(OSError, pa.ArrowInvalid):  # There is none, or a truncated one.
+        with pa.memory_map(str(file)) as there, pa.ipc.open_stream(there) as reader:
+            stamp = (reader.schema.metadata or {}).get(b"stamp", b"").decode()
+        if stamp and stamp == stream.stamp:
+            return Dataset.from_file(str(file))
+    schema, rows = text_schema(stream.form, {"stamp": stream.stamp or ""}), 0
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as temporary:
+        with pa.OSFile(str(temporary), "wb") as written, pa.ipc.new_stream(written, schema) as writer:
+            for table in stream.tables():
+                writer.write_table(table.replace_schema_metadata(schema.metadata))
+                rows += table.num_rows
+        if not rows:
+            raise CorpusError(f"there are no {stream.form.unit} in {stream.name}")
+    return Dataset.from_file(str(file))
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +14,59 @@ import pyarrow.parquet as pq
 from datasets import Dataset, DatasetBuilder, IterableDataset
 
 from vanilla_transformer.atomic_files import has_no_room
-from vanilla_transformer.data.columns import TextForm
+from vanilla_transformer.data.columns import Columns, TextForm, refuse_twins
 from vanilla_transformer.data.locations import CorpusLocation
-from vanilla_transformer.data.storage import write_tables
-from vanilla_transformer.data.tables import Columns, refuse_twins
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.data.text_streams import TextStream, column_tables, find_columns, stream_of
+from vanilla_transformer.data.text_streams import TextStream, find_columns, stream_of
 from vanilla_transformer.network import hub_or_cache
 
 
-def load_rows(location: CorpusLocation, directory: Path, destination: Path) -> tuple[Dataset, Columns]:
-    """Load from the Hub into the cache of `datasets`, from local files into `directory`; return rows and columns.
+@dataclass(frozen=True)
+class LoadedCorpus:
+    """A dataset with the columns of it that a form is read from.
 
-    Rows that cannot be used from there, because a text is missing, are copied to `destination`.
+    `stamp` changes if the text may have changed; None if only reading it can tell.
+    """
+
+    location: CorpusLocation
+    directory: Path
+    dataset: Dataset | IterableDataset
+    columns: Columns
+    stamp: str | None
+
+    def stream(self) -> TextStream:
+        """Return the rows as a stream, which says in one sentence what it cannot read."""
+        stream = stream_of(self.dataset, str(self.location), self.stamp, self.location.form, self.columns)
+
+        def tables() -> Iterator[pa.Table]:
+            with _said_in_one_sentence(self.location, self.directory):
+                yield from stream.tables()
+
+        return replace(stream, tables=tables)
+
+    def mapped(self) -> Dataset | None:
+        """Return the rows as they are on this disk; None if some of them are not text, or are fetched."""
+        if isinstance(self.dataset, IterableDataset) or None in self.columns.names:
+            return None
+        parent, names = self.columns.parent, [str(name) for name in self.columns.names]
+        flat = self.dataset if parent is None else self.dataset.select_columns([parent]).flatten()
+        names = names if parent is None else [f"{parent}.{name}" for name in names]
+        if any(flat.features[name] != datasets.Value("string") or flat.data.column(name).null_count for name in names):
+            return None
+        return flat.select_columns(names).rename_columns(dict(zip(names, self.location.form.names, strict=True)))
+
+
+def load(location: CorpusLocation, directory: Path, streaming: bool) -> LoadedCorpus:
+    """Load a dataset: from the Hub in the cache of `datasets`, from local files in `directory`.
+
+    With `streaming`, no copy of its text is made on this disk, and each pass fetches it anew.
     """
     with _said_in_one_sentence(location, directory):
-        dataset = _load_saved(location) if _is_saved(Path(location.paths[0])) else _download(location, directory)
-    form = location.form
-    columns, _ = find_columns(dataset, location.wanted, str(location), form)
-    if not len(dataset):
-        raise CorpusError(f"there are no {form.unit} in {location}")
-    names = [name for name in columns.names if name is not None]
-    flat = dataset
-    if columns.parent is not None:
-        flat = dataset.select_columns([columns.parent]).flatten()
-        names = [f"{columns.parent}.{name}" for name in names]
-    plain = len(names) == len(form.names) and all(flat.features[name] == datasets.Value("string") for name in names)
-    if plain and not any(flat.data.column(name).null_count for name in names):
-        return flat.select_columns(names).rename_columns(dict(zip(names, form.names, strict=True))), columns
-    write_tables(column_tables(dataset, columns, str(location), form), destination, "", str(location), form)
-    return Dataset.from_file(str(destination)), columns
-
-
-def stream_rows(location: CorpusLocation, directory: Path) -> tuple[TextStream, Columns]:
-    """Open a dataset without a copy of its text on this disk: each pass fetches it anew."""
-    if _is_saved(Path(location.paths[0])):
-        # It is already on this disk as Arrow, which is mapped and never copied.
-        dataset, columns = load_rows(location, directory, directory / "streamed.arrow")
-        return stream_of(dataset, str(location), form=location.form), columns
-    with _said_in_one_sentence(location, directory):
-        builder = _builder(location, directory)
-        streams = builder.as_streaming_dataset()
-        split = location.split if location.split in streams else _choose_split(location, list(streams))
-        streamed: IterableDataset = streams[split]
-        columns, _ = find_columns(streamed, location.wanted, str(location), location.form)
-    # A file's modification time, or its commit on the Hub.
-    files = getattr(builder.config, "data_files", None) or {}
-    origins = [[str(name), files[name], files[name].origin_metadata] for name in files]
-    stamp = json.dumps([builder.hash, builder.config_id, origins, split, location.wanted])
-    tables = partial(_tables, streamed, columns, location, directory)
-    return TextStream(str(location), tables, stamp, form=location.form), columns
-
-
-def _tables(
-    dataset: IterableDataset, columns: Columns, location: CorpusLocation, directory: Path
-) -> Iterator[pa.Table]:
-    with _said_in_one_sentence(location, directory):
-        yield from column_tables(dataset, columns, str(location), location.form)
+        dataset, stamp = _dataset(location, directory, streaming)
+        columns = find_columns(dataset, location.wanted, str(location), location.form)
+    if isinstance(dataset, Dataset) and not len(dataset):
+        raise CorpusError(f"there are no {location.form.unit} in {location}")
+    return LoadedCorpus(location, directory, dataset, columns, stamp)
 
 
 @contextmanager
@@ -124,11 +120,26 @@ def _load_saved(location: CorpusLocation) -> Dataset:
     return loaded
 
 
-def _download(location: CorpusLocation, directory: Path) -> Dataset:
+def _dataset(
+    location: CorpusLocation, directory: Path, streaming: bool
+) -> tuple[Dataset | IterableDataset, str | None]:
+    """Return a dataset, and a stamp that changes if its text may have changed."""
+    if _is_saved(Path(location.paths[0])):
+        return _load_saved(location), None  # Already on this disk as Arrow, which is mapped and never copied.
     builder = _builder(location, directory)
-    builder.download_and_prepare()
-    split = location.split or _choose_split(location, list(builder.info.splits or ()))
-    return builder.as_dataset(split=split)
+    dataset: Dataset | IterableDataset
+    if streaming:
+        streams = builder.as_streaming_dataset()
+        split = _choose_split(location, list(streams))
+        dataset = streams[split]
+    else:
+        builder.download_and_prepare()
+        split = location.split or _choose_split(location, list(builder.info.splits or ()))
+        dataset = builder.as_dataset(split=split)
+    # A file's modification time, or its commit on the Hub.
+    files = getattr(builder.config, "data_files", None) or {}
+    origins = [[str(name), files[name], files[name].origin_metadata] for name in files]
+    return dataset, json.dumps([builder.hash, builder.config_id, origins, split, location.wanted])
 
 
 def _builder(location: CorpusLocation, directory: Path) -> DatasetBuilder:

@@ -6,33 +6,28 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
-from vanilla_transformer.data.columns import BETWEEN_LABELS, BETWEEN_WORDS, PAIRS, Column, TextForm
+from vanilla_transformer.data.columns import (
+    BETWEEN_LABELS,
+    BETWEEN_WORDS,
+    PAIRS,
+    Column,
+    Columns,
+    TextForm,
+    Wanted,
+    choose_columns,
+)
 from vanilla_transformer.data.text_lines import CorpusError, decoded_lines, read_lines
 from vanilla_transformer.data.trees import read_trees
 
 Row = tuple[str, ...]
+Record = TypeVar("Record")
 NumberedRows = Iterator[tuple[int, Row]]
 """Rows, each with the number of its first line."""
-Wanted = tuple[str | None, ...]
-"""Names of the columns of a form as given by a user, None for columns still to be found."""
 
-# Names of the two sides if they are not named by their languages.
-SOURCE_NAMES, TARGET_NAMES = {"source", "src"}, {"target", "tgt", "trg"}
 # Characters in a cell. Python's own limit is 131,072; a limit keeps an unclosed quote from filling memory.
 csv.field_size_limit(2**27)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table that a form is read from, None for one that is left out.
-
-    `parent` is the column that holds them all, if there is one.
-    """
-
-    names: tuple[str | None, ...]
-    parent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,73 +38,6 @@ class RowTable:
     rows: NumberedRows
 
 
-def choose_columns(
-    names: Sequence[str], languages: Sequence[str], wanted: Wanted, where: str, form: TextForm = PAIRS
-) -> Columns:
-    """Decide which of the columns `names` are those of a form.
-
-    Args:
-        names: All columns of the table.
-        languages: Languages of the column ``translation``, in its own order.
-        wanted: Names for the columns of the form. By default a pair is, in this order of preference: the two languages
-            of ``translation``; the columns ``source`` and ``target``; the only two columns. Other forms look for the
-            names they know, and a single text for the only column.
-        where: Name of the table in messages.
-        form: The form to look for.
-    """
-    there = f"there are {', '.join(map(repr, names))}" + (f" with languages {list(languages)}" if languages else "")
-    if form.parallel:
-        source, target = wanted
-        return _choose_pair(names, languages, source, target, where, there)
-    chosen: list[str | None] = []
-    for column, name in zip(form.columns, wanted, strict=True):
-        if name is not None and name not in names:
-            raise CorpusError(f"{where}: no column {name!r}; {there}")
-        known = [one for alias in column.aliases for one in names if one.strip().lower() == alias]
-        name = name or next((one for one in known if one not in wanted), None)
-        if name is None and len(names) == len(form.columns) == 1:
-            name = names[0]
-        if name is None and not column.optional:
-            raise CorpusError(
-                f"{where}: cannot tell which column is the {column.name}, name it as {column.setting}; {there}"
-            )
-        chosen.append(name)
-    refuse_twins(names, [name for name in chosen if name is not None], where)
-    return Columns(tuple(chosen))
-
-
-def _choose_pair(
-    names: Sequence[str], languages: Sequence[str], source: str | None, target: str | None, where: str, there: str
-) -> Columns:
-    if (source is None) != (target is None):
-        raise CorpusError(f"{where}: name both the source and the target column, or neither")
-    if source is not None and target is not None:
-        if source in names and target in names:
-            refuse_twins(names, (source, target), where)
-            return Columns((source, target))
-        if source in languages and target in languages:
-            return Columns((source, target), parent="translation")
-        missing = source if source not in (*names, *languages) else target
-        raise CorpusError(f"{where}: no column {missing!r}; {there}")
-    if len(languages) == 2:
-        return Columns((languages[0], languages[1]), parent="translation")
-    if not languages and "source" in names and "target" in names:
-        refuse_twins(names, ("source", "target"), where)
-        return Columns(("source", "target"))
-    if not languages and len(set(names)) == len(names) == 2:
-        first, second = (name.strip().lower() for name in names)
-        if first not in TARGET_NAMES and second not in SOURCE_NAMES:
-            return Columns((names[0], names[1]))
-    raise CorpusError(f"{where}: cannot tell which columns make the pairs, name them; {there}")
-
-
-def refuse_twins(names: Sequence[str], chosen: Sequence[str], where: str) -> None:
-    """Raises CorpusError if a chosen name belongs to several columns."""
-    for name in chosen:
-        if names.count(name) > 1:
-            raise CorpusError(f"{where}: {names.count(name)} columns are named {name!r}: give each a name of its own")
-
-
 def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a file of tab-separated columns, in which quotes are ordinary text.
 
@@ -118,48 +46,18 @@ def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     otherwise every line is a row whose two columns are the pair or whose only one is the text.
     """
     rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
-    first = next(rows, None)
-    if first is None:
-        raise CorpusError(f"{path} is empty")
-    number, cells = first
-    words = [cell.strip().lower() for cell in cells]
-    if not form.parallel:
-        return _open_tsv(path, chain([first], rows), cells, words, wanted, form)
-    if wanted != (None, None):
-        return _with_header(cells, rows, path, wanted, form)
-    if {"source", "target"} <= set(words):
-        table = _with_header(words, rows, path, wanted, form)
-        return RowTable(Columns(("source", "target")), table.rows)
-    if len(cells) > 2:
-        raise CorpusError(
-            f"{path}, line {number}: {len(cells)} columns, but nothing says which two make the pairs: add a "
-            "first line with their names, and name two as the source and the target column"
-        )
-    if _may_be_header(cells):
-        raise CorpusError(
-            f"{path}, line {number}: {' and '.join(map(repr, cells))} may be column names or the first pair: "
-            "name them as the source and the target column, or add a first line with source and target"
-        )
-    return RowTable(None, _cells(chain([first], rows), path, (0, 1), columns=2))
-
-
-def _open_tsv(
-    path: str,
-    rows: Iterator[tuple[int, list[str]]],
-    cells: list[str],
-    words: list[str],
-    wanted: Wanted,
-    form: TextForm,
-) -> RowTable:
-    """Return a table for a form other than pairs: with a header, or without one and with columns given by number."""
+    number, cells = first = _first(rows, path)
+    words = {cell.strip().lower() for cell in cells}
     numbers = _numbers(wanted, path, len(cells))
-    if numbers is None and (
-        any(wanted) or all(column.optional or {*column.aliases} & {*words} for column in form.columns)
-    ):
-        next(rows)
+    if numbers is None and (any(wanted) or all(one.optional or words & {*one.aliases} for one in form.columns)):
         return _with_header(cells, rows, path, wanted, form)
-    if numbers is None and len(cells) == len(form.columns) == 1:
-        numbers = (0,)
+    if numbers is None and form.in_order and len(cells) == len(form.columns):
+        if len(words) == 2 and all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells):
+            raise CorpusError(
+                f"{path}, line {number}: {' and '.join(map(repr, cells))} may be column names or the first pair: "
+                "name them as the source and the target column, or add a first line with source and target"
+            )
+        numbers = tuple(range(len(cells)))
     missing = [
         column.setting
         for column, index in zip(form.columns, numbers or wanted, strict=True)
@@ -170,7 +68,14 @@ def _open_tsv(
             f"{path}: no header names its {len(cells)} columns: add a first line with their names, or give "
             f"their numbers, counted from 1, as {' and '.join(missing)}"
         )
-    return RowTable(None, _cells(rows, path, numbers, columns=len(cells)))
+    return RowTable(None, _cells(chain([first], rows), path, numbers, columns=len(cells)))
+
+
+def _first(rows: Iterator[Record], path: str) -> Record:
+    first = next(rows, None)
+    if first is None:
+        raise CorpusError(f"{path} is empty")
+    return first
 
 
 def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] | None:
@@ -184,28 +89,17 @@ def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] 
     return tuple(None if name is None else int(name) - 1 for name in wanted)
 
 
-def _may_be_header(cells: Sequence[str]) -> bool:
-    """Tells whether a first line looks like column names: two language codes, or names of the two sides."""
-    words = [cell.strip().lower() for cell in cells]
-    codes = all(re.fullmatch(r"[a-z]{2}([_-][A-Za-z]+)?", cell) for cell in cells) and len(set(cells)) == 2
-    return len(words) == 2 and (codes or set(words) <= SOURCE_NAMES | TARGET_NAMES)
-
-
 def read_csv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a CSV file (RFC 4180): comma-separated, quoted with double quotes, with a header."""
     rows = _csv_rows(path)
-    first = next(rows, None)
-    if first is None:
-        raise CorpusError(f"{path} is empty")
-    return _with_header(first[1], rows, path, wanted, form)
+    _, header = _first(rows, path)
+    return _with_header(header, rows, path, wanted, form)
 
 
 def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     """Open a file with one JSON object per line; a null is an empty text."""
     records = _json_records(path)
-    first = next(records, None)
-    if first is None:
-        raise CorpusError(f"{path} is empty")
+    first = _first(records, path)
     translation = first[1].get("translation")
     languages = list(translation) if isinstance(translation, dict) else []
     columns = choose_columns(list(first[1]), languages, wanted, path, form)

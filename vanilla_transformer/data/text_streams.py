@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -11,8 +10,8 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Translation
 from tqdm.auto import tqdm
 
-from vanilla_transformer.data.columns import PAIRS, Column, TextForm
-from vanilla_transformer.data.tables import Columns, Row, Wanted, choose_columns, joined_labels
+from vanilla_transformer.data.columns import PAIRS, Column, Columns, TextForm, Wanted, choose_columns
+from vanilla_transformer.data.tables import Row, joined_labels
 from vanilla_transformer.data.text_lines import CorpusError
 
 ROWS_PER_TABLE = 10_000
@@ -44,20 +43,21 @@ class TextStream:
 
 
 def stream_of(
-    dataset: Dataset | IterableDataset, name: str = "the dataset", stamp: str | None = None, form: TextForm = PAIRS
+    dataset: Dataset | IterableDataset,
+    name: str = "the dataset",
+    stamp: str | None = None,
+    form: TextForm = PAIRS,
+    columns: Columns | None = None,
 ) -> TextStream:
-    """Return a stream of a dataset in memory, on disk or streamed, with the columns of the form."""
+    """Return a stream of a dataset in memory, on disk or streamed: its `columns`, or those with the form's names."""
     rows = len(dataset) if isinstance(dataset, Dataset) else None
-    return TextStream(name, partial(column_tables, dataset, Columns(form.names), name, form), stamp, rows, form)
 
+    def tables() -> Iterator[pa.Table]:
+        classes = class_names(dataset.features or {})
+        for table in dataset.with_format("arrow").iter(ROWS_PER_TABLE):
+            yield text_columns(table, columns or Columns(form.names), name, form, classes)
 
-def column_tables(
-    dataset: Dataset | IterableDataset, columns: Columns, name: str, form: TextForm = PAIRS
-) -> Iterator[pa.Table]:
-    """Yield `columns` of a dataset under the names of the form, with an empty text for a null."""
-    classes = class_names(dataset.features or {})
-    for table in dataset.with_format("arrow").iter(ROWS_PER_TABLE):
-        yield text_columns(table, columns, name, form, classes)
+    return TextStream(name, tables, stamp, rows, form)
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -65,12 +65,15 @@ def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
     return {column: one.names for column, one in features.items() if isinstance(one, ClassLabel)}
 
 
-def find_columns(
-    dataset: Dataset | IterableDataset, wanted: Wanted, name: str, form: TextForm = PAIRS
-) -> tuple[Columns, Features]:
-    """Decide which columns of a dataset are those of a form; return all with types; see `choose_columns`."""
-    features = dataset.features or _features_of_first_row(dataset, name, form)
-    return columns_of(features, wanted, name, form), features
+def find_columns(dataset: Dataset | IterableDataset, wanted: Wanted, name: str, form: TextForm = PAIRS) -> Columns:
+    """Decide which columns of a dataset are those of a form; see `choose_columns`."""
+    features = dataset.features
+    if features is None:  # A streamed dataset need not declare them before it is read.
+        table = next(chain(dataset.with_format("arrow").iter(1), [None]))
+        if table is None:
+            raise CorpusError(f"there are no {form.unit} in {name}")
+        features = Features.from_arrow_schema(table.schema)
+    return columns_of(features, wanted, name, form)
 
 
 def columns_of(features: Features, wanted: Wanted, name: str, form: TextForm) -> Columns:
@@ -85,7 +88,7 @@ def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table
     """Yield tables of the rows of text that a file gives one by one."""
     while batch := list(islice(rows, ROWS_PER_TABLE)):
         columns = zip(*batch, strict=True)
-        yield pa.table([pa.array(column, pa.string()) for column in columns], schema=_schema(form))
+        yield pa.table([pa.array(column, pa.string()) for column in columns], schema=text_schema(form))
 
 
 def sample_rows(streams: Iterable[TextStream], most: int, progress: bool = True) -> tuple[list[int], list[Row]]:
@@ -115,16 +118,9 @@ def sample_rows(streams: Iterable[TextStream], most: int, progress: bool = True)
     return counts, sample
 
 
-def _schema(form: TextForm) -> pa.Schema:
-    return pa.schema([(name, pa.string()) for name in form.names])
-
-
-def _features_of_first_row(dataset: IterableDataset, name: str, form: TextForm) -> Features:
-    """Return the types of a streamed dataset that does not declare them before it is read."""
-    table = next(chain(dataset.with_format("arrow").iter(1), [None]))
-    if table is None:
-        raise CorpusError(f"there are no {form.unit} in {name}")
-    return Features.from_arrow_schema(table.schema)
+def text_schema(form: TextForm, metadata: dict[str, str] | None = None) -> pa.Schema:
+    """Return the types of a form's columns in tables."""
+    return pa.schema([(name, pa.string()) for name in form.names], metadata)
 
 
 def text_columns(
@@ -143,7 +139,7 @@ def text_columns(
         else:
             raise CorpusError(f"{name}: no column {chosen!r}; there are {', '.join(map(repr, table.column_names))}")
         texts.append(pc.fill_null(_as_text(values, column, chosen, name, classes), "").cast(pa.string()))
-    return pa.table(texts, schema=_schema(form))
+    return pa.table(texts, schema=text_schema(form))
 
 
 def _as_text(
