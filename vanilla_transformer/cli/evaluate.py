@@ -30,8 +30,7 @@ from vanilla_transformer.cli.streams import (
 )
 from vanilla_transformer.cli.trained_columns import as_in_training
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
-from vanilla_transformer.data.locations import locate, split_off
-from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
+from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe

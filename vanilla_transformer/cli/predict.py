@@ -115,8 +115,7 @@ class Predict:
     def _table(self, form: Any) -> "TextStream | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import open_corpus
-        from vanilla_transformer.data.locations import is_conll, table_suffix
-        from vanilla_transformer.data.sources import CorpusSpec
+        from vanilla_transformer.data.sources import CorpusSpec, is_conll, table_suffix
 
         if self.input is None or not (is_conll(str(self.input)) if form.tagged else table_suffix(str(self.input))):
             return None

@@ -19,15 +19,16 @@ from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.columns import PAIRS, TextForm, Wanted
 from vanilla_transformer.data.loaded_corpora import load
-from vanilla_transformer.data.locations import (
+from vanilla_transformer.data.sources import (
     CorpusLocation,
+    CorpusSpec,
     language,
     locate,
     may_have_columns,
+    parse_corpus,
     table_suffix,
     without_suffixes,
 )
-from vanilla_transformer.data.sources import CorpusSpec, parse_corpus
 from vanilla_transformer.data.tables import TABLE_READERS, NumberedRows, RowTable, read_conll
 from vanilla_transformer.data.text_lines import CorpusError, read_lines, read_pieces
 from vanilla_transformer.data.text_streams import TextStream, row_tables, text_schema

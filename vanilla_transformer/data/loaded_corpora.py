@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetBuilder, IterableDataset
 
 from vanilla_transformer.atomic_files import has_no_room
 from vanilla_transformer.data.columns import Columns, TextForm, refuse_twins
-from vanilla_transformer.data.locations import CorpusLocation
+from vanilla_transformer.data.sources import CorpusLocation
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream, find_columns, stream_of
 from vanilla_transformer.network import hub_or_cache

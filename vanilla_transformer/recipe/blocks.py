@@ -13,8 +13,14 @@ from typing import Any, Literal
 from tyro.constructors import PrimitiveConstructorSpec
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.locations import may_have_columns
-from vanilla_transformer.data.sources import Corpora, CorpusSpec, corpora_from_values, only_corpus, to_words
+from vanilla_transformer.data.sources import (
+    Corpora,
+    CorpusSpec,
+    corpora_from_values,
+    may_have_columns,
+    only_corpus,
+    to_words,
+)
 from vanilla_transformer.data.text_lines import CorpusError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.locations import may_have_columns
+from vanilla_transformer.data.sources import may_have_columns
 from vanilla_transformer.recipe.blocks import RecipeError, option_of
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.suggestions import did_you_mean

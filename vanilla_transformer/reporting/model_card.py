@@ -17,8 +17,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.data.locations import BUILT_IN, split_off, table_suffix
-from vanilla_transformer.data.sources import PREPARED, CorpusSpec
+from vanilla_transformer.data.sources import BUILT_IN, PREPARED, CorpusSpec, split_off, table_suffix
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 

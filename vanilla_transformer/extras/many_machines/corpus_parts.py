@@ -14,8 +14,7 @@ from datasets import Features
 from vanilla_transformer.compression import suffix_of
 from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.corpus import open_corpus, read_corpus
-from vanilla_transformer.data.locations import locate, table_suffix
-from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.data.sources import CorpusSpec, locate, table_suffix
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import class_names, columns_of, row_tables, stream_of, text_columns
 from vanilla_transformer.extras.many_machines.parts import (
