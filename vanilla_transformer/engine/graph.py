@@ -6,7 +6,7 @@ Shapes in names: N sentences · R tokens of each that are computed together: all
 hypothesis · S source · L keys · D d_model · H heads · K d_k.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -208,7 +208,8 @@ class LayerGraph(Graph):
         if not scales:
             outputs = self.own_node("FusedMatMul", x, matrix, transB=1)
             return outputs if lm_head.bias is None else self.node("Add", outputs, self.constant(lm_head.bias.float()))
-        turned = self.outermost.once((matrix, "turned"), lambda: self.outermost.turned(matrix))
+        outermost = self.outermost  # Where it is transposed once, when the graph is loaded.
+        turned = outermost.once((matrix, "turned"), lambda: outermost.node("Transpose", matrix, perm=[1, 0]))
         return self._int8_product(x, turned, scales, lm_head.bias)
 
     def embed(self, tokens: str, embedding: nn.Embedding, encodings: str) -> str:
@@ -229,53 +230,47 @@ class LayerGraph(Graph):
         matrix = self.once(key, lambda: self.constant(rounded))
         return matrix, self.once((*key, "scales"), lambda: self.constant(scales))
 
-    def turned(self, matrix: str) -> str:
-        """Transposes a matrix; this is done when the graph is loaded."""
-        return self.node("Transpose", matrix, perm=[1, 0])
-
     def _int8_product(self, x: str, matrix: str, scales: str, bias: torch.Tensor | None) -> str:
         more = [] if bias is None else ["", self.constant(bias.float())]
         return self.own_node("DynamicQuantizeMatMul", x, matrix, scales, *more)
 
-    def encoder_self_attention(self, x: str, layer: Any, mask_NS: str) -> str:
-        """Adds the self-attention of an encoder layer."""
-        own = layer.self_attention
-        inputs = *self._projected(x, own.q_proj, own.k_proj, own.v_proj), "", mask_NS
-        attended = self.own_node("MultiHeadAttention", *inputs, **self._attention)
-        return self._sublayer(x, self._joined(attended, own), layer.self_attention_norm)
-
-    def decoder_self_attention(self, x: str, layer: Any, past: list[str], bias: str) -> tuple[str, list[str]]:
-        """Adds the self-attention of a decoder layer.
+    def self_attention(
+        self, x: str, layer: Any, mask_NS: str = "", bias: str = "", past: Sequence[str] = ()
+    ) -> tuple[str, list[str]]:
+        """Adds the self-attention of a layer.
 
         Args:
-            x: The newest tokens.
+            x: All tokens of the sources, or the newest of each hypothesis.
             layer: The layer's module.
-            past: Keys and values, (N, H, L, K), to which those of the newest tokens are added.
+            mask_NS: 1 on a source's tokens and 0 on padding.
             bias: Added to each token's attention scores, (N, 1, R, L + R); without it each attends to all.
+            past: Keys and values, (N, H, L, K), to which those of the tokens are added.
 
         Returns:
             The states of the tokens, and the keys and values including theirs.
         """
         own = layer.self_attention
-        inputs = *self._projected(x, own.q_proj, own.k_proj, own.v_proj), "", "", bias, *past
+        projected = self.linear(x, *self._projection(own.q_proj, own.k_proj, own.v_proj))
+        parts = self.node("Split", projected, outputs=3, axis=-1, num_outputs=3)
+        inputs = *parts, "", mask_NS, bias, *past
         attended, *present = self.own_node("MultiHeadAttention", *inputs, outputs=3, **self._attention)
-        return self._sublayer(x, self._joined(attended, own), layer.self_attention_norm), present
+        return self._joined(x, attended, own, layer.self_attention_norm), present
 
-    def keys_and_values(self, x: str, layer: Any) -> list[str]:
-        """Maps the encoder's output to a decoder layer's keys and values of the source, (N, H, S, K)."""
-        cross = layer.cross_attention
-        shape = self.number(0, 0, self.config.num_heads, self.head_width)
-        return [
-            self.node("Transpose", self.node("Reshape", part, shape), perm=[0, 2, 1, 3])
-            for part in self._projected(x, cross.k_proj, cross.v_proj)
-        ]
+    def keys_and_values(self, x: str, layers: Any) -> list[list[str]]:
+        """Maps the encoder's output to the keys and values of the source for each decoder layer, (N, H, S, K)."""
+        modules = [part for layer in layers for part in (layer.cross_attention.k_proj, layer.cross_attention.v_proj)]
+        shape = self.number(0, 0, len(modules), self.config.num_heads, self.head_width)
+        parts = self.node("Reshape", self.linear(x, *self._projection(*modules)), shape)
+        parts = self.node("Transpose", parts, perm=[2, 0, 3, 1, 4])
+        each = [self.node("Gather", parts, self.scalar(number)) for number in range(len(modules))]
+        return [each[first : first + 2] for first in range(0, len(each), 2)]
 
     def cross_attention(self, x: str, layer: Any, source: list[str], mask_NS: str) -> str:
         """Adds the cross-attention of a decoder layer."""
         cross = layer.cross_attention
-        inputs = *self._projected(x, cross.q_proj), *source, "", mask_NS
-        attended = self.own_node("MultiHeadAttention", *inputs, **self._attention)
-        return self._sublayer(x, self._joined(attended, cross), layer.cross_attention_norm)
+        query = self.linear(x, *self._projection(cross.q_proj))
+        attended = self.own_node("MultiHeadAttention", query, *source, "", mask_NS, **self._attention)
+        return self._joined(x, attended, cross, layer.cross_attention_norm)
 
     def feed_forward(self, x: str, layer: Any) -> str:
         """Adds the feed-forward network of a layer."""
@@ -291,19 +286,17 @@ class LayerGraph(Graph):
         operator, attributes = ACTIVATIONS[name]
         return self.node(operator, x, **attributes)
 
-    def _projected(self, x: str, *modules: Any) -> list[str]:
-        """Computes queries, keys or values of the tokens in one product."""
+    def _projection(self, *modules: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Joins the projections to queries, keys or values into one: weight and bias."""
         weight = torch.cat([self._filled(module.weight) for module in modules])
         bias = None if modules[0].bias is None else torch.cat([self._filled(module.bias) for module in modules])
-        outputs = self.linear(x, weight, bias)
-        if len(modules) == 1:
-            return [outputs]
-        return self.node("Split", outputs, outputs=len(modules), axis=-1, num_outputs=len(modules))
+        return weight, bias
 
-    def _joined(self, attended: str, attention: Any) -> str:
+    def _joined(self, x: str, attended: str, attention: Any, norm: nn.LayerNorm) -> str:
         """Applies the output projection of all heads."""
         projection = attention.out_proj
-        return self.linear(attended, self._filled(projection.weight.mT).mT, projection.bias)
+        outputs = self.linear(attended, self._filled(projection.weight.mT).mT, projection.bias)
+        return self._sublayer(x, outputs, norm)
 
     def _filled(self, weight: torch.Tensor) -> torch.Tensor:
         """Pads the rows of each head with zeros to the common width."""

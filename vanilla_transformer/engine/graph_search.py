@@ -82,8 +82,8 @@ class SearchGraph(LayerGraph):
         places_NS = self.node("CumSum", mask_NS, self.scalar(1), exclusive=1)
         x = self.embed(tokens_NS, self.encoder.embed_tokens, self.node("Gather", positions_LD, places_NS))
         for layer in self.encoder.layers:
-            x = self.feed_forward(self.encoder_self_attention(x, layer, mask_NS), layer)
-        self.source = [self.keys_and_values(x, layer) for layer in self.decoder.layers]
+            x = self.feed_forward(self.self_attention(x, layer, mask_NS)[0], layer)
+        self.source = self.keys_and_values(x, self.decoder.layers)
         self.shape_N1 = self.node("Concat", self.node("Shape", tokens_NS, end=1), self.number(1), axis=0)
 
     def greedy(self, longest: str, start: str, ends_V: str, positions_LD: str) -> str:
@@ -94,7 +94,8 @@ class SearchGraph(LayerGraph):
         newest_N1 = step.node("ArgMax", logits_N1V, axis=-1, keepdims=0)
         live_on_N1 = step.node("And", live_N1, step.node("Gather", self.node("Not", ends_V), newest_N1))
         tokens, live = (self.node("Expand", part, self.shape_N1) for part in (start, self.number(True)))
-        results = [_any(step, live_on_N1), newest_N1, *present, live_on_N1, step.node("Identity", newest_N1)]
+        goes_on, collected_N1 = step.node("ReduceMax", live_on_N1, keepdims=0), step.node("Identity", newest_N1)
+        results = [goes_on, newest_N1, *present, live_on_N1, collected_N1]
         return self.loop(longest, step, [tokens, *self._nothing(), live], results)[-1]
 
     def beam(
@@ -114,99 +115,101 @@ class SearchGraph(LayerGraph):
         Returns:
             Scores (N, B), tokens and parents (N, B, T), and lengths (N, B).
         """
-        longest = self.node("ReduceMax", rules.lengths_N1, keepdims=0)
-        steps_T11 = self.node("Range", self.scalar(1), self.node("Add", longest, self.scalar(1)), self.scalar(1))
-        steps_T11 = self.node("Unsqueeze", steps_T11, self.number(1, 2))
+        outer, impossible, one = self.node, self.number(IMPOSSIBLE), self.number(1)
+        longest = outer("ReduceMax", rules.lengths_N1, keepdims=0)
+        steps_T11 = outer("Range", self.scalar(1), outer("Add", longest, self.scalar(1)), self.scalar(1))
+        steps_T11 = outer("Unsqueeze", steps_T11, self.number(1, 2))
         penalties_T11 = self._penalty(steps_T11, rules)
-        bounds_TN1 = self._penalty(self.node("Where", rules.exact, rules.horizon_N1, steps_T11), rules)
-        last_step_N1 = self.node("Sub", rules.lengths_N1, self.number(1))
-        last_counted = self.node("Sub", rules.counted, self.number(1))
+        bounds_TN1 = self._penalty(outer("Where", rules.exact, rules.horizon_N1, steps_T11), rules)
+        last_step_N1 = outer("Sub", rules.lengths_N1, one)
+        ends_WV = outer("Tile", ends_V, rules.width)
+        zeros_N1 = outer("Expand", self.number(0.0), self.shape_N1)
+        zeros_N111 = outer("Unsqueeze", zeros_N1, self.number(2, 3))
+        range_1W = self._range(rules.width)
+        is_own_WW = outer("Equal", outer("Transpose", range_1W, perm=[1, 0]), range_1W)
+        own_WW = outer("Where", is_own_WW, self.number(0.0), self.number(torch.finfo(torch.float32).min))
+        own_N1WW = outer("Add", zeros_N111, own_WW)
+        may_end_C = outer("Less", self._range(rules.candidates), rules.width)
 
         step, number, tokens_NW, past = self._step()
-        bias, running_NW1, finished_NW = (step.input(name, None) for name in ("bias", "running", "finished"))
+        bias_N1WL, running_NW1, finished_NK = (step.input(name, None) for name in ("bias", "running", "finished"))
         may_end_NC = step.input("may_end", None, "BOOL")
-        node, impossible = step.node, self.number(IMPOSSIBLE)
-        logits_NWV, present = self._advance(step, number, tokens_NW, past, bias, positions_LD)
+        node = step.node
+        logits_NWV, present = self._advance(step, number, tokens_NW, past, bias_N1WL, positions_LD)
         log_p_NWV = node("LogSoftmax", logits_NWV, axis=-1)
         if change is not None:
             log_p_NWV = change(step, log_p_NWV, number)
-        scores = node("Reshape", node("Add", log_p_NWV, running_NW1), self.number(0, -1))
+        scores = node("Reshape", node("Add", log_p_NWV, running_NW1), step.number(0, -1))
         scores_NC, places_NC = node("TopK", scores, rules.candidates, outputs=2)
-        vocabulary = self.number(self.config.vocab_size)
-        parents_NC, tokens_NC = node("Div", places_NC, vocabulary), node("Mod", places_NC, vocabulary)
-        ended_NC = node("Or", node("Gather", ends_V, tokens_NC), node("GreaterOrEqual", number, last_step_N1))
+        ended_NC = node("Or", node("Gather", ends_WV, places_NC), node("GreaterOrEqual", number, last_step_N1))
 
         # The best unfinished hypotheses continue.
-        left_NC = node("Add", scores_NC, node("Where", ended_NC, impossible, self.number(0.0)))
+        left_NC = node("Where", ended_NC, impossible, scores_NC)
         left_NW, chosen_NW = node("TopK", left_NC, rules.width, outputs=2)
-        parents_NW, newest_NW = (node("GatherElements", part, chosen_NW, axis=1) for part in (parents_NC, tokens_NC))
-        origins = node("Unsqueeze", parents_NW, self.number(1, 3))
-        zeros_N1 = self.node("Expand", self.number(0.0), self.shape_N1)
-        first_bias = self.node("Unsqueeze", zeros_N1, self.number(2, 3))
-        own_bias = self.node("Add", first_bias, self._own_bias(rules.width))
-        next_bias = node("Concat", node("GatherND", bias, origins, batch_dims=2), own_bias, axis=3)
+        parents_NW, newest_NW = self._parted(step, node("GatherElements", places_NC, chosen_NW, axis=1))
+        origins_N1W1 = node("Unsqueeze", parents_NW, step.number(1, 3))
+        inherited_N1WL = node("GatherND", bias_N1WL, origins_N1W1, batch_dims=2)
 
         # The best of the hypotheses ended before and those ending now; only the best W candidates of a step may end.
         penalized_NC = node("Div", scores_NC, node("Gather", penalties_T11, number))
         ended_scores_NC = node("Where", node("And", ended_NC, may_end_NC), penalized_NC, impossible)
-        best_NW, _ = node("TopK", node("Concat", finished_NW, ended_scores_NC, axis=1), rules.width, outputs=2)
+        best_NK, _ = node("TopK", node("Concat", finished_NK, ended_scores_NC, axis=1), rules.counted, outputs=2)
 
         # Continue if too few have ended, or the best running one may overtake the last of those that count.
-        last_N1 = node("Gather", best_NW, last_counted, axis=1)
-        bound_N1 = node("Div", node("Gather", left_NW, self.number(0), axis=1), node("Gather", bounds_TN1, number))
+        last_N1 = node("Gather", best_NK, step.number(-1), axis=1)
+        bound_N1 = node("Div", node("Gather", left_NW, step.number(0), axis=1), node("Gather", bounds_TN1, number))
         improves_N1 = node("And", rules.may_improve, node("Greater", bound_N1, last_N1))
         goes_on_N1 = node("Or", node("LessOrEqual", last_N1, impossible), improves_N1)
         may_end_on_NC = node("And", may_end_NC, goes_on_N1)
 
-        next_running = node("Unsqueeze", left_NW, self.number(2))
-        results = [_any(step, may_end_on_NC), newest_NW, *present, next_bias, next_running, best_NW, may_end_on_NC]
-        results += [ended_scores_NC, parents_NC, tokens_NC, chosen_NW]
-        may_end_C = self.node("Less", self._range(rules.candidates), rules.width)
-        first = [self.node("Expand", start, self.shape_N1), *self._nothing(), first_bias]
-        first += [self.node("Unsqueeze", zeros_N1, self.number(2))]
-        first += [self.node("Add", zeros_N1, self.node("Expand", impossible, rules.width))]
-        first += [self.node("And", self.node("Expand", self.number(True), self.shape_N1), may_end_C)]
-        return self._paths(self.loop(longest, step, first, results)[-4:], rules, padding)
+        results = [node("ReduceMax", may_end_on_NC, keepdims=0), newest_NW, *present]
+        results += [node("Concat", inherited_N1WL, own_N1WW, axis=3), node("Unsqueeze", left_NW, step.number(2))]
+        results += [best_NK, may_end_on_NC, ended_scores_NC, places_NC, chosen_NW]
+        first = [outer("Expand", start, self.shape_N1), *self._nothing(), zeros_N111]
+        first += [outer("Unsqueeze", zeros_N1, self.number(2))]
+        first += [outer("Add", zeros_N1, outer("Expand", impossible, rules.counted))]
+        first += [outer("And", outer("Expand", self.number(True), self.shape_N1), may_end_C)]
+        return self._paths(self.loop(longest, step, first, results)[-3:], rules, padding)
+
+    def _parted(self, graph: LayerGraph, places: str) -> tuple[str, str]:
+        """Returns the parents and tokens of candidates, which are places among W·V."""
+        vocabulary = graph.number(self.config.vocab_size)
+        return graph.node("Div", places, vocabulary), graph.node("Mod", places, vocabulary)
 
     def _paths(self, kept: list[str], rules: Rules, padding: int | None) -> tuple[str, str, str, str]:
         """Takes the best ended hypotheses, and traces each from its end to its beginning."""
-        ended_TNC, parents_TNC, tokens_TNC, chosen_TNW = kept
+        ended_TNC, places_TNC, chosen_TNW = kept
         ended = self.node("Reshape", self.node("Transpose", ended_TNC, perm=[1, 0, 2]), self.number(0, -1))
         # Ties go to the first, as when they are merged step by step.
-        scores_NB, places_NB = self.node("TopK", ended, rules.best, outputs=2)
-        last_NB, candidate_NB = (self.node(part, places_NB, rules.candidates) for part in ("Div", "Mod"))
+        scores_NB, best_NB = self.node("TopK", ended, rules.best, outputs=2)
+        last_NB, candidate_NB = (self.node(part, best_NB, rules.candidates) for part in ("Div", "Mod"))
         there_NB = self.node("Greater", scores_NB, self.number(IMPOSSIBLE))
         lengths_NB = self.node("Mul", self.node("Add", last_NB, self.number(1)), self.cast(there_NB, "INT64"))
-        steps_T = self.node("Squeeze", self.node("NonZero", self._ones(chosen_TNW)), self.number(0))
+        steps_T = self.node("Squeeze", self._range(self.node("Shape", chosen_TNW, end=1)), self.number(0))
+        is_last_TNB = self.node("Equal", self.node("Unsqueeze", steps_T, self.number(1, 2)), last_NB)
 
         step = self.body()
-        hypothesis_NB, number = step.input("hypothesis", None, "INT64"), step.input("number", None, "INT64")
-        parents_NC, tokens_NC, chosen_NW = (
-            step.input(name, None, "INT64") for name in ("parents", "tokens", "chosen")
-        )
+        hypothesis_NB, is_last_NB = step.input("hypothesis", None, "INT64"), step.input("is_last", None, "BOOL")
+        places_NC, chosen_NW = step.input("places", None, "INT64"), step.input("chosen", None, "INT64")
         went_on_NB = step.node("GatherElements", chosen_NW, hypothesis_NB, axis=1)
-        taken_NB = step.node("Where", step.node("Equal", number, last_NB), candidate_NB, went_on_NB)
-        parents_NB, token_NB = (
-            step.node("GatherElements", part, taken_NB, axis=1) for part in (parents_NC, tokens_NC)
-        )
-        nobody_NB = self.node("Sub", places_NB, places_NB)
-        _, tokens_NBT, parents_NBT = self.node(
+        taken_NB = step.node("Where", is_last_NB, candidate_NB, went_on_NB)
+        place_NB = step.node("GatherElements", places_NC, taken_NB, axis=1)
+        parent_NB = step.node("Div", place_NB, step.number(self.config.vocab_size))
+        _, places_NBT = self.node(
             "Scan",
-            *(nobody_NB, steps_T, parents_TNC, tokens_TNC, chosen_TNW),
-            outputs=3,
-            num_scan_inputs=4,
-            scan_input_directions=[1] * 4,
-            scan_output_directions=[1] * 2,
-            scan_output_axes=[2] * 2,
-            body=step.finished([parents_NB, token_NB, step.node("Identity", parents_NB)]),
+            *(self.node("Sub", best_NB, best_NB), is_last_TNB, places_TNC, chosen_TNW),
+            outputs=2,
+            num_scan_inputs=3,
+            scan_input_directions=[1] * 3,
+            scan_output_directions=[1],
+            scan_output_axes=[2],
+            body=step.finished([parent_NB, place_NB]),
         )
+        parents_NBT, tokens_NBT = self._parted(self, places_NBT)
         if padding is not None:
             there_NBT = self.node("Less", steps_T, self.node("Unsqueeze", lengths_NB, self.number(2)))
             tokens_NBT = self.node("Where", there_NBT, tokens_NBT, self.number(padding))
         return scores_NB, tokens_NBT, parents_NBT, lengths_NB
-
-    def _ones(self, chosen_TNW: str) -> str:
-        return self.node("Expand", self.number(1), self.node("Shape", chosen_TNW, end=1))
 
     def _penalty(self, lengths: str, rules: Rules) -> str:
         """Returns the divisor of a log-probability: Google's ((5 + |Y|) / 6)^α, or the library's |Y|^α."""
@@ -216,12 +219,6 @@ class SearchGraph(LayerGraph):
     def _range(self, count: str) -> str:
         """Returns 0, 1, 2 ... below a number, (1, number)."""
         return self.node("NonZero", self.node("Expand", self.number(1), count))
-
-    def _own_bias(self, width: str) -> str:
-        """Lets each hypothesis attend to its own newest token, (W, W)."""
-        range_1W = self._range(width)
-        own_WW = self.node("Equal", self.node("Transpose", range_1W, perm=[1, 0]), range_1W)
-        return self.node("Where", own_WW, self.number(0.0), self.number(torch.finfo(torch.float32).min))
 
     def _step(self) -> tuple[LayerGraph, str, str, list[list[str]]]:
         """Returns a step: its graph, its number, the newest tokens, and each layer's earlier keys and values."""
@@ -233,11 +230,9 @@ class SearchGraph(LayerGraph):
 
     def _nothing(self) -> list[str]:
         """Returns each layer's empty keys and values before the first step."""
-        return [
-            self.node("Slice", part, self.number(0), self.number(0), self.number(2))
-            for layer in self.source
-            for part in layer
-        ]
+        count = self.node("Shape", self.mask_NS, end=1)
+        shape = self.node("Concat", count, self.number(self.config.num_heads, 0, self.head_width), axis=0)
+        return [self.node("Expand", self.number(0.0), shape)] * (2 * len(self.source))
 
     def _advance(
         self, step: LayerGraph, number: str, tokens_NW: str, past: list[list[str]], bias: str, positions_LD: str
@@ -246,14 +241,10 @@ class SearchGraph(LayerGraph):
         encoding = step.node("Gather", positions_LD, number)
         x, found = step.embed(tokens_NW, self.decoder.embed_tokens, encoding), []
         for layer, before, source in zip(self.decoder.layers, past, self.source, strict=True):
-            x, present = step.decoder_self_attention(x, layer, before, bias)
+            x, present = step.self_attention(x, layer, bias=bias, past=before)
             found += present
             x = step.feed_forward(step.cross_attention(x, layer, source, self.mask_NS), layer)
         return step.logits(x, self.lm_head), found
-
-
-def _any(graph: LayerGraph, truths: str) -> str:
-    return graph.node("ReduceMax", truths, keepdims=0)
 
 
 class GraphSearch:
@@ -261,23 +252,15 @@ class GraphSearch:
 
     Args:
         model: An encoder-decoder.
-        threads: Threads of each session.
-        quantization: None, or "int8" for 8-bit matrices.
     """
 
-    def __init__(self, model: Any, threads: int = 1, quantization: str | None = None) -> None:
-        found = engine()
-        assert found is not None
-        _, self._runtime = found
-        self._threads, self._vocabulary = threads, model.config.vocab_size
+    def __init__(self, model: Any) -> None:
+        self._vocabulary = model.config.vocab_size
         self._positions = [stack.positional_encoding for stack in (model.model.encoder, model.model.decoder)]
         self._table = torch.empty(0).numpy()
         self._ends: dict[tuple[int, ...], Any] = {}
-        graphs = SearchGraph(model, quantization), SearchGraph(model, quantization)
-        self._greedy, self._beam = (
-            self._session(self._greedy_graph(graphs[0])),
-            self._session(self._beam_graph(graphs[1])),
-        )
+        self._greedy = _session(self._greedy_graph(SearchGraph(model)))
+        self._beam = _session(self._beam_graph(SearchGraph(model)))
 
     def greedy(
         self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits
@@ -351,12 +334,17 @@ class GraphSearch:
         graph.read(graph.input("tokens", ["N", "S"], "INT64"), graph.input("mask", ["N", "S"], "INT32"), source)
         return source, target, graph.input("ends", ["V"], "BOOL")
 
-    def _session(self, model: Any) -> Any:
-        options = self._runtime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
-        # Searching for fusions at each building costs more than they save.
-        options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        return self._runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+def _session(model: Any) -> Any:
+    """Loads a graph for one thread."""
+    found = engine()
+    assert found is not None
+    _, runtime = found
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # Searching for fusions at each building costs more than they save.
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 __all__ = ["GraphSearch", "Rules", "SearchGraph"]
