@@ -70,6 +70,26 @@ def test_what_the_user_asks_for_stands_and_processes_share_the_cores(monkeypatch
     assert os.environ["OMP_NUM_THREADS"].partition(",")[0] == str(expected) and cores.own_threads() == expected
 
 
+@pytest.mark.parametrize(
+    ("load", "threads", "expected"),
+    [
+        ("0.00 0.00 0.00 1/80 7", 4, 4),
+        ("9.00 9.00 9.00 1/80 7", 4, 4),
+        ("0.00 0.00 0.00 2/80 7", 4, 3),
+        ("0.00 0.00 0.00 2/80 7", 2, 2),
+        ("0.00 0.00 0.00 9/80 7", 4, 1),
+        ("nothing", 4, 4),
+        (None, 4, 4),
+    ],
+)
+def test_threads_get_the_cores_that_nothing_runs_on_now(monkeypatch, tmp_path, load, threads, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(cores, "_LOAD", tmp_path / "loadavg")
+    if load is not None:
+        (tmp_path / "loadavg").write_text(load)
+    assert cores.free_threads(threads) == expected
+
+
 def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
     cores.prepare_threads()
     assert os.environ["OMP_WAIT_POLICY"] == "passive" and int(os.environ["GOMP_SPINCOUNT"]) < 300_000

@@ -10,6 +10,7 @@ from pathlib import Path
 SPINS = 5_000
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
+_LOAD = Path("/proc/loadavg")
 
 
 def prepare_threads() -> None:
@@ -41,6 +42,19 @@ def usable_cores() -> int:
     # Windows and macOS do not report which cores a process may use.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min([cores, *_quotas()])))
+
+
+def free_threads(threads: int) -> int:
+    """Returns how many of `threads` have a core to themselves at this moment, at least one; all if that is unknown.
+
+    Where one of them shares its core with another program, the others wait for it at each product.
+    """
+    try:
+        running = int(_LOAD.read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return threads
+    # The calling thread is one of those that run. Those of the whole machine are counted, so its cores are, too.
+    return max(1, min(threads, (os.cpu_count() or 1) - running + 1))
 
 
 def _quotas() -> Iterator[float]:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 SPINNING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "300000"}
 VARIANTS = {
     "spinning threads": (SPINNING, 1),
-    "passive threads": ({}, 1),
+    "one process": ({}, 1),
     "processes": ({}, usable_cores()),
 }
 SMALL = {"preset": "tiny", "encoder-layers": 3, "decoder-layers": 3, "batch-tokens": 2048}
@@ -193,13 +193,14 @@ def records(metrics: Path) -> list[float]:
 
 
 def decode(model_name: str, sentences: int, seconds: float) -> None:
-    """Prints how many sentences per second a model translates, `sentences` at a time."""
+    """Prints how many sentences per second a model translates as the commands do, `sentences` at a time."""
     from vanilla_transformer.cores import prepare_threads
 
     prepare_threads()
-    from vanilla_transformer.translation import load_model, translate_lines
+    from vanilla_transformer.cli.decoding import Decoding
+    from vanilla_transformer.translation import translate_lines
 
-    model, tokenizer = load_model(model_name)
+    model, tokenizer = Decoding().load(model_name)
     draw = random.Random(1)
     lines = [" ".join(draw.choices(["one", "two", "three", "four"], k=12)) for _ in range(sentences)]
     list(translate_lines(model, tokenizer, lines, max_length_beyond_source=10))

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from vanilla_transformer.translation import threads as threads_of_batches
 from vanilla_transformer.translation.threads import run_in_threads
 
 CPU = torch.device("cpu")
@@ -14,6 +15,14 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def two_threads():
     torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
+def free_cores(monkeypatch):
+    """No test depends on what else runs: this many cores are free."""
+    free = [2]
+    monkeypatch.setattr(threads_of_batches, "free_threads", lambda threads: min(threads, *free))
+    return free
 
 
 def test_two_at_a_time_in_order(two_threads):
@@ -42,6 +51,13 @@ def test_one_at_a_time_otherwise(threads, parts, device):
     here = threading.current_thread()
     places = run_in_threads(lambda part: (part, threading.current_thread(), torch.get_num_threads()), parts, device)
     assert list(places) == [(part, here, threads) for part in parts]
+
+
+@pytest.mark.parametrize(("free", "small", "expected"), [(2, False, 2), (1, False, 1), (2, True, 1)])
+def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(two_threads, free_cores, free, small, expected):
+    free_cores[0] = free
+    assert list(run_in_threads(lambda _: torch.get_num_threads(), [0], CPU, small)) == [expected]
+    assert torch.get_num_threads() == 2
 
 
 def test_a_failure_ends_it(two_threads):

@@ -1,8 +1,10 @@
 """Decoding options shared by several commands: search, precision, device, samples."""
 
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -32,6 +34,23 @@ _INT8_OF_7_BITS = "int8 with weights of 7 bits"
 _BFLOAT16_IN_FLOAT32 = "bfloat16 multiplied in float32"
 
 
+@contextmanager
+def loading_libraries() -> Iterator[None]:
+    """Looks for no garbage while the libraries load in its body, nor later among their objects, which stay to the end.
+
+    It would take a third of the time until a first translation.
+    """
+    if "transformers.modeling_utils" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @dataclass(frozen=True)
 class Decoding:
     """Search, device and precision."""
@@ -53,6 +72,7 @@ class Decoding:
     """CPU threads (default: OMP_NUM_THREADS, or one per available core).
     Several processes share the available cores."""
 
+    @loading_libraries()
     def load(
         self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
     ) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":

@@ -31,6 +31,8 @@ CHUNK_LINES = {"cpu": 2000, "accelerator": 8000}
 LOGITS = {"cpu": 2**24, "accelerator": 2**28}
 # Number of lines up to which translating takes less time than packing the weights.
 FEW_LINES = 8
+# Parameters times lines up to which one thread is as fast as two.
+SMALL = 1 << 24
 # Larger batches have a multiple of this many rows. oneDNN generates code for each new number of rows.
 _ROWS = 8
 
@@ -107,7 +109,8 @@ class LineTranslator:
         with evaluating(self.model), held():
             batches = list(self._batches(ids))
             parts = [([ids[index] for index in batch], [lines[index] for index in batch]) for batch in batches]
-            found = run_in_threads(self._generate, parts, self.model.device)
+            small = len(full) * self.model.num_parameters() <= SMALL
+            found = run_in_threads(self._generate, parts, self.model.device, small)
             for batch, hypotheses in zip(batches, found, strict=True):
                 for index, best_first in zip(batch, hypotheses, strict=True):
                     translations[index] = Translation(best_first, index in too_long, tuple(ids[index]))
