@@ -45,12 +45,12 @@ SIBLINGS = {
     "configuration_vanilla_transformer_encoder": {"configuration_vanilla_transformer"},
     "layers": {"configuration_vanilla_transformer"},
     "stacks": {"configuration_vanilla_transformer", "layers", "loss", "saving"},
-    "direction": {"loss"},
+    "encoder_decoder": {"heads", "loss"},
     "heads": {"loss"},
     "modeling_recurrent_encoder_decoder": {
         "configuration_recurrent_encoder_decoder",
+        "encoder_decoder",
         "generation",
-        "heads",
         "loss",
         "pipeline_vanilla_transformer",
         "recurrent_equations",
@@ -58,10 +58,8 @@ SIBLINGS = {
     },
     "modeling_vanilla_transformer": {
         "configuration_vanilla_transformer",
-        "direction",
+        "encoder_decoder",
         "generation",
-        "heads",
-        "loss",
         "pipeline_vanilla_transformer",
         "saving",
         "stacks",
@@ -81,7 +79,7 @@ SIBLINGS = {
         "loss",
         "stacks",
     },
-    "generation": {"direction"},
+    "generation": {"encoder_decoder"},
 }
 
 

@@ -21,7 +21,8 @@ from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.model import generation, layers, stacks
 
 ASKED = {**INPUTS, "max_new_tokens": 6, "num_beams": 2, "return_dict_in_generate": True}
-LAYER_CLASSES = [getattr(layers, name) for name in layers.__all__ if isinstance(getattr(layers, name), type)]
+LAYER_CLASSES = [kind for kind in vars(layers).values() if getattr(kind, "__module__", "") == layers.__name__]
+LAYER_CLASSES = [kind for kind in LAYER_CLASSES if isinstance(kind, type)]
 LAYER_CLASSES += [stacks.Encoder, stacks.Decoder, nn.Linear, nn.LayerNorm, nn.Embedding]
 
 

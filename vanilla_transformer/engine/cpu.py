@@ -92,15 +92,3 @@ def without_deprecation() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.quantize_per_tensor", category=UserWarning)
         yield
-
-
-__all__ = [
-    "computing_dtype",
-    "describe",
-    "fastest_dtype",
-    "has_bfloat16_products",
-    "int8_engine",
-    "multiplies_few_rows_unpacked",
-    "saturates",
-    "without_deprecation",
-]

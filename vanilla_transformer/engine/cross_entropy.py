@@ -129,6 +129,3 @@ def _to_gradient_(
         softmax_NV.scatter_add_(1, ids_NK, -shares_NK)
         torch.sub(softmax_NV, on_each * left_N1, out=logits_NV)
     return loss_N1.masked_fill_((labels_N == IGNORED_LABEL)[:, None], 0.0).sum()
-
-
-__all__ = ["IGNORED_LABEL", "summed_cross_entropy"]

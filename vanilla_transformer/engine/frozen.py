@@ -116,6 +116,3 @@ def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
             left = [one for one in _OPEN.pop(model, []) if one is not engine]
             if left:
                 _OPEN[model] = left
-
-
-__all__ = ["Frozen", "frozen", "opened"]

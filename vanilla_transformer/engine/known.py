@@ -27,8 +27,13 @@ class _Class(NamedTuple):
     children: frozenset[str] | None
 
 
+def words(text: str) -> frozenset[str]:
+    """Splits a list of names."""
+    return frozenset(text.split())
+
+
 def _names(parameters: str = "", children: str = "") -> _Class:
-    return _Class(frozenset(parameters.split()), frozenset(children.split()))
+    return _Class(words(parameters), words(children))
 
 
 _ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm dropout"
@@ -57,81 +62,25 @@ CLASSES: dict[tuple[str, str], _Class] = {
     ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderForCausalLM"): _names("", "model lm_head"),
 }
 # A recurrent decoder is advanced step by step through its own layers, without their `forward`.
-RECURRENT: dict[tuple[str, str], _Class] = {
-    **{name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)},
-    **{
-        ("modeling_recurrent_encoder_decoder", name): _ANYTHING
-        for name in (
-            "RecurrentDecoder",
-            "RecurrentEncoder",
-            "RecurrentEncoderDecoderForConditionalGeneration",
-            "RecurrentEncoderDecoderModel",
-            "SourceAttention",
-            "_GRU",
-            "_LSTM",
-        )
-    },
+RECURRENT: dict[tuple[str, str], _Class] = {name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)} | {
+    ("modeling_recurrent_encoder_decoder", name): _ANYTHING
+    for name in words(
+        "RecurrentDecoder RecurrentEncoder RecurrentEncoderDecoderForConditionalGeneration "
+        "RecurrentEncoderDecoderModel SourceAttention _GRU _LSTM"
+    )
 }
 
 # Fields that change nothing once a model is built, or that are read where they act: sizes and switches from the
 # modules and weights themselves, d_model from the embedding's scale.
-_ANY_VALUE = frozenset(
-    [
-        "vocab_size",
-        "d_model",
-        "d_ff",
-        "num_heads",
-        "d_k",
-        "d_v",
-        "encoder_layers",
-        "decoder_layers",
-        "dropout",
-        "attention_dropout",
-        "activation_dropout",
-        "label_smoothing",
-        "positional_encoding",
-        "max_position_embeddings",
-        "layer_norm_eps",
-        "attention_bias",
-        "output_bias",
-        "activation_function",
-        "tie_word_embeddings",
-        "target_direction",
-        "documents",
-        "num_layers",
-        "cell",
-        "attention",
-        "input_feeding",
-        "attention_window",
-        "bidirectional",
-        "initializer_range",
-        "use_cache",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-        "decoder_start_token_id",
-        "is_encoder_decoder",
-        "transformers_version",
-        "architectures",
-        "output_hidden_states",
-        "_output_attentions",
-        "return_dict",
-        "dtype",
-        "problem_type",
-        "id2label",
-        "label2id",
-        "name_or_path",
-        "_name_or_path",
-        "_commit_hash",
-        "auto_map",
-        "custom_pipelines",
-        "model_type",
-        "tokenizer_class",
-        "_attn_implementation_internal",
-        "_experts_implementation_internal",
-        "_post_init_done",
-        "torch_dtype",
-    ]
+_ANY_VALUE = words(
+    "vocab_size d_model d_ff num_heads d_k d_v encoder_layers decoder_layers dropout attention_dropout "
+    "activation_dropout label_smoothing positional_encoding max_position_embeddings layer_norm_eps attention_bias "
+    "output_bias activation_function tie_word_embeddings target_direction documents num_layers cell attention "
+    "input_feeding attention_window bidirectional initializer_range use_cache pad_token_id bos_token_id "
+    "eos_token_id decoder_start_token_id is_encoder_decoder transformers_version architectures output_hidden_states "
+    "_output_attentions return_dict dtype problem_type id2label label2id name_or_path _name_or_path _commit_hash "
+    "auto_map custom_pipelines model_type tokenizer_class _attn_implementation_internal "
+    "_experts_implementation_internal _post_init_done torch_dtype"
 )
 # Fields whose values are restricted.
 _VALUES: dict[str, tuple[Any, ...]] = {"chunk_size_feed_forward": (0, None)}
@@ -267,6 +216,3 @@ def _patched(kind: type) -> Iterator[str]:
             if written_in == source or written_in.startswith(str(Path(source).parent) if own else _DECORATORS):
                 continue
             yield f"{base.__name__}.{name}"
-
-
-__all__ = ["unknown"]

@@ -276,6 +276,3 @@ def _library_cache(model: Any, layers: list[tuple[torch.Tensor, ...]]) -> Any:
     library_cache = EncoderDecoderCache(own, source)
     library_cache.is_updated = dict.fromkeys(range(len(layers)), True)
     return library_cache
-
-
-__all__ = ["answer", "declined", "decode", "encode", "start_decoding"]

@@ -48,6 +48,3 @@ class RecurrentDecoding:
     def _first_rows(self) -> torch.Tensor:
         sentences = len(self.mask_NS)
         return torch.arange(sentences, device=self.mask_NS.device) * (len(self.state.fed) // sentences)
-
-
-__all__ = ["RecurrentDecoding"]

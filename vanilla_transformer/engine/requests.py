@@ -14,33 +14,20 @@ from transformers import (
 )
 
 from .frozen import opened
+from .known import words
 from .linear import unsupported_quantization
 from .search import Limits, Processor
 
 # Processors that look only at each row's own tokens, so that sentences may leave the batch.
 _ROWWISE_PROCESSORS = {
     getattr(transformers, name, None)
-    for name in (
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "ExponentialDecayLengthPenalty",
-        "ForcedBOSTokenLogitsProcessor",
-        "ForcedEOSTokenLogitsProcessor",
-        "InfNanRemoveLogitsProcessor",
-        "LogitNormalization",
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "MinPLogitsWarper",
-        "NoBadWordsLogitsProcessor",
-        "NoRepeatNGramLogitsProcessor",
-        "RepetitionPenaltyLogitsProcessor",
-        "SequenceBiasLogitsProcessor",
-        "SuppressTokensAtBeginLogitsProcessor",
-        "SuppressTokensLogitsProcessor",
-        "TemperatureLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "TypicalLogitsWarper",
+    for name in words(
+        "EpsilonLogitsWarper EtaLogitsWarper ExponentialDecayLengthPenalty ForcedBOSTokenLogitsProcessor "
+        "ForcedEOSTokenLogitsProcessor InfNanRemoveLogitsProcessor LogitNormalization MinLengthLogitsProcessor "
+        "MinNewTokensLengthLogitsProcessor MinPLogitsWarper NoBadWordsLogitsProcessor "
+        "NoRepeatNGramLogitsProcessor RepetitionPenaltyLogitsProcessor SequenceBiasLogitsProcessor "
+        "SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor TemperatureLogitsWarper "
+        "TopKLogitsWarper TopPLogitsWarper TypicalLogitsWarper"
     )
 }
 # Attributes by which a processor supplies its own choice of tokens, or its own search.
@@ -50,19 +37,10 @@ _CRITERIA = {MaxLengthCriteria, EosTokenCriteria}
 _TENSOR_SETTINGS = ("_eos_token_tensor", "_pad_token_tensor")
 # Arguments that `generate` passes to a search: any other is unsupported unless it is None. `Seq2SeqTrainer` passes on
 # labels, which change nothing.
-_ARGUMENTS = {
-    "attention_mask",
-    "encoder_outputs",
-    "labels",
-    "logits_to_keep",
-    "output_attentions",
-    "output_hidden_states",
-    "past_key_values",
-    "position_ids",
-    "streamer",
-    "synced_gpus",
-    "use_cache",
-}
+_ARGUMENTS = words(
+    "attention_mask encoder_outputs labels logits_to_keep output_attentions output_hidden_states past_key_values "
+    "position_ids streamer synced_gpus use_cache"
+)
 
 
 class Request(NamedTuple):
@@ -258,6 +236,3 @@ def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
 
 def _is_one(word: Any) -> bool:
     return len(word) == 1
-
-
-__all__ = ["Request", "processor"]

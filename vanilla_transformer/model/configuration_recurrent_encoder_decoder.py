@@ -100,6 +100,3 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-__all__ = ["RecurrentEncoderDecoderConfig"]

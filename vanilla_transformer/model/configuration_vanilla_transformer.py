@@ -221,6 +221,3 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
             raise ValueError(
                 f"target_direction must be 'left-to-right' or 'right-to-left', not {self.target_direction!r}."
             )
-
-
-__all__ = ["STACK_TP_PLAN", "VanillaTransformerBaseConfig", "VanillaTransformerConfig"]

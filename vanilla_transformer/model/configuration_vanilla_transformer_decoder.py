@@ -30,6 +30,3 @@ class VanillaTransformerDecoderConfig(VanillaTransformerBaseConfig):
         if self.documents not in ("lines", "packed"):
             raise ValueError(f"documents must be 'lines' or 'packed', not {self.documents!r}.")
         super().__post_init__(**kwargs)
-
-
-__all__ = ["VanillaTransformerDecoderConfig"]

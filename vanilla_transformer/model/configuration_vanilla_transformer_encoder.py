@@ -30,6 +30,3 @@ class VanillaTransformerEncoderConfig(VanillaTransformerBaseConfig):
         if self.classifier_pooling not in ("first", "mean"):
             raise ValueError(f"classifier_pooling must be 'first' or 'mean', not {self.classifier_pooling!r}.")
         super().__post_init__(**kwargs)
-
-
-__all__ = ["VanillaTransformerEncoderConfig"]

@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput, logging
 
-from .direction import as_read, check_request, is_right_to_left
+from .encoder_decoder import as_read, check_request, is_right_to_left
 
 try:  # A saved model does not copy what is imported in a `try`.
     from vanilla_transformer import engine
@@ -44,27 +44,10 @@ _LIBRARY_MAX_LENGTH = 20
 # Fills finished rows until the search is over; it is no token's id, so it cannot be mistaken for one.
 _UNFILLED = -1
 # Everything a call may contain without needing preparation by the library.
-_PLAIN = frozenset(
-    [
-        "input_ids",
-        "attention_mask",
-        "num_beams",
-        "num_return_sequences",
-        "length_penalty",
-        "early_stopping",
-        "length_penalty_type",
-        "max_length_beyond_source",
-        "max_new_tokens",
-        "quantization",
-        "return_dict_in_generate",
-        "use_cache",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-        "decoder_start_token_id",
-        "transformers_version",
-        "_from_model_config",
-    ]
+_PLAIN = (
+    "input_ids attention_mask num_beams num_return_sequences length_penalty early_stopping length_penalty_type "
+    "max_length_beyond_source max_new_tokens quantization return_dict_in_generate use_cache pad_token_id bos_token_id "
+    "eos_token_id decoder_start_token_id transformers_version _from_model_config"
 )
 
 
@@ -159,10 +142,10 @@ class _Asked:
     def is_plain(self) -> bool:
         """Tells whether the call asks for nothing but a search and its limits."""
         given: dict[str, Any] = vars(self.given) if self.given is not None else {}
-        asked = (self.kwargs, given, vars(self.own))
+        asked, plain = (self.kwargs, given, vars(self.own)), _PLAIN.split()
         # Names that begin with an underscore are the library's record of where a configuration comes from.
         others = (name for part in asked for name, value in part.items() if value is not None and value is not False)
-        return all(name in _PLAIN or name[0] == "_" for name in others)
+        return all(name in plain or name[0] == "_" for name in others)
 
     def search(self) -> dict[str, Any]:
         """Returns the settings of the beam and its penalty that the call implies.
@@ -486,13 +469,3 @@ class PaperGenerationMixin(_EngineMixin):
                 model_kwargs["encoder_outputs"] = output
         arguments = inputs_tensor, model_kwargs, model_input_name, generation_config
         return super()._maybe_prepare_encoder_kwargs_for_generation(*arguments)  # type: ignore[misc]
-
-
-__all__ = [
-    "CausalGenerationMixin",
-    "GoogleLengthPenalty",
-    "PaperGenerationMixin",
-    "SourceLengthLimit",
-    "paper_generation_config",
-    "savable",
-]

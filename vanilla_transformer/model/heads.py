@@ -17,18 +17,37 @@ try:  # A saved model does not copy what is imported in a `try`: there the loss 
 except ImportError:
     summed_cross_entropy = None  # type: ignore[assignment]
 
-# Types that share a label's place, (batch, target length, types), and the share of each.
-SoftTargets = tuple[torch.Tensor, torch.Tensor]
 
-
-class LanguageModelHead:
-    """`lm_head` over a model's last states: logits, and the loss with or without them."""
+class ReplaceableLoss:
+    """A model's loss, which a user may replace."""
 
     config: Any
     training: bool
+    _modules: dict[str, Any]
+
+    def _own_loss(self) -> Callable[..., torch.Tensor]:
+        raise NotImplementedError
+
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        """Section 5.4, or the loss set in its place."""
+        # The setter is not called for a module.
+        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
+        return custom or self._own_loss()
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
+        self._loss_function = value
+
+    def _label_smoothing(self) -> float:
+        return float(self.config.label_smoothing) if self.training else 0.0
+
+
+class LanguageModelHead(ReplaceableLoss):
+    """`lm_head` over a model's last states: logits, and the loss with or without them."""
+
     lm_head: Any
     get_input_embeddings: Callable[[], nn.Module]
-    _modules: dict[str, Any]
     _plain_loss: Callable[..., torch.Tensor] = staticmethod(label_smoothed_loss)
 
     def _logits_and_loss(
@@ -38,7 +57,6 @@ class LanguageModelHead:
         num_items_in_batch: torch.Tensor | int | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool = False,
-        soft_targets: SoftTargets | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Returns logits (batch, target length, vocabulary) unless skipped, and the loss if there are labels."""
@@ -47,8 +65,6 @@ class LanguageModelHead:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits_BTV = self._project(hidden_BTD[:, kept])
         if labels is not None:
-            if soft_targets is not None:
-                kwargs |= {"soft_target_ids": soft_targets[0], "soft_target_weights": soft_targets[1]}
             if logits_BTV is None and self._has_plain_loss():
                 loss = self._loss_without_logits(hidden_BTD, labels, num_items_in_batch, **kwargs)
             else:
@@ -79,19 +95,8 @@ class LanguageModelHead:
             and getattr(shared, "weight", None) is self.lm_head.weight
         )
 
-    @property
-    def loss_function(self) -> Callable[..., torch.Tensor]:
-        """Section 5.4, or the loss set in its place."""
-        # The setter is not called for a module.
-        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
-        return custom or partial(self._plain_loss, label_smoothing=self._label_smoothing())
-
-    @loss_function.setter
-    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
-        self._loss_function = value
-
-    def _label_smoothing(self) -> float:
-        return float(self.config.label_smoothing) if self.training else 0.0
+    def _own_loss(self) -> Callable[..., torch.Tensor]:
+        return partial(self._plain_loss, label_smoothing=self._label_smoothing())
 
     def _has_plain_loss(self) -> bool:
         """Tells whether loss and projection are the paper's own, neither replaced nor adapted."""
@@ -125,24 +130,3 @@ class LanguageModelHead:
             soft_targets,
         )
         return total / number_of_items(labels, num_items_in_batch)
-
-
-def soft_targets_of(
-    labels: torch.Tensor | None, ids: torch.Tensor | None, weights: torch.Tensor | None
-) -> SoftTargets | None:
-    """Returns the soft targets given to a model, or None where there are none.
-
-    Raises:
-        ValueError: One of the two is missing, or their shape does not match the labels.
-    """
-    if ids is None and weights is None:
-        return None
-    if labels is None or ids is None or weights is None or not labels.shape == ids.shape[:2] == weights.shape[:2]:
-        raise ValueError(
-            "soft_target_ids and soft_target_weights are for labels, and of the shape (batch, target length, types): "
-            "give all three."
-        )
-    return ids, weights
-
-
-__all__ = ["LanguageModelHead", "SoftTargets", "soft_targets_of"]

@@ -275,14 +275,3 @@ class DecoderLayer(GradientCheckpointingLayer):
             )
             x = self.cross_attention_norm(x + self.dropout(attended))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
-
-
-__all__ = [
-    "DecoderLayer",
-    "Dropout",
-    "EncoderLayer",
-    "MultiHeadAttention",
-    "PositionalEncoding",
-    "PositionwiseFeedForward",
-    "scaled_dot_product_attention",
-]

@@ -131,6 +131,3 @@ def check_mask(mask_BT: torch.Tensor | None, length: int) -> None:
     raise ValueError(
         f"An attention mask is for {mask_BT.shape[1]:,} tokens, and there are {length:,}: give one for each."
     )
-
-
-__all__ = ["IGNORED_LABEL", "check_labels", "check_mask", "label_smoothed_loss", "number_of_items"]

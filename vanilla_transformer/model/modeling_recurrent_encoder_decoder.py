@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+from .encoder_decoder import EncoderDecoderHead
 from .generation import PaperGenerationMixin, paper_generation_config
-from .heads import LanguageModelHead, soft_targets_of
-from .loss import IGNORED_LABEL, check_labels, check_mask
+from .loss import check_mask
 from .pipeline_vanilla_transformer import custom_pipelines
 from .recurrent_equations import additive_score, gru_step, local_window, lstm_step, maxout, multiplicative_score
 from .saving import SavedWithItsCode
@@ -536,7 +536,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
 
 
 class RecurrentEncoderDecoderForConditionalGeneration(
-    LanguageModelHead, PaperGenerationMixin, RecurrentPreTrainedModel
+    EncoderDecoderHead, PaperGenerationMixin, RecurrentPreTrainedModel
 ):
     """A recurrent encoder-decoder with its output projection, trained and searched like the Transformer."""
 
@@ -556,88 +556,6 @@ class RecurrentEncoderDecoderForConditionalGeneration(
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # The first step makes a `RecurrentState`.
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Shifts the target right by one place; ignored labels become padding."""
-        if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
-            raise ValueError(
-                "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
-                "them, or give decoder_input_ids."
-            )
-        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
-        shifted = torch.cat((start, labels[:, :-1]), dim=1)
-        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: RecurrentEncoderOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: RecurrentState | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        skip_logits: bool = False,
-        # A Trainer takes every argument with `label` in its name for labels, and evaluates only when all are given.
-        soft_target_ids: torch.Tensor | None = None,
-        soft_target_weights: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """`RecurrentEncoderDecoderModel.forward`, with logits (batch, target length, vocabulary) and a loss.
-
-        Args:
-            labels: Target tokens, (batch, target length), -100 where a label does not count. If given, the decoder's
-                input is made from them and the loss is returned: the mean cross-entropy in nats per target token,
-                smoothed by `config.label_smoothing` in training mode.
-            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
-            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
-            skip_logits: Returns the loss of `labels` without logits, which saves most of their time and memory.
-            soft_target_ids: Tokens that share each label's place, (batch, target length, tokens), such as those that a
-                teacher considers likely (word-level distillation).
-            soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
-        """
-        soft_targets = soft_targets_of(labels, soft_target_ids, soft_target_weights)
-        if labels is not None:
-            check_labels(labels, self.config.vocab_size)
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_attentions=output_attentions,
-            **kwargs,
-        )
-        logits, loss = self._logits_and_loss(
-            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_targets
-        )
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-        )
-
 
 RecurrentEncoderDecoderModel.register_for_auto_class("AutoModel")
 RecurrentEncoderDecoderForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-
-__all__ = [
-    "RecurrentEncoderDecoderForConditionalGeneration",
-    "RecurrentEncoderDecoderModel",
-    "RecurrentPreTrainedModel",
-]

@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .direction import is_right_to_left, turned
+from .encoder_decoder import EncoderDecoderHead
 from .generation import PaperGenerationMixin, paper_generation_config
-from .heads import LanguageModelHead, soft_targets_of
-from .loss import IGNORED_LABEL, check_labels
 from .pipeline_vanilla_transformer import custom_pipelines
 from .saving import rename_old_weights
 from .stacks import Decoder, Encoder, Stack, VanillaTransformerPreTrainedModel
@@ -154,7 +152,7 @@ class VanillaTransformerModel(_EncoderDecoder):
         )
 
 
-class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerationMixin, _EncoderDecoder):
+class VanillaTransformerForConditionalGeneration(EncoderDecoderHead, PaperGenerationMixin, _EncoderDecoder):
     """The whole model: section 3 with the output projection, the loss of section 5.4 and the search of section 6.1."""
 
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
@@ -166,127 +164,6 @@ class VanillaTransformerForConditionalGeneration(LanguageModelHead, PaperGenerat
         self.post_init()
         self.generation_config = paper_generation_config(config)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Section 3.1: shifts the target right by one place; ignored labels become padding."""
-        if is_right_to_left(self.config):
-            raise ValueError(
-                "This model writes from right to left and turns labels by itself: give it labels alone, and no model= "
-                "to a DataCollatorForSeq2Seq or label_smoothing_factor to a Trainer."
-            )
-        return self._shifted_right(labels)
-
-    def _shifted_right(self, labels: torch.Tensor) -> torch.Tensor:
-        if self.config.decoder_start_token_id is None or self.config.pad_token_id is None:
-            raise ValueError(
-                "To shift labels right, config.decoder_start_token_id and config.pad_token_id have to be set: set "
-                "them, or give decoder_input_ids."
-            )
-        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
-        shifted = torch.cat((start, labels[:, :-1]), dim=1)
-        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        skip_logits: bool = False,
-        # A Trainer takes every argument with `label` in its name for labels, and evaluates only when all are given.
-        soft_target_ids: torch.Tensor | None = None,
-        soft_target_weights: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """`VanillaTransformerModel.forward`, with logits (batch, target length, vocabulary) and a loss.
-
-        Args:
-            labels: Target tokens, (batch, target length), -100 where a label does not count. If given, the decoder's
-                input is made from them and the loss is returned.
-            logits_to_keep: Number of last positions that get logits (0: all), or an index tensor of positions.
-            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None. A step of several
-                batches gives the number of labels in all of them.
-            skip_logits: Returns the loss of `labels` without logits: they can take half the time and memory of a step.
-            soft_target_ids: Tokens that share each label's place, (batch, target length, tokens), such as those that a
-                teacher considers likely (word-level distillation).
-            soft_target_weights: The share of each; the remainder to 1 goes to the label, smoothed.
-
-        A right-to-left model reverses the labels by itself, and returns their logits in reading order.
-
-        The loss is the mean cross-entropy in nats per target token; in training mode the targets are smoothed by
-        `config.label_smoothing` over the whole vocabulary (section 5.4), in evaluation mode they are not. A `Trainer`
-        with a `label_smoothing_factor` requests no loss and smooths by itself: never both. Set another loss as
-        `model.loss_function = f`, which is called as in the library's models: `f(logits=, labels=, vocab_size=,
-        num_items_in_batch=)`.
-        """
-        turned_BT, soft_targets = None, soft_targets_of(labels, soft_target_ids, soft_target_weights)
-        if labels is not None:
-            check_labels(labels, self.config.vocab_size)
-            use_cache = False
-            if is_right_to_left(self.config):
-                if (
-                    decoder_input_ids is not None
-                    or decoder_inputs_embeds is not None
-                    or not _keeps_all(logits_to_keep)
-                ):
-                    raise ValueError(
-                        "This model writes from right to left and turns labels by itself: give it labels alone, "
-                        "without decoder_input_ids, decoder_inputs_embeds or logits_to_keep."
-                    )
-                turned_BT = turned(labels, self.config)
-                labels = labels.gather(1, turned_BT)
-                if soft_targets is not None:
-                    ids, weights = (part.gather(1, turned_BT[..., None].expand_as(part)) for part in soft_targets)
-                    soft_targets = ids, weights
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self._shifted_right(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        logits_BTV, loss = self._logits_and_loss(
-            outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep, skip_logits, soft_targets, **kwargs
-        )
-        if turned_BT is not None and logits_BTV is not None:
-            logits_BTV = logits_BTV.gather(1, turned_BT[..., None].expand_as(logits_BTV))
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits_BTV,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
-
-
-def _keeps_all(logits_to_keep: int | torch.Tensor) -> bool:
-    return isinstance(logits_to_keep, int) and logits_to_keep == 0
-
 
 VanillaTransformerModel.register_for_auto_class("AutoModel")
 VanillaTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-
-__all__ = [
-    "VanillaTransformerForConditionalGeneration",
-    "VanillaTransformerModel",
-    "VanillaTransformerPreTrainedModel",
-]

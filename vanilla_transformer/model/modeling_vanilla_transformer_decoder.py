@@ -179,5 +179,3 @@ VanillaTransformerDecoderForCausalLM.register_for_auto_class("AutoModelForCausal
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(
     VanillaTransformerDecoderConfig.model_type, VanillaTransformerDecoderForCausalLM.__name__
 )
-
-__all__ = ["VanillaTransformerDecoderForCausalLM", "VanillaTransformerDecoderModel"]

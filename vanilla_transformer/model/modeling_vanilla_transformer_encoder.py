@@ -4,16 +4,15 @@ Shapes in names: B batch · T positions · D d_model · C labels.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
-from .heads import LanguageModelHead
+from .heads import LanguageModelHead, ReplaceableLoss
 from .layers import Dropout
 from .loss import IGNORED_LABEL, check_labels, classification_loss
 from .stacks import Encoder, VanillaTransformerPreTrainedModel
@@ -96,8 +95,10 @@ class VanillaTransformerEncoderForMaskedLM(LanguageModelHead, _EncoderOnly):
         return super()._loss_without_logits(hidden_BTD, labels, num_items_in_batch)
 
 
-class _Classifier(_EncoderOnly):
+class _Classifier(ReplaceableLoss, _EncoderOnly):
     """An encoder with a linear classifier, with section 5.4's dropout and label smoothing."""
+
+    _output: type[ModelOutput]
 
     def __init__(self, config: VanillaTransformerEncoderConfig) -> None:
         super().__init__(config)
@@ -107,15 +108,8 @@ class _Classifier(_EncoderOnly):
         self.classifier = nn.Linear(config.d_model, self.num_labels)
         self.post_init()
 
-    @property
-    def loss_function(self) -> Callable[..., torch.Tensor]:
-        """The loss of the head's `problem_type`, or the loss set in its place."""
-        custom = getattr(self, "_loss_function", None) or self._modules.get("loss_function")
-        return custom or partial(self._classification_loss)
-
-    @loss_function.setter
-    def loss_function(self, value: Callable[..., torch.Tensor]) -> None:
-        self._loss_function = value
+    def _own_loss(self) -> Callable[..., torch.Tensor]:
+        return self._classification_loss
 
     def _classification_loss(
         self,
@@ -124,15 +118,15 @@ class _Classifier(_EncoderOnly):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        smoothing = float(self.config.label_smoothing) if self.training else 0.0
-        return classification_loss(logits, labels, self._problem_type(labels), num_items_in_batch, smoothing)
+        problem_type, smoothing = self._problem_type(labels), self._label_smoothing()
+        return classification_loss(logits, labels, problem_type, num_items_in_batch, smoothing)
 
     def _problem_type(self, labels: torch.Tensor) -> str:
         return "single_label_classification"
 
-
-class VanillaTransformerEncoderForSequenceClassification(_Classifier):
-    """An encoder that gives a whole text a label, several labels, or numbers, as `config.problem_type` says."""
+    def _classified(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Returns the states that are classified."""
+        return hidden_BTD
 
     @can_return_tuple
     def forward(
@@ -143,36 +137,44 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        """Maps token ids (batch, length) to logits (batch, labels) and a loss.
+    ) -> Any:
+        """Maps token ids (batch, length) to the logits of each label and a loss.
 
         Args:
             input_ids: Tokens, (batch, length).
             attention_mask: 1 on tokens, 0 on padding, (batch, length).
             inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            labels: Classes (batch,), -100 where a label does not count; or, (batch, labels), 0 and 1 for several
-                labels each, or numbers. `config.problem_type` says which; if it is None, the first labels do: one
-                number per text is regression, whole numbers are classes, anything else is several labels.
+            labels: Classes of the texts, (batch,), or of the tokens, (batch, length), -100 where a label does not
+                count; for texts also, (batch, labels), 0 and 1 for several labels each, or numbers.
+                `config.problem_type` says which; if it is None, the first labels do: one number per text is
+                regression, whole numbers are classes, anything else is several labels.
             num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
-        pooled_BD = self._pool(outputs.last_hidden_state, attention_mask)
-        logits_BC, loss = self.classifier(self.dropout(pooled_BD)), None
+        classified = self._classified(outputs.last_hidden_state, attention_mask)
+        logits, loss = self.classifier(self.dropout(classified)), None
         if labels is not None:
-            if labels.dtype in (torch.long, torch.int) and labels.dim() == 1 and self.num_labels > 1:
+            are_whole = labels.dtype in (torch.long, torch.int) and labels.dim() == 1 and self.num_labels > 1
+            if are_whole or logits.dim() == 3:
                 check_labels(labels, self.num_labels)
             loss = self.loss_function(
-                logits=logits_BC,
+                logits=logits,
                 labels=labels,
-                pooled_logits=logits_BC,
+                pooled_logits=logits,
                 config=self.config,
                 num_items_in_batch=num_items_in_batch,
             )
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits_BC, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return self._output(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
-    def _pool(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+
+class VanillaTransformerEncoderForSequenceClassification(_Classifier):
+    """An encoder that gives a whole text a label, several labels, or numbers, as `config.problem_type` says."""
+
+    _output = SequenceClassifierOutput
+
+    def _classified(self, hidden_BTD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Returns one state per text, (batch, d_model)."""
         if self.config.classifier_pooling == "first":
             if attention_mask is None:
@@ -199,45 +201,10 @@ class VanillaTransformerEncoderForSequenceClassification(_Classifier):
 class VanillaTransformerEncoderForTokenClassification(_Classifier):
     """An encoder that gives each token a label."""
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Maps token ids (batch, length) to logits (batch, length, labels) and a loss.
-
-        Args:
-            input_ids: Tokens, (batch, length).
-            attention_mask: 1 on tokens, 0 on padding, (batch, length).
-            inputs_embeds: Unscaled embeddings instead of `input_ids`.
-            labels: Classes of the tokens, -100 where a label does not count, (batch, length).
-            num_items_in_batch: Divisor of the summed loss; the number of labels that count if None.
-        """
-        outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
-        logits_BTC, loss = self.classifier(self.dropout(outputs.last_hidden_state)), None
-        if labels is not None:
-            check_labels(labels, self.num_labels)
-            loss = self.loss_function(
-                logits=logits_BTC, labels=labels, config=self.config, num_items_in_batch=num_items_in_batch
-            )
-        return TokenClassifierOutput(
-            loss=loss, logits=logits_BTC, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    _output = TokenClassifierOutput
 
 
 VanillaTransformerEncoderModel.register_for_auto_class("AutoModel")
 VanillaTransformerEncoderForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 VanillaTransformerEncoderForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 VanillaTransformerEncoderForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
-
-__all__ = [
-    "VanillaTransformerEncoderForMaskedLM",
-    "VanillaTransformerEncoderForSequenceClassification",
-    "VanillaTransformerEncoderForTokenClassification",
-    "VanillaTransformerEncoderModel",
-]

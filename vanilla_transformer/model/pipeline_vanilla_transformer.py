@@ -172,12 +172,3 @@ def custom_pipelines() -> dict[str, dict[str, Any]]:
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
-
-
-__all__ = [
-    "LANGUAGES",
-    "PIPELINES",
-    "VanillaTransformerText2TextGenerationPipeline",
-    "VanillaTransformerTranslationPipeline",
-    "custom_pipelines",
-]

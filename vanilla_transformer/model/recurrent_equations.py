@@ -102,6 +102,3 @@ def local_window(center_BT: torch.Tensor, position_BS: torch.Tensor, half_width:
 def maxout(hidden: torch.Tensor) -> torch.Tensor:
     """Goodfellow et al. 2013, as in Bahdanau et al. 2015, section A.2.2: the larger of each two neighbours."""
     return hidden.unflatten(-1, (-1, 2)).amax(-1)
-
-
-__all__ = ["additive_score", "gru_step", "local_window", "lstm_step", "maxout", "multiplicative_score"]

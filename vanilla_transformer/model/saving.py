@@ -76,6 +76,3 @@ class SavedWithItsCode:
         pairs = [(weights.get(one), weights.get(other)) for one, other in (self._tied_weights_keys or {}).items()]
         is_same = all(a is None or b is None or a.data_ptr() == b.data_ptr() for a, b in pairs)
         return is_same and self.config.tie_word_embeddings
-
-
-__all__ = ["SavedWithItsCode", "rename_old_weights"]

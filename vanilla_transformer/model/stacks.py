@@ -240,6 +240,3 @@ class Decoder(Stack):
             # Positional: gradient checkpointing and output hooks read the arguments by place.
             x = layer(x, causal_mask, encoder_hidden_states, source_mask, past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=past_key_values)
-
-
-__all__ = ["Decoder", "Encoder", "Stack", "VanillaTransformerPreTrainedModel", "refuse_positions"]

@@ -168,6 +168,3 @@ def _spaced(words: Any) -> Any:
     return type(words)(
         f" {word}" if place and isinstance(word, str) else _spaced(word) for place, word in enumerate(words)
     )
-
-
-__all__ = ["SPECIAL_TOKENS", "VanillaTransformerTokenizer"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from vanilla_transformer.model.direction import DIRECTIONS
+from vanilla_transformer.model.encoder_decoder import DIRECTIONS
 
 # Configuration fields that affect only training: two runs of the same model may differ in these.
 TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_range")

@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
-from vanilla_transformer.model.direction import DIRECTIONS
+from vanilla_transformer.model.encoder_decoder import DIRECTIONS
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.translation.sameness import difference_in_decoding, difference_of_vocabularies
 

@@ -10,7 +10,7 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from vanilla_transformer.extras.combining.constrained_search import RequiredPhrases
-from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import Translation

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,
 )

@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.model.encoder_decoder import is_right_to_left
 
 Weights = dict[str, torch.Tensor]
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.extras.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.direction import is_right_to_left
+from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.plain_text import plain_text
 
 # The three places of section 3.2.3.
