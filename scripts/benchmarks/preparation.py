@@ -90,8 +90,8 @@ def _in_new_process(directory: Path, step: str) -> dict:
 def _measured(directory: Path, first: bool) -> dict:
     """Does the work of `train` before its first step, and returns what it cost."""
     from vanilla_transformer.data.batching import StepPlan
-    from vanilla_transformer.data.preparation import PreparedCorpus
     from vanilla_transformer.data.sources import parse_corpora
+    from vanilla_transformer.data.token_corpus import PreparedCorpus
     from vanilla_transformer.recipe.schema import Recipe
     from vanilla_transformer.training.inputs import gather_inputs
     from vanilla_transformer.training.run_directory import RunDirectory

@@ -155,7 +155,7 @@ def _check(options: Stability) -> None:
 
 def _corpus(options: Stability, directory: Path) -> tuple[Path, list[int]]:
     """Returns the directory of the tokenizer that all runs share, and the frequencies of the target tokens."""
-    from vanilla_transformer.data.preparation import PreparedCorpus
+    from vanilla_transformer.data.token_corpus import PreparedCorpus
     from vanilla_transformer.training.inputs import gather_inputs
     from vanilla_transformer.training.run_directory import RunDirectory
 

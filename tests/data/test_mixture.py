@@ -4,8 +4,9 @@ from datasets import Dataset
 
 from vanilla_transformer.data import mixture
 from vanilla_transformer.data.mixture import MixedCorpus
-from vanilla_transformer.data.preparation import PreparationReport, prepare_corpus
+from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 

@@ -7,8 +7,9 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from vanilla_transformer.data import preparation, text_streams
-from vanilla_transformer.data.preparation import PreparationReport, StoredCorpus, prepare_corpus
+from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.tasks import get_task

@@ -8,7 +8,7 @@ import pytest
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.analysis.devices import Peak
 from vanilla_transformer.checkpointing.store import Progress
-from vanilla_transformer.data.preparation import PreparationReport
+from vanilla_transformer.data.token_corpus import PreparationReport
 from vanilla_transformer.evaluation.metrics import Score
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import Summary, describe_weights, format_flops_per_second, read_summary

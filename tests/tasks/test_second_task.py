@@ -11,7 +11,8 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
 from vanilla_transformer.data.columns import TEXTS
-from vanilla_transformer.data.preparation import PreparedCorpus, token_ids
+from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.defaults import SIZE_PRESETS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe

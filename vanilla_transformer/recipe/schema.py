@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from vanilla_transformer.data.preparation import TrainingCorpus
+    from vanilla_transformer.data.token_corpus import TrainingCorpus
 
 
 @dataclass(frozen=True)

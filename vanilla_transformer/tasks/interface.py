@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import Indices, Lengths
-from vanilla_transformer.data.preparation import Encoder, Rows
+from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.recipe.defaults import Architecture
 from vanilla_transformer.recipe.schema import Recipe
 

@@ -12,8 +12,9 @@ from vanilla_transformer.analysis.cost import tokens_masked
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import TEXTS_IN_BLOCKS, TextForm
-from vanilla_transformer.data.preparation import Rows, token_ids
+from vanilla_transformer.data.preparation import token_ids
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text

@@ -12,8 +12,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.data.batching import Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS, TextForm
-from vanilla_transformer.data.preparation import Encoder, Ids, Rows, token_ids
+from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.token_corpus import Ids, Rows
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,

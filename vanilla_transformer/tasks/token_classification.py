@@ -10,7 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES, TextForm
-from vanilla_transformer.data.preparation import Encoder, Rows
+from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )

@@ -10,7 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
-from vanilla_transformer.data.preparation import Encoder, Rows, token_ids
+from vanilla_transformer.data.preparation import Encoder, token_ids
+from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config

@@ -11,7 +11,7 @@ from vanilla_transformer.analysis.devices import describe_device
 from vanilla_transformer.checkpointing.sharded import is_sharded
 from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
 from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
-from vanilla_transformer.data.preparation import TrainingCorpus
+from vanilla_transformer.data.token_corpus import TrainingCorpus
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe

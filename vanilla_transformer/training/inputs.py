@@ -14,18 +14,11 @@ from vanilla_transformer.checkpointing.store import has_checkpoints, remove_part
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus, row_place
 from vanilla_transformer.data.mixture import MixedCorpus
-from vanilla_transformer.data.preparation import (
-    PreparedCorpus,
-    TaggedEncoder,
-    TextHash,
-    TrainingCorpus,
-    has_equal_sides,
-    is_same_text,
-    prepare_corpus,
-    text_hash,
-)
+from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.data.row_hashes import TextHash, has_equal_sides, is_same_text, text_hash
 from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.text_streams import TextStream, sample_rows, stream_of
+from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
@@ -197,14 +190,8 @@ def _prepare(
     say: Callable[[str], None],
     tag: str | None = None,
 ) -> PreparedCorpus:
-    encoder = task_for(recipe).encoder(recipe)
-    prepared = prepare_corpus(
-        corpus,
-        tokenizer,
-        encoder if tag is None else TaggedEncoder(encoder, tag),
-        max_length=recipe.data.max_length,
-        directory=directory,
-    )
+    encoder, max_length = task_for(recipe).encoder(recipe), recipe.data.max_length
+    prepared = prepare_corpus(corpus, tokenizer, encoder, max_length=max_length, directory=directory, tag=tag)
     say(f"{name}: {prepared.report.describe(corpus.form)}")
     return prepared
 

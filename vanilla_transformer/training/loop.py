@@ -30,7 +30,7 @@ from vanilla_transformer.checkpointing.store import (
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
 from vanilla_transformer.cores import usable_cores
 from vanilla_transformer.data.batching import share
-from vanilla_transformer.data.preparation import PreparedCorpus, TrainingCorpus
+from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main

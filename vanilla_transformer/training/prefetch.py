@@ -9,7 +9,7 @@ from itertools import count
 from typing import TypeVar
 
 from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.data.preparation import PreparedCorpus, Rows, TrainingCorpus
+from vanilla_transformer.data.token_corpus import PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from accelerate import Accelerator
 
-from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.distributed.peers import Peers, have_one_command, is_main_process, meet
 from vanilla_transformer.distributed.processes import (
     broadcast_from_main,

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.data.batching import StepPlan
-from vanilla_transformer.data.preparation import TokenFile
 from vanilla_transformer.data.text_lines import CorpusError
+from vanilla_transformer.data.token_files import TokenFile
 from vanilla_transformer.extras.many_machines import shards
 from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
 from vanilla_transformer.extras.many_machines.shards import ShardedCorpus, cut_epoch

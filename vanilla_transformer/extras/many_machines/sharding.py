@@ -13,16 +13,12 @@ import pyarrow as pa
 
 from vanilla_transformer.atomic_files import named_when_full
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus
-from vanilla_transformer.data.preparation import (
-    PreparationReport,
-    TextHash,
-    TokenFile,
-    refuse_nothing,
-    settings_fingerprint,
-    write_token_file,
-)
+from vanilla_transformer.data.preparation import refuse_nothing, settings_fingerprint, write_token_file
+from vanilla_transformer.data.row_hashes import TextHash
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.data.text_streams import TextStream, sample_rows
+from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.data.token_files import TokenFile
 from vanilla_transformer.extras.many_machines.corpus_parts import (
     CorpusPiece,
     corpus_identity,

@@ -10,7 +10,7 @@ from vanilla_transformer.recipe.schema import ExtraBlock, Recipe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from vanilla_transformer.data.preparation import TrainingCorpus
+    from vanilla_transformer.data.token_corpus import TrainingCorpus
 
 _ALGORITHMS = {"bpe_dropout": "bpe", "unigram_alpha": "unigram"}
 
@@ -79,7 +79,7 @@ class SubwordSampling(ExtraBlock):
         """
         if not self.strengths:
             return corpus
-        from vanilla_transformer.data.preparation import PreparedCorpus
+        from vanilla_transformer.data.token_corpus import PreparedCorpus
         from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
         from vanilla_transformer.tasks import task_for
 

@@ -10,7 +10,7 @@ from vanilla_transformer.recipe.schema import ExtraBlock, Recipe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from vanilla_transformer.data.preparation import TrainingCorpus
+    from vanilla_transformer.data.token_corpus import TrainingCorpus
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Distillation(ExtraBlock):
         """
         if self.soft_targets is None:
             return corpus
-        from vanilla_transformer.data.preparation import PreparedCorpus
+        from vanilla_transformer.data.token_corpus import PreparedCorpus
         from vanilla_transformer.extras.synthetic.distilled_corpus import DistilledCorpus, SoftTargets
 
         targets = SoftTargets(self.soft_targets)

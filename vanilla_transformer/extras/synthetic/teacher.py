@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from vanilla_transformer.atomic_files import atomic_write_files
 from vanilla_transformer.data.batching import LABEL_PADDING
 from vanilla_transformer.data.corpus import open_corpus
-from vanilla_transformer.data.preparation import PreparedCorpus
+from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.extras.synthetic.distilled_corpus import (
     FACTS_FILE,
     IDS_FILE,
