@@ -8,6 +8,9 @@ has commands, `GROUP` names their group in the program's help. The seams are
     recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`, or of `ModelAdapter` beside it if it
                  exchanges weights while a model trains
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
+    file         a kind of file with rows of text, by its suffix: a function of path, wanted columns and form that
+                 returns a `data.tables.RowTable`
+    metric       a metric of texts: a function of predictions and references that returns a value and its signature
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
     runtime      a form of model folder that `translate` runs without torch: a subclass of

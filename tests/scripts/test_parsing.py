@@ -3,7 +3,7 @@
 import json
 
 from scripts.experiments import parsing
-from vanilla_transformer.data.trees import read_trees
+from vanilla_transformer.extras.parsing.trees import read_trees
 
 
 def test_no_two_trees_have_the_same_words_so_that_every_sentence_has_one_answer(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from datasets import Dataset
 
+from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.columns import PAIRS, TextForm, Wanted
@@ -172,7 +173,9 @@ def _open_table(location: CorpusLocation) -> RowTable:
     path = location.paths[0]
     if location.kind == "conll":
         return read_conll(path, location.wanted)
-    return TABLE_READERS[table_suffix(path) or ""](path, location.wanted, location.form)
+    suffix = table_suffix(path) or ""
+    read = TABLE_READERS.get(suffix) or seams.load("file", suffix)
+    return read(path, location.wanted, location.form)
 
 
 def _lines(path: str, *others: str) -> NumberedRows:

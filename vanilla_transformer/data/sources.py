@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vanilla_transformer import seams
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
 from vanilla_transformer.data.tables import TABLE_READERS
@@ -20,7 +21,7 @@ SETTINGS = ("weight", "tag", *COLUMN_SETTINGS, "streaming")
 # Names of special tokens.
 _TAKEN = ("pad", "s", "unk", "mask")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
-FILE_SUFFIXES = (*TABLE_READERS, ".parquet")
+FILE_SUFFIXES = (*TABLE_READERS, *seams.names("file"), ".parquet")
 BUILT_IN = "cmudict"
 # Three-letter endings of corpus file names that are not languages.
 NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", "trg", "txt", "val"}
@@ -283,7 +284,7 @@ def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
 
 
 def _locate_conll(path: str) -> CorpusLocation:
-    if not os.path.isfile(path) or table_suffix(path) in (".csv", ".jsonl", ".mrg", ".parquet"):
+    if not os.path.isfile(path) or table_suffix(path) not in (None, ".tsv"):
         problem = "is none" if os.path.exists(path) else "does not exist"
         raise CorpusError(f"words and their tags are read from files of CoNLL columns, but {path} {problem}")
     return CorpusLocation("conll", (path,))
@@ -312,7 +313,7 @@ def _locate_one(source: str, form: TextForm) -> CorpusLocation:
     elif not os.path.isdir(path):
         if parts:
             raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
-        if suffix in TABLE_READERS:
+        if suffix not in (None, ".parquet"):
             return CorpusLocation("table", (path,))
         if suffix is None and single:
             return CorpusLocation("lines", (path,))

@@ -1,4 +1,4 @@
-"""Rows of text in the columns of a TSV, CSV, JSONL or CoNLL file, and in trees."""
+"""Rows of text in the columns of a TSV, CSV, JSONL or CoNLL file."""
 
 import csv
 import json
@@ -19,7 +19,6 @@ from vanilla_transformer.data.columns import (
     choose_columns,
 )
 from vanilla_transformer.data.text_lines import CorpusError, decoded_lines, read_lines
-from vanilla_transformer.data.trees import read_trees
 
 Row = tuple[str, ...]
 Record = TypeVar("Record")
@@ -106,15 +105,6 @@ def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     return RowTable(columns, _json_rows(chain([first], records), columns, path, form))
 
 
-def read_mrg(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
-    """Open a file of bracketed trees as sentences and their trees, one line each (section 6.3)."""
-    if not form.parallel:
-        raise CorpusError(f"{path} holds pairs of a sentence and its tree, not {form.unit}")
-    if any(wanted):
-        raise CorpusError(f"{path} holds trees and has no named columns: leave the names out")
-    return RowTable(None, enumerate(read_trees(path), start=1))
-
-
 def read_conll(path: str, wanted: Wanted) -> RowTable:
     """Open a file with one word per line, its tags in columns beside it, and an empty line after each sentence.
 
@@ -167,7 +157,6 @@ TABLE_READERS: dict[str, Callable[[str, Wanted, TextForm], RowTable]] = {
     ".tsv": read_tsv,
     ".csv": read_csv,
     ".jsonl": read_jsonl,
-    ".mrg": read_mrg,
 }
 
 

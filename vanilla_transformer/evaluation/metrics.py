@@ -10,8 +10,7 @@ from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
-from vanilla_transformer import __version__
-from vanilla_transformer.evaluation.bracketing import bracketing_f1
+from vanilla_transformer import __version__, seams
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.suggestions import closest
@@ -112,8 +111,8 @@ METRICS = {
     "paper_bleu": _paper_bleu("de"),
     **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},
     "wer": Metric(_word_error_rate, one_item_per_source=True),
-    "bracketing": Metric(bracketing_f1),
     "per": Metric(_phoneme_error_rate, one_item_per_source=True),
+    **{name: Metric(seams.load("metric", name)) for name in seams.names("metric")},
 }
 
 

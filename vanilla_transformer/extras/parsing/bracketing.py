@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from vanilla_transformer import __version__
-from vanilla_transformer.data.trees import PUNCTUATION, Tree, leaves_of, restore
+from vanilla_transformer.extras.parsing.trees import PUNCTUATION, Tree, leaves_of, restore
 
 # These two count as one label (COLLINS.prm's EQ_LABEL), and these are not constituents (its DELETE_LABEL).
 _EQUAL = {"PRT": "ADVP"}

@@ -6,7 +6,7 @@ import pytest
 
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.data.trees import Tree, leaves_of, linearize, read_trees, restore
+from vanilla_transformer.extras.parsing.trees import Tree, leaves_of, linearize, read_trees, restore
 
 TREEBANK = """( (S
     (NP-SBJ-1 (NNP Ms.) (NNP Haag) )

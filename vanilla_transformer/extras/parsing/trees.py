@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from vanilla_transformer.data.columns import TextForm, Wanted
+from vanilla_transformer.data.tables import RowTable
 from vanilla_transformer.data.text_lines import CorpusError, decoded_lines
 
 WORD = "XX"
@@ -46,6 +48,15 @@ def read_trees(path: str) -> Iterator[tuple[str, str]]:
         plain = _without_traces(tree)
         if plain is not None:
             yield " ".join(leaf.word or "" for leaf in plain.leaves()), linearize(plain)
+
+
+def read_mrg(path: str, wanted: Wanted, form: TextForm) -> RowTable:
+    """Open a file of bracketed trees as sentences and their trees, one line each (section 6.3)."""
+    if not form.parallel:
+        raise CorpusError(f"{path} holds pairs of a sentence and its tree, not {form.unit}")
+    if any(wanted):
+        raise CorpusError(f"{path} holds trees and has no named columns: leave the names out")
+    return RowTable(None, enumerate(read_trees(path), start=1))
 
 
 def linearize(tree: Tree) -> str:

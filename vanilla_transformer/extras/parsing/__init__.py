@@ -1,0 +1,1 @@
+"""Section 6.3: constituency parsing as translation into trees."""
