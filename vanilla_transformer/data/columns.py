@@ -141,7 +141,7 @@ def choose_columns(
         chosen[place] = chosen[place] or next((name for name in known if name not in wanted), None)
     if form.in_order and len(names) == len(chosen) and not languages:
         left = iter([name for name in names if name not in chosen])
-        chosen = [name or next(left) for name in chosen]
+        chosen = [name or next(left, None) for name in chosen]
     for name, column in zip(chosen, form.columns, strict=True):
         if name is None and not column.optional:
             raise CorpusError(

@@ -200,18 +200,16 @@ def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str
         yield source, target
 
 
-def _stamp(location: CorpusLocation) -> str | None:
+def _stamp(location: CorpusLocation) -> str:
     """Return a stamp that changes whenever a file or the wanted columns change, without reading the files."""
-    if location.kind == "built-in":
-        return None
     stamps = []
-    for path in location.paths:
+    for path in (cmudict.dictionary_path(),) if location.kind == "built-in" else location.paths:
         try:
             status = os.stat(path)
         except OSError as error:
             raise CorpusError(f"{path} does not exist or cannot be read ({error.strerror})") from error
         stamps.append([status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
-    return json.dumps([stamps, location.wanted])
+    return json.dumps([stamps, location.split, location.wanted])
 
 
 def _kept_on_disk(stream: TextStream, location: CorpusLocation, directory: Path) -> Dataset:
