@@ -2,29 +2,21 @@
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 Result = TypeVar("Result")
 
 
-class Background(Generic[Result]):
-    """Work that a thread does in the background; a process that ends does not wait for it."""
+def in_background(work: Callable[[], Result], name: str) -> "Future[Result]":
+    """Return the future result of work that a thread does; a process that ends does not wait for it."""
+    future: Future[Result] = Future()
 
-    def __init__(self, work: Callable[[], Result], name: str) -> None:
-        self._results: list[Result] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], Result]) -> None:
+    def run() -> None:
         try:
-            self._results.append(work())
+            future.set_result(work())
         except BaseException as error:
-            self._error = error
+            future.set_exception(error)
 
-    def result(self) -> Result:
-        """Waits for the work to end, and returns its result or raises its error."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -56,11 +56,11 @@ def read_corpus(
             ``cmudict:train``, ``cmudict:dev`` or ``cmudict:test``. Text files and all tables but Parquet may be
             compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``). An existing path is taken literally, colons included.
             Its `source_column` and `target_column` name two columns, or two languages of the column ``translation``;
-            by default they are that column's own languages in their order, else columns such as ``source`` and ``tgt``,
-            else the only two. A TSV file has a header if columns are named, or if its first line has such names; its
-            columns may be given by number, too. With `streaming` only the pairs that `datasets` loads are kept, not the whole
-            files. Other forms do not accept the settings for pairs; they have their own (`TextForm`), and may be a
-            plain text file with one text per line, or a file of CoNLL columns.
+            by default they are that column's own languages in their order, else columns with names such as ``source``
+            and ``tgt``, else the only two. A TSV file has a header if columns are named, or if its first line has such
+            names; without one, columns are named by number. With `streaming` only the pairs that `datasets` loads are
+            kept, not the whole files. Other forms do not accept the settings for pairs; they have their own
+            (`TextForm`), and may be a plain text file with one text per line, or a file of CoNLL columns.
         form: The columns to read; pairs by default.
         cache_dir: Directory where the rows are kept as Arrow, and reused while the files do not change. By default
             they are kept until the process ends. Data from the Hub is kept in the cache of `datasets`.

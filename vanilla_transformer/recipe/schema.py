@@ -174,16 +174,13 @@ class Recipe:
 
     def __getitem__(self, option: str) -> Any:
         """Returns the setting of that option."""
-        if option == "task":
-            return self.task
-        block, field = places()[option]
-        return getattr(self.blocks[block], field)
+        return self.options[option]
 
     def used(self, *names: str) -> list[str]:
         """Returns the options among these, or in blocks of these names, that differ from their defaults."""
-        default = Recipe()
+        mine, default = self.options, Recipe().options
         options = [option for option, (block, _) in places().items() if block in names or option in names]
-        return [option for option in options if self[option] != default[option]]
+        return [option for option in options if mine[option] != default[option]]
 
     def given(self) -> dict[str, Any]:
         """Returns the options that are set, in plain YAML types."""

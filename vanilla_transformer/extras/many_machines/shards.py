@@ -10,6 +10,7 @@ import math
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
-from vanilla_transformer.data.background import Background
+from vanilla_transformer.data.background import in_background
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import (
     EpochPart,
@@ -194,7 +195,7 @@ class ShardedCorpus(TrainingCorpus):
         self._rows = [shard.rows for shard in self.manifest.shards]
         self._starts = np.cumsum([0, *self._rows])
         self._files = ShardFiles(self._folder, self.manifest, copies)
-        self._next: tuple[tuple[int, ...], Background[None]] | None = None
+        self._next: tuple[tuple[int, ...], Future[None]] | None = None
         self._shards_of_parts(0)  # Reports at once a shard that is too large.
 
     def __len__(self) -> int:
@@ -237,7 +238,7 @@ class ShardedCorpus(TrainingCorpus):
             for shard in following:
                 self._files.open(shard)
 
-        self._next = tuple(following), Background(look_ahead, "shards")
+        self._next = tuple(following), in_background(look_ahead, "shards")
         lengths = [lengths for _, lengths in opened]
         columns = lengths[0] if len(lengths) == 1 else np.concatenate(lengths, axis=1)
         part = _ShardedPart([tokens for tokens, _ in opened], self._starts[shards])

@@ -3,13 +3,14 @@
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from vanilla_transformer.data.background import Background
+from vanilla_transformer.data.background import in_background
 from vanilla_transformer.data.columns import PAIRS, TextForm
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.text_lines import CorpusError
@@ -91,7 +92,7 @@ class SampledCorpus(TrainingCorpus):
             self._sampler = UnigramSampling(tokenizer, parts["model"], list(numbers), unigram_alpha)
         first = self.draw(0)
         self._lengths = tuple(first.lengths.values())
-        self._next: tuple[int, Background[PreparedCorpus]] = 0, Background(lambda: first, "first epoch")
+        self._next: tuple[int, Future[PreparedCorpus]] = 0, in_background(lambda: first, "first epoch")
 
     def __len__(self) -> int:
         return len(self._corpus)
@@ -114,7 +115,7 @@ class SampledCorpus(TrainingCorpus):
         """Return the rows of an epoch, while a thread starts on the next one."""
         number, drawing = self._next
         sampled = drawing.result() if number == epoch else self.draw(epoch)
-        self._next = epoch + 1, Background(lambda: self.draw(epoch + 1), "next epoch")
+        self._next = epoch + 1, in_background(lambda: self.draw(epoch + 1), "next epoch")
         return sampled
 
     def draw(self, epoch: int) -> PreparedCorpus:
