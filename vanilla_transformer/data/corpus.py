@@ -4,12 +4,13 @@ import functools
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,21 +18,20 @@ from datasets import Dataset
 
 from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write
+from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data import cmudict
 from vanilla_transformer.data.columns import PAIRS, TextForm, Wanted
 from vanilla_transformer.data.loaded_corpora import load
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
-    language,
     locate,
     may_have_columns,
     parse_corpus,
     table_suffix,
-    without_suffixes,
 )
-from vanilla_transformer.data.tables import TABLE_READERS, NumberedRows, RowTable, read_conll
-from vanilla_transformer.data.text_lines import CorpusError, read_lines, read_pieces
+from vanilla_transformer.data.tables import TABLE_READERS, RowTable, read_conll, read_text
+from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.data.text_streams import TextStream, row_tables, text_schema
 
 __all__ = [
@@ -43,6 +43,9 @@ __all__ = [
     "row_place",
     "with_columns_of",
 ]
+
+# Such as en, pt_BR or deu_Latn, but none of the three-letter endings of corpus files that are not languages.
+_LANGUAGE = re.compile(r"(?!(bpe|dev|hyp|out|raw|ref|src|tgt|tok|trg|txt|val)$)[a-z]{2,3}([_-][A-Za-z0-9]+)*")
 
 
 def read_corpus(
@@ -108,13 +111,13 @@ def corpus_languages(
     if location.kind == "built-in":
         return "en", None
     if location.kind == "lines":
-        names: Wanted = tuple(without_suffixes(path).suffix[1:] for path in location.paths)
+        names: Wanted = tuple(Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in location.paths)
     elif location.kind == "dataset":
         names = load(location, _directory(cache_dir), corpus.streaming).columns.names
     else:
         columns = _open_table(location).columns
         names = columns.names if columns else (None, None)
-    first, second = (language(name or "") for name in names)
+    first, second = (name if name and _LANGUAGE.fullmatch(name) else None for name in names)
     return first, second
 
 
@@ -169,35 +172,13 @@ def _open_table(location: CorpusLocation) -> RowTable:
     if location.kind == "built-in":
         return RowTable(None, enumerate(cmudict.cmudict_pairs(location.split or ""), start=1))
     if location.kind == "lines":
-        return RowTable(None, _pieces(*location.paths) if location.form.packed else _lines(*location.paths))
+        return read_text(location.paths, location.form)
     path = location.paths[0]
     if location.kind == "conll":
         return read_conll(path, location.wanted)
     suffix = table_suffix(path) or ""
     read = TABLE_READERS.get(suffix) or seams.load("file", suffix)
     return read(path, location.wanted, location.form)
-
-
-def _lines(path: str, *others: str) -> NumberedRows:
-    rows = _aligned_lines(path, *others) if others else ((line,) for line in read_lines(path))
-    return enumerate(rows, start=1)
-
-
-def _pieces(path: str) -> NumberedRows:
-    return ((number, (piece,)) for number, piece in enumerate(read_pieces(path)))
-
-
-def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
-    first, second = read_lines(first_path), read_lines(second_path)
-    for number, (source, target) in enumerate(zip_longest(first, second)):
-        if source is None or target is None:
-            longer = number + 1 + sum(1 for _ in (second if source is None else first))
-            counts = (number, longer) if source is None else (longer, number)
-            raise CorpusError(
-                f"{first_path} has {counts[0]} lines and {second_path} has {counts[1]}: line-aligned files "
-                "must have equally many lines"
-            )
-        yield source, target
 
 
 def _stamp(location: CorpusLocation) -> str:

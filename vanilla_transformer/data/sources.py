@@ -23,8 +23,6 @@ _TAKEN = ("pad", "s", "unk", "mask")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 FILE_SUFFIXES = (*TABLE_READERS, *seams.names("file"), ".parquet")
 BUILT_IN = "cmudict"
-# Three-letter endings of corpus file names that are not languages.
-NOT_LANGUAGES = {"bpe", "dev", "hyp", "out", "raw", "ref", "src", "tgt", "tok", "trg", "txt", "val"}
 
 
 @dataclass(frozen=True)
@@ -347,15 +345,3 @@ def table_suffix(path: str) -> str | None:
 def is_conll(path: str) -> bool:
     """Tell by its suffix whether a file has CoNLL columns."""
     return without_suffix(path).endswith((".conll", ".conllu"))
-
-
-def without_suffixes(path: str) -> Path:
-    """Return the path without the suffixes for a text's storage, which say nothing of its content."""
-    return Path(without_suffix(path).removesuffix(".txt"))
-
-
-def language(name: str) -> str | None:
-    """Return the language named by a file suffix or a column (``en``, ``pt_BR``, ``deu_Latn``), if any."""
-    if re.fullmatch(r"[a-z]{2,3}([_-][A-Za-z0-9]+)*", name) and name not in NOT_LANGUAGES:
-        return name
-    return None

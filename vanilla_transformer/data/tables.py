@@ -1,11 +1,11 @@
-"""Rows of text in the columns of a TSV, CSV, JSONL or CoNLL file."""
+"""Files as rows of text: plain text, and the columns of TSV, CSV, JSONL and CoNLL."""
 
 import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 from vanilla_transformer.data.columns import (
@@ -18,7 +18,7 @@ from vanilla_transformer.data.columns import (
     Wanted,
     choose_columns,
 )
-from vanilla_transformer.data.text_lines import CorpusError, decoded_lines, read_lines
+from vanilla_transformer.data.text_lines import CorpusError, decoded_lines, read_lines, read_pieces
 
 Row = tuple[str, ...]
 Record = TypeVar("Record")
@@ -35,6 +35,27 @@ class RowTable:
 
     columns: Columns | None
     rows: NumberedRows
+
+
+def read_text(paths: Sequence[str], form: TextForm = PAIRS) -> RowTable:
+    """Open plain text: line-aligned files, or one file with a text on each line; a packed form takes it in pieces."""
+    if form.packed:
+        return RowTable(None, enumerate((piece,) for path in paths for piece in read_pieces(path)))
+    rows = _aligned_lines(*paths) if len(paths) == 2 else ((line,) for line in read_lines(paths[0]))
+    return RowTable(None, enumerate(rows, start=1))
+
+
+def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
+    first, second = read_lines(first_path), read_lines(second_path)
+    for number, (source, target) in enumerate(zip_longest(first, second)):
+        if source is None or target is None:
+            longer = number + 1 + sum(1 for _ in (second if source is None else first))
+            counts = (number, longer) if source is None else (longer, number)
+            raise CorpusError(
+                f"{first_path} has {counts[0]} lines and {second_path} has {counts[1]}: line-aligned files "
+                "must have equally many lines"
+            )
+        yield source, target
 
 
 def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
