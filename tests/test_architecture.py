@@ -223,7 +223,7 @@ def test_blocks_say_which_section_they_are(place: str, section: str):
         ("training.loop", "5.2"),
         ("checkpointing.averaging", "6.1"),
         ("analysis.cost", "Table 2"),
-        ("analysis.paper_tables", "Tables 2 and 3"),
+        ("extras.inspection.paper_tables", "Tables 2 and 3"),
     ],
 )
 def test_modules_say_which_section_they_are(module: str, section: str):

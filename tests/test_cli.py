@@ -442,7 +442,7 @@ def test_an_interrupt_ends_with_130(run, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vanilla_transformer.cli.info.Info.run", interrupted)
+    monkeypatch.setattr("vanilla_transformer.extras.inspection.commands.info.Info.run", interrupted)
     assert run("info", "base") == (130, "", "")
 
 

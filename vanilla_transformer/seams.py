@@ -18,7 +18,6 @@ has commands, `GROUP` names their group in the program's help. The seams are
     ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model
     options      a group of options of `translate` and `evaluate`: a dataclass
     translation  a form of the answers of `translate`: a class with `from_translator(translator, heads, ...)`
-    drawing      a picture of `info`: takes a configuration and a title, returns a matplotlib figure
 """
 
 import pkgutil

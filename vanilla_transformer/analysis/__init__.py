@@ -1,1 +1,1 @@
-"""The cost of a model and its training: parameters, FLOPs, memory, hardware peaks, the tables of the paper."""
+"""The cost of a model and its training: parameters, FLOPs, the peaks of devices."""

@@ -23,7 +23,6 @@ from vanilla_transformer.cli.arguments import UsageError, join_help
 from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.generate import Generate
-from vanilla_transformer.cli.info import Info
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
@@ -45,7 +44,6 @@ COMMANDS: dict[str, type] = {
     "predict": Predict,
     "generate": Generate,
     "evaluate": Evaluate,
-    "info": Info,
     "average": Average,
     "tokenizer train": TokenizerTrain,
     "tokenizer encode": TokenizerEncode,
@@ -54,7 +52,7 @@ COMMANDS: dict[str, type] = {
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "Use": ("train", "translate", "predict", "generate", "evaluate"),
-    "Look inside": ("info",),
+    "Look inside": (),
     "Train better": ("average",),
     "Data": ("tokenizer train", "tokenizer encode", "tokenizer decode"),
     "Share and export": ("push",),

@@ -17,7 +17,6 @@ from vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderConfig,
 )
-from vanilla_transformer.analysis.cost import count_parameters
 from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.extras.inspection import (
     InspectionError,
@@ -32,6 +31,7 @@ from vanilla_transformer.extras.inspection import (
     plot_position_similarity,
     plot_positions,
 )
+from vanilla_transformer.extras.inspection.parameters import count_parameters
 
 
 @pytest.fixture(scope="module")

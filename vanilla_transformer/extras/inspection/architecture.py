@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from vanilla_transformer.analysis.cost import count_parameters
+from vanilla_transformer.extras.inspection.parameters import count_parameters
 from vanilla_transformer.extras.inspection.plots import new_axes, plot_position_similarity, plot_positions
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 

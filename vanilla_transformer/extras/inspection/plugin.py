@@ -1,8 +1,11 @@
-"""Commands that look at attention, alignments in translations, and the picture of an architecture."""
+"""Commands that show the size and cost of a model, its attention and its alignments."""
 
 GROUP = "Look inside"
 SEAMS = {
-    "command": {"attend": "commands.attend:Attend", "align": "commands.align:Align"},
+    "command": {
+        "info": "commands.info:Info",
+        "attend": "commands.attend:Attend",
+        "align": "commands.align:Align",
+    },
     "translation": {"alignment": "aligning_translator:AligningTranslator", "markup": "markup:MarkupTranslator"},
-    "drawing": {"architecture": "architecture:plot_model"},
 }

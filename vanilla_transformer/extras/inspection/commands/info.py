@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalInt, OptionalPath, UsageError, at_least_one
-from vanilla_transformer.cli.info_page import info_page
 from vanilla_transformer.cli.streams import check_new_file, check_picture, print_result
-from vanilla_transformer.seams import load
+from vanilla_transformer.extras.inspection.info_page import info_page
 
 if TYPE_CHECKING:
     from vanilla_transformer.analysis.cost import OwnConfig
@@ -60,6 +59,7 @@ class Info:
             check_new_file(self.picture, "--picture")
         config, report = self._config_and_report()
         if self.picture is not None:
+            from vanilla_transformer.extras.inspection.architecture import plot_model
             from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
             from vanilla_transformer.reporting.curves import save_figure
 
@@ -67,7 +67,7 @@ class Info:
                 raise UsageError(
                     f"{self.model} is a recurrent model, but --picture draws the Transformer of figure 1."
                 )
-            save_figure(load("drawing", "architecture")(config, title=self.model), self.picture)
+            save_figure(plot_model(config, title=self.model), self.picture)
         print_result(json.dumps(report) if self.json else "\n".join(info_page(report)))
 
     def _config_and_report(self) -> "tuple[OwnConfig, dict[str, Any]]":
@@ -86,7 +86,7 @@ class Info:
                 f"{config.vocab_size:,} entries are too large to estimate: give a smaller --sentence-length, "
                 "--batch-tokens or --vocab-size, or a larger --batches-per-step."
             )
-        from vanilla_transformer.analysis.cost import count_parameters
+        from vanilla_transformer.extras.inspection.parameters import count_parameters
         from vanilla_transformer.reporting.summary import read_summary
 
         return config, {
@@ -140,7 +140,7 @@ class Info:
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
         """Returns the paper's parameter counts and the vocabulary sizes that explain them, for the paper's models."""
-        from vanilla_transformer.analysis import paper_tables as paper
+        from vanilla_transformer.extras.inspection import paper_tables as paper
 
         if not paper.is_in_paper(self.model):
             return None
@@ -157,8 +157,8 @@ class Info:
         """Returns FLOPs per target token and for the paper's schedule, and those of Table 2."""
         import numpy as np
 
-        from vanilla_transformer.analysis import paper_tables as paper
         from vanilla_transformer.analysis.cost import training_flops
+        from vanilla_transformer.extras.inspection import paper_tables as paper
         from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
         length = np.array([self.sentence_length])
@@ -199,7 +199,7 @@ class Info:
 
         if not isinstance(config, VanillaTransformerBaseConfig):
             return None
-        from vanilla_transformer.analysis.memory import training_memory
+        from vanilla_transformer.extras.inspection.memory import training_memory
 
         estimates = {
             precision: training_memory(

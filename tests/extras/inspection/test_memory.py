@@ -8,7 +8,7 @@ import torch
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.analysis.devices import peak_memory
-from vanilla_transformer.analysis.memory import training_memory
+from vanilla_transformer.extras.inspection.memory import training_memory
 
 CONFIG = VanillaTransformerConfig.from_preset("tiny", vocab_size=4000)
 BATCH = {"sentences": 64, "source_length": 25, "target_length": 25}

@@ -3,8 +3,7 @@
 import pytest
 
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.analysis.cost import count_parameters
-from vanilla_transformer.analysis.paper_tables import (
+from vanilla_transformer.extras.inspection.paper_tables import (
     MILLIONS_OF_PARAMETERS,
     TABLE_2,
     is_in_paper,
@@ -12,6 +11,7 @@ from vanilla_transformer.analysis.paper_tables import (
     table_3,
     training_steps,
 )
+from vanilla_transformer.extras.inspection.parameters import count_parameters
 
 ROWS = table_3(37_000)
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vanilla_transformer.analysis.cost import count_parameters
+from vanilla_transformer.extras.inspection.parameters import count_parameters
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 # Table 3, the column "params ×10⁶"; rows that leave it open equal base and are not listed.
