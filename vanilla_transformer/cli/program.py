@@ -22,7 +22,6 @@ from vanilla_transformer import __version__
 from vanilla_transformer.cli.arguments import UsageError, join_help
 from vanilla_transformer.cli.average import Average
 from vanilla_transformer.cli.evaluate import Evaluate
-from vanilla_transformer.cli.generate import Generate
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
@@ -42,7 +41,6 @@ COMMANDS: dict[str, type] = {
     "train": Train,
     "translate": Translate,
     "predict": Predict,
-    "generate": Generate,
     "evaluate": Evaluate,
     "average": Average,
     "tokenizer train": TokenizerTrain,
@@ -51,7 +49,7 @@ COMMANDS: dict[str, type] = {
     "push": Push,
 }
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Use": ("train", "translate", "predict", "generate", "evaluate"),
+    "Use": ("train", "translate", "predict", "evaluate"),
     "Look inside": (),
     "Train better": ("average",),
     "Data": ("tokenizer train", "tokenizer encode", "tokenizer decode"),

@@ -70,7 +70,7 @@ class Generate:
             raise ValueError(f"{self.model} is a model for {pipeline}, not a language model: give it to `{command}`.")
         model, tokenizer = decoding.load(self.model, translates=False)
         decoding.announce(model)
-        from vanilla_transformer.translation.text_writer import TextWriter
+        from vanilla_transformer.extras.text_generation.text_writer import TextWriter
 
         writer = TextWriter(model, tokenizer, self.max_new_tokens, search)
         with open_output(None) as output:

@@ -15,7 +15,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.translation.text_writer import TextWriter
+from vanilla_transformer.extras.text_generation.text_writer import TextWriter
 
 SIZES = {"vocab_size": 262, "d_model": 16, "d_ff": 32, "num_heads": 2}
 GREEDY = {"do_sample": False, "num_beams": 1}

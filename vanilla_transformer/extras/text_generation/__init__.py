@@ -1,0 +1,1 @@
+"""Text written by language models."""
