@@ -16,8 +16,8 @@ has commands, `GROUP` names their group in the program's help. The seams are
     runtime      a form of model folder that `translate` runs without torch: a subclass of
                  `translation.exported.ExportedModel`
     ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model
-    options      a group of options of `translate` and `evaluate`: a dataclass
-    translation  a form of the answers of `translate`: a class with `from_translator(translator, heads, ...)`
+    options      a group of options of `translate` and `evaluate`: a dataclass, which may also have tables of what
+                 `excludes` what, and of what is `not_for_several` models or `not_exported`, each with the reason
 """
 
 import pkgutil

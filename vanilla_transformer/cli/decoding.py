@@ -52,25 +52,31 @@ def loading_libraries() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """Search, device and precision."""
+class Computing:
+    """Device and precision."""
 
-    num_beams: OptionalInt = None
-    """Beam size; 1 for greedy search (default: the model's; section 6.1: 4)."""
-    length_penalty: OptionalFloat = None
-    """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
-    max_length_beyond_source: OptionalInt = None
-    """Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50)."""
     batch_tokens: OptionalInt = None
-    """Source tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
-    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
-    """Type of parameters and arithmetic; int8 is for CPUs only.
-    auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
+    """Tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
     """CPU threads (default: OMP_NUM_THREADS, or one per available core).
     Several processes share the available cores."""
+
+    not_exported = {"precision": "its weights have the type that export gave them", "device": "it runs on the CPU"}
+
+    def check(self) -> None:
+        """Raises UsageError for an invalid option, before a model is loaded."""
+        from vanilla_transformer.translation.lines import check_search
+
+        at_least_one(threads=self.threads)
+        with as_options():
+            check_search(**vars(self))
+        if self.threads is not None and self.threads > usable_cores():
+            limit = f"{usable_cores()}, the cores that this process may use"
+            raise UsageError(f"--threads must be at most {limit}, not {self.threads}.")
 
     @loading_libraries()
     def load(
@@ -120,23 +126,6 @@ class Decoding:
         if taken not in (self.precision, "float32"):
             print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
 
-    def arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `translate_lines`; the model's own settings apply otherwise."""
-        self._check()
-        names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return given | ({"quantization": "int8"} if self.precision == "int8" else {})
-
-    def _check(self) -> None:
-        from vanilla_transformer.translation.lines import check_search
-
-        at_least_one(threads=self.threads)
-        with as_options():
-            check_search(**vars(self))
-        if self.threads is not None and self.threads > usable_cores():
-            limit = f"{usable_cores()}, the cores that this process may use"
-            raise UsageError(f"--threads must be at most {limit}, not {self.threads}.")
-
     def taken(self, model: "PreTrainedModel") -> str:
         """Returns the precision in which a loaded model computes on this processor."""
         import torch
@@ -148,6 +137,30 @@ class Decoding:
         if computing_dtype(model.dtype, model.device) != model.dtype:
             return _BFLOAT16_IN_FLOAT32
         return str(model.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Decoding(Computing):
+    """Search, device and precision."""
+
+    num_beams: OptionalInt = None
+    """Beam size; 1 for greedy search (default: the model's; section 6.1: 4)."""
+    length_penalty: OptionalFloat = None
+    """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
+    max_length_beyond_source: OptionalInt = None
+    """Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50)."""
+    batch_tokens: OptionalInt = None
+    """Source tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
+    """Type of parameters and arithmetic; int8 is for CPUs only.
+    auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the arguments of `translate_lines`; the model's own settings apply otherwise."""
+        self.check()
+        names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return given | ({"quantization": "int8"} if self.precision == "int8" else {})
 
     def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
@@ -174,6 +187,8 @@ class SamplingOptions:
     """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
     seed: OptionalInt = None
     """Random seed (default: 1)."""
+
+    not_exported = {"sample": "it does not return its probabilities"}
 
     def check(self, decoding: Decoding) -> "Sampling | None":
         """Returns the sampling for the translations, None for a search."""

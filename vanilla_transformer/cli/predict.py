@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, OptionalText, UsageError
-from vanilla_transformer.cli.decoding import Decoding
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalText, UsageError
+from vanilla_transformer.cli.decoding import Computing
 from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
 from vanilla_transformer.cli.streams import (
     answer_promptly,
@@ -53,21 +53,13 @@ class Predict:
     (default: as in the model's recipe)."""
     text_pair_column: OptionalText = None
     """Column of the second text in a table, for pairs of texts."""
-    batch_tokens: OptionalInt = None
-    """Tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
-    device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
-    threads: OptionalInt = None
-    """CPU threads (default: one per core)."""
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    computing: Computing = Computing()
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
-        decoding = self._decoding
-        decoding.arguments()
+        self.computing.check()
         output = None if self.output is None else Path(self.output)
         check_paths(self.model, self.input, output)
         files = can_be_read_again(self.input) and is_file(output)
@@ -87,8 +79,8 @@ class Predict:
             lines = _rows_as_lines(table)
         else:
             lines = read_input(self.input) if files else iter(answer_promptly(read_input(self.input), self.input))
-        model, tokenizer = decoding.load(self.model, translates=False)
-        predictor = task.predictor(model, tokenizer, batch_tokens=self.batch_tokens)
+        model, tokenizer = self.computing.load(self.model, translates=False)
+        predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         answering = Answering(
             work=partial(_predict, predictor, predictor.read if table is None else _row),
             chunk_lines=predictor.chunk_lines,
@@ -96,21 +88,15 @@ class Predict:
             progress=self.progress,
             unit="lines" if table is None else "rows",
         )
-        announce = partial(decoding.announce, model)
+        announce = partial(self.computing.announce, model)
         if output is not None and files:
-            job = self._fingerprint(decoding.taken(model))
+            job = self._fingerprint(self.computing.taken(model))
             answer_file(answering, lines, output, job=job, resume=self.resume, begin=announce, total=total)
             return
         if output is not None:
             refuse_unfinished(output)
         announce()
         answer_stream(answering, lines, output, total=total, typed=is_typed(self.input))
-
-    @property
-    def _decoding(self) -> Decoding:
-        return Decoding(
-            batch_tokens=self.batch_tokens, precision=self.precision, device=self.device, threads=self.threads
-        )
 
     def _table(self, form: Any) -> "TextStream | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""

@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
@@ -16,7 +16,6 @@ from vanilla_transformer.cli.arguments import (
     Flag,
     Model,
     OptionalInt,
-    OptionalPath,
     OptionalText,
     UsageError,
     at_least_one,
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
 
+AlignmentOptions: Any = load("options", "alignment")
 RescoringOptions: Any = load("options", "rescoring")
+TermOptions: Any = load("options", "terms")
 TaskOptions: Any = load("options", "tasks")
 
 
@@ -72,24 +73,6 @@ class Translate:
     OUTPUT.resume stays after the end, so that the command can be repeated."""
     nbest: OptionalInt = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
-    alignment: Annotated[
-        Literal["words", "pieces", "soft-words", "soft-pieces"] | None,
-        arg(metavar="words|pieces|soft-words|soft-pieces", help_behavior_hint=""),
-    ] = None
-    """Add the source words that each translated word comes from, as `translation ||| 0-0 1-2`
-    (source-target, counted from 0; with --nbest, before the score).
-    words are separated by spaces, pieces are the model's sub-words;
-    the soft forms list, for each target word or piece, its weights over the source instead."""
-    alignment_heads: OptionalText = None
-    """Attention heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,
-    or a layer alone for all its heads (default: those chosen by `align --choose-heads`)."""
-    keep_markup: Flag = False
-    """Translate without tags (`<b>`, `</b>`, `<br/>`) and placeholders (`{name}`, `%s`),
-    then put each back where the alignment says: none is lost, changed or duplicated."""
-    terms: OptionalPath = None
-    """Glossary with rows of `source term TAB target term`.
-    If a line contains a source term, as whole words in the same case, its translation contains the target term.
-    Needs a beam; lines with terms take several times as long."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
     progress: Flag = False
@@ -97,34 +80,26 @@ class Translate:
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
     rescoring: RescoringOptions = RescoringOptions()
+    aligning: AlignmentOptions = AlignmentOptions()
+    glossary: TermOptions = TermOptions()
     numbered: TaskOptions = TaskOptions()
 
     def check(self) -> None:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
         at_least_one(nbest=self.nbest, tasks=self.numbered.tasks, workers=self.numbered.workers)
         self.decoding.arguments()
-        rescored = bool(self.rescoring.rescore)
-        if self.sampling.check(self.decoding) is not None and self.nbest is not None and not rescored:
+        if self.sampling.check(self.decoding) is not None and self.nbest is not None and not self.rescoring.rescore:
             raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
         self.rescoring.check(self.decoding.num_beams, self.nbest, samples=self.sampling.sample)
-        if self._aligns and rescored:
-            raise UsageError("--rescore cannot be combined with --alignment or --keep-markup.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError(
                 "translate cannot run under a launcher such as torchrun: for several devices or machines "
                 "give --output DIR --tasks N."
             )
-        if self.keep_markup and self.alignment is not None:
-            raise UsageError("--keep-markup cannot be combined with --alignment, which counts words without markup.")
-        if self.alignment_heads is not None and not self._aligns:
-            raise UsageError("--alignment-heads is for --alignment and --keep-markup.")
-        if self.terms is not None:
-            if self._aligns or rescored or self.sampling.sample:
-                raise UsageError("--terms cannot be combined with --alignment, --keep-markup, --rescore or --sample.")
-            self._glossary()  # Refuses an invalid glossary before a model is loaded.
-        self._refuse_options_of_single_models()
-        if self._is_exported:
-            self._refuse_options_of_models()
+        check_ensemble(self.models)
+        self._refuse_combinations()
+        self.aligning.check()
+        self.glossary.check()
         if self.numbered.tasks is None:
             self._refuse_options_of_tasks()
 
@@ -164,37 +139,32 @@ class Translate:
         return None if self.output is None else Path(self.output)
 
     @property
-    def _aligns(self) -> bool:
-        return self.alignment is not None or self.keep_markup
-
-    @property
     def _is_exported(self) -> bool:
         from vanilla_transformer.translation import is_exported
 
         return is_exported(self.model)
 
-    def _refuse_options_of_single_models(self) -> None:
-        """Refuses options that an ensemble does not support."""
-        check_ensemble(self.models)
-        if len(self.models) == 1:
-            return
-        for option, given in (("alignment", self.alignment is not None), ("keep-markup", self.keep_markup)):
-            if given:
-                raise UsageError(f"--{option} reads the attention of one model, so it cannot be given with several.")
+    def _refuse_combinations(self) -> None:
+        """Refuses options that exclude each other, or that such a model does not support, by the groups' tables."""
+        groups = [group for group in vars(self).values() if is_dataclass(group)]
+        given = {
+            field.name.replace("_", "-")
+            for group in groups
+            for field in fields(group)
+            if getattr(group, field.name) != field.default
+        }
 
-    def _refuse_options_of_models(self) -> None:
-        """Refuses options that an exported model does not support."""
-        for option, given, why in (
-            ("precision", self.decoding.precision != "auto", "its weights have the type that export gave them"),
-            ("device", self.decoding.device is not None, "it runs on the CPU"),
-            ("alignment", self.alignment is not None, "it does not return its attention"),
-            ("keep-markup", self.keep_markup, "it does not return its attention"),
-            ("sample", self.sampling.sample, "it does not return its probabilities"),
-            ("terms", self.terms is not None, "it has a search of its own"),
-            ("rescore", bool(self.rescoring.models), "its scores differ from those of its model"),
-            ("tasks", self.numbered.tasks is not None, "numbered tasks need the model that it was made from"),
-        ):
-            if given:
+        def table(name: str) -> Iterator[tuple[Any, str]]:
+            return (row for group in groups for row in getattr(group, name, {}).items())
+
+        for (option, other), why in table("excludes"):
+            if {option, other} <= given:
+                raise UsageError(f"--{option} cannot be combined with --{other}{why}.")
+        for option, why in table("not_for_several"):
+            if option in given and len(self.models) > 1:
+                raise UsageError(f"--{option} {why}, so it cannot be given with several.")
+        for option, why in table("not_exported"):
+            if option in given and self._is_exported:
                 raise UsageError(f"--{option} is not for an exported model such as {self.model}: {why}.")
 
     def _refuse_options_of_tasks(self) -> None:
@@ -268,17 +238,7 @@ class Translate:
         translator = translator_of(model, tokenizer, **self._arguments(model))
         if self.rescoring.rescore:
             return self.rescoring.translator(translator, self.decoding, self.nbest or 1)
-        if self.terms is not None:
-            return cast("Translator", load("translation", "terms").from_translator(translator, self._glossary()))
-        if not self._aligns:
-            return translator
-        if self.alignment is None:
-            return cast("Translator", load("translation", "markup").from_translator(translator, self.alignment_heads))
-        aligning = load("translation", "alignment")
-        return cast("Translator", aligning.from_translator(translator, self.alignment_heads, form=self.alignment))
-
-    def _glossary(self) -> Any:
-        return load("translation", "terms").read_terms(self.terms)
+        return cast("Translator", self.glossary.translator(self.aligning.translator(translator)))
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """Returns the settings that must be the same to resume a translation; the names are for messages.
@@ -295,16 +255,9 @@ class Translate:
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
         if len(self.models) > 1:
             options |= {"ensemble_mean": self.ensemble_mean}
-        if self._aligns:
-            options |= {"alignment": self.alignment, "keep_markup": self.keep_markup}
-            options |= {"alignment_heads": str(cast(Any, translator).heads)}
         if (sampling := self.sampling.check(self.decoding)) is not None:
             options |= {"sample": True, **asdict(sampling)}
-        options |= self.rescoring.settings()
-        if self.terms is not None:
-            from vanilla_transformer.fingerprints import fingerprint_file
-
-            options |= {"terms": fingerprint_file(self.terms)}
+        options |= self.rescoring.settings() | self.aligning.settings(translator) | self.glossary.settings(translator)
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,

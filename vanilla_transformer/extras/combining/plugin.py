@@ -2,6 +2,5 @@
 
 SEAMS = {
     "ensemble": {"mean": "ensemble:as_ensemble"},
-    "options": {"rescoring": "rescoring_options:RescoringOptions"},
-    "translation": {"terms": "terms:TermTranslator"},
+    "options": {"rescoring": "rescoring_options:RescoringOptions", "terms": "term_options:TermOptions"},
 }

@@ -35,6 +35,13 @@ class RescoringOptions:
     utility: Literal["chrf", "bleu"] = "chrf"
     """Agreement of two translations for mbr: sacreBLEU's sentence score of one with the other as its reference."""
 
+    excludes = dict.fromkeys((("rescore", "alignment"), ("rescore", "keep-markup")), "")
+
+    @property
+    def not_exported(self) -> dict[str, str]:
+        """Returns the options that an exported model does not support, each with the reason."""
+        return {"rescore": "its scores differ from those of its model"} if self.models else {}
+
     def check(self, num_beams: int | None, nbest: int | None = None, *, samples: bool = False) -> None:
         """Raises UsageError for options that cannot be combined."""
         at_least_one(candidates=self.candidates)

@@ -91,8 +91,6 @@ class TermTranslator(LineTranslator):
         end_within_word: Tokens that such a token can continue.
     """
 
-    read_terms = staticmethod(Glossary.read)
-
     glossary: Glossary
     pieces: Mapping[str, tuple[int, ...]]
     begin_within_word: frozenset[int]

@@ -7,5 +7,5 @@ SEAMS = {
         "attend": "commands.attend:Attend",
         "align": "commands.align:Align",
     },
-    "translation": {"alignment": "aligning_translator:AligningTranslator", "markup": "markup:MarkupTranslator"},
+    "options": {"alignment": "alignment_options:AlignmentOptions"},
 }

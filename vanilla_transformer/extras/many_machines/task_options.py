@@ -43,6 +43,8 @@ class TaskOptions:
     engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
 
+    not_exported = {"tasks": "numbered tasks need the model that it was made from"}
+
     def check(self, output: str) -> None:
         """Refuses options that cannot be combined, and an output that is no directory."""
         at_least_one(tasks=self.tasks, workers=self.workers)

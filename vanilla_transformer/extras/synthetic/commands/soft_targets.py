@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -11,13 +11,11 @@ from vanilla_transformer.cli.arguments import (
     EnsembleMean,
     Flag,
     Model,
-    OptionalInt,
-    OptionalText,
     UsageError,
     at_least_one,
     refuse_full_directory,
 )
-from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
+from vanilla_transformer.cli.decoding import Computing, check_ensemble, models_fingerprint
 from vanilla_transformer.cli.streams import print_result
 from vanilla_transformer.progress import progress_bar
 
@@ -49,21 +47,14 @@ class SoftTargets:
     """Number of likeliest tokens to keep for each target token; their probabilities are scaled to sum to 1."""
     max_length: int = 256
     """Skip pairs with more tokens than this on either side, as in `train`."""
-    batch_tokens: OptionalInt = None
-    """Target tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
-    device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
-    threads: OptionalInt = None
-    """CPU threads (default: one per core)."""
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    computing: Computing = Computing()
 
     def run(self) -> None:
         """Writes the soft targets that the teacher gives for the pairs, and prints the directory."""
-        at_least_one(top_k=self.top_k, max_length=self.max_length, batch_tokens=self.batch_tokens)
-        self._decoding.arguments()
+        at_least_one(top_k=self.top_k, max_length=self.max_length)
+        self.computing.check()
         self._check_output()
         from vanilla_transformer.extras.synthetic.teacher import write_soft_targets
         from vanilla_transformer.recipe.schema import Recipe
@@ -91,7 +82,7 @@ class SoftTargets:
                 self._load,
                 Path(self.output),
                 self.top_k,
-                batch_tokens=self.batch_tokens,
+                batch_tokens=self.computing.batch_tokens,
                 say=lambda sentence: print(sentence, file=sys.stderr),
                 progress=progress,
             )
@@ -101,16 +92,10 @@ class SoftTargets:
     def _models(self) -> tuple[str, ...]:
         return (self.teacher, *self.teachers)
 
-    @property
-    def _decoding(self) -> Decoding:
-        return Decoding(
-            batch_tokens=self.batch_tokens, precision=self.precision, device=self.device, threads=self.threads
-        )
-
     def _load(self) -> "tuple[PreTrainedModel, str]":
-        model, _ = self._decoding.load(*self._models, mean=self.ensemble_mean)
-        self._decoding.announce(model)
-        parts = [models_fingerprint(self._models, model), self._decoding.taken(model)]
+        model, _ = self.computing.load(*self._models, mean=self.ensemble_mean)
+        self.computing.announce(model)
+        parts = [models_fingerprint(self._models, model), self.computing.taken(model)]
         return model, ", ".join([*parts, *([self.ensemble_mean] if self.teachers else [])])
 
     def _check_output(self) -> None:
