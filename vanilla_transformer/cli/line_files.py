@@ -5,14 +5,21 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.streams import (
+    answer_promptly,
+    can_be_read_again,
     check_standard_output,
+    count_lines,
+    is_file,
+    is_typed,
     open_output,
+    read_input,
     refuse_directories,
     refuse_model_file,
     refuse_same_file,
@@ -59,69 +66,86 @@ def check_paths(model: str, input: Path | None, output: Path | None) -> None:
     refuse_same_file(input, record_path(output))
 
 
-def answer_stream(
-    answering: Answering,
-    lines: Iterable[str | None],
-    output: Path | None,
-    *,
-    total: Callable[[], int | None] | None,
-    typed: bool,
-) -> None:
-    """Answers lines as they come, or into an output from which none can be taken back.
+class LineSource:
+    """The lines of a file or of standard input, answered into an output.
+
+    From a file into a file the answers can be resumed; otherwise lines are answered as they come.
 
     Args:
-        total: Counts the lines, if they can be counted.
-        typed: Whether somebody types them.
-    """
-    from vanilla_transformer.translation.lines import chunks
-
-    number = 0
-    with (
-        open_output(output) as file,
-        progress_bar(answering.progress, answering.unit, total=total, in_the_way=typed or file.isatty()) as bar,
-    ):
-        for chunk in chunks(lines, answering.chunk_lines):
-            for answer in answering.work(chunk, bar.update):
-                print(answering.render(number, answer), file=file)
-                number += 1
-                if answer.truncated:
-                    warn(f"line {number} is too long for the model and was cut.")
-
-
-def answer_file(
-    answering: Answering,
-    lines: Iterable[str],
-    output: Path,
-    *,
-    job: dict[str, Any],
-    resume: bool,
-    begin: Callable[[], object],
-    total: Callable[[], int | None] | None,
-) -> None:
-    """Answers the lines of a file into a file.
-
-    Args:
-        job: Settings that must be the same for the file to be resumed.
+        input: File to read; None for standard input.
+        output: File to write; None for standard output.
         resume: Whether to continue an existing output.
-        begin: Called before the first line is answered.
-        total: Counts the lines.
+        rows: The rows of a table, as lines, instead of the lines of the input.
     """
-    from vanilla_transformer.translation.files import ChunkReader, process_file
-    from vanilla_transformer.translation.resuming import ResumableFile
 
-    with ResumableFile(output, job, resume=resume) as file:
-        reader = ChunkReader(lines, file.state.chunk_lines or answering.chunk_lines)
-        reader.skip(file.state)
-        if file.state.finished:
-            print(f"{output} is finished: {file.state.lines:,} lines.", file=sys.stderr)
-            return
-        file.begin(reader.size)
-        begin()
+    def __init__(
+        self, input: Path | None, output: Path | None, *, resume: bool, rows: Iterator[str] | None = None
+    ) -> None:
+        rereadable = can_be_read_again(input)
+        self.output, self.resume = output, resume
+        self.is_resumable = rereadable and is_file(output)
+        if resume and not self.is_resumable:
+            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
+        if output is not None and not self.is_resumable:
+            from vanilla_transformer.translation.resuming import refuse_unfinished
+
+            refuse_unfinished(output)
+        self.typed = is_typed(input)
+        self.total = partial(count_lines, input) if rereadable and rows is None else None
+        self.lines: Iterable[Any] = read_input(input) if rows is None else rows
+        if rows is None and not self.is_resumable:
+            self.lines = answer_promptly(self.lines, input)
+
+    def answer(self, answering: Answering, job: Callable[[], dict[str, Any]], begin: Callable[[], object]) -> None:
+        """Answers the lines.
+
+        Args:
+            answering: A function that answers them.
+            job: Returns the settings that must be the same for an output to be resumed.
+            begin: Called before the first line is answered.
+        """
+        if self.is_resumable:
+            self._answer_file(answering, job(), begin)
+        else:
+            begin()
+            self._answer_stream(answering)
+
+    def _answer_stream(self, answering: Answering) -> None:
+        """Answers lines as they come, or into an output from which none can be taken back."""
+        from vanilla_transformer.translation.lines import chunks
+
+        number = 0
         with (
-            _advice_where_it_ends(file),
-            progress_bar(answering.progress, answering.unit, total=total, done=file.lines) as bar,
+            open_output(self.output) as file,
+            progress_bar(
+                answering.progress, answering.unit, total=self.total, in_the_way=self.typed or file.isatty()
+            ) as bar,
         ):
-            process_file(answering.work, reader, file, render=answering.render, progress=bar.update, warn=warn)
+            for chunk in chunks(self.lines, answering.chunk_lines):
+                for answer in answering.work(chunk, bar.update):
+                    print(answering.render(number, answer), file=file)
+                    number += 1
+                    if answer.truncated:
+                        warn(f"line {number} is too long for the model and was cut.")
+
+    def _answer_file(self, answering: Answering, job: dict[str, Any], begin: Callable[[], object]) -> None:
+        from vanilla_transformer.translation.files import ChunkReader, process_file
+        from vanilla_transformer.translation.resuming import ResumableFile
+
+        assert self.output is not None
+        with ResumableFile(self.output, job, resume=self.resume) as file:
+            reader = ChunkReader(self.lines, file.state.chunk_lines or answering.chunk_lines)
+            reader.skip(file.state)
+            if file.state.finished:
+                print(f"{self.output} is finished: {file.state.lines:,} lines.", file=sys.stderr)
+                return
+            file.begin(reader.size)
+            begin()
+            with (
+                _advice_where_it_ends(file),
+                progress_bar(answering.progress, answering.unit, total=self.total, done=file.lines) as bar,
+            ):
+                process_file(answering.work, reader, file, render=answering.render, progress=bar.update, warn=warn)
 
 
 @contextmanager

@@ -11,15 +11,7 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalText, UsageError
 from vanilla_transformer.cli.decoding import Computing
-from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
-from vanilla_transformer.cli.streams import (
-    answer_promptly,
-    can_be_read_again,
-    count_lines,
-    is_file,
-    is_typed,
-    read_input,
-)
+from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
 from vanilla_transformer.cli.trained_columns import as_in_training
 
 if TYPE_CHECKING:
@@ -62,23 +54,14 @@ class Predict:
         self.computing.check()
         output = None if self.output is None else Path(self.output)
         check_paths(self.model, self.input, output)
-        files = can_be_read_again(self.input) and is_file(output)
-        if self.resume and not files:
-            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
         from vanilla_transformer.tasks import task_of_model
-        from vanilla_transformer.translation.resuming import refuse_unfinished
 
         task = task_of_model(self.model)
         table = self._table(task.form)
         if table is None and (self.text_column or self.text_pair_column):
             raise UsageError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
-        rereadable = can_be_read_again(self.input)
-        total = partial(count_lines, self.input) if table is None and rereadable else None
-        lines: Iterator[Any]
-        if table is not None:
-            lines = _rows_as_lines(table)
-        else:
-            lines = read_input(self.input) if files else iter(answer_promptly(read_input(self.input), self.input))
+        rows = None if table is None else _rows_as_lines(table)
+        source = LineSource(self.input, output, resume=self.resume, rows=rows)
         model, tokenizer = self.computing.load(self.model, translates=False)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         answering = Answering(
@@ -88,15 +71,11 @@ class Predict:
             progress=self.progress,
             unit="lines" if table is None else "rows",
         )
-        announce = partial(self.computing.announce, model)
-        if output is not None and files:
-            job = self._fingerprint(self.computing.taken(model))
-            answer_file(answering, lines, output, job=job, resume=self.resume, begin=announce, total=total)
-            return
-        if output is not None:
-            refuse_unfinished(output)
-        announce()
-        answer_stream(answering, lines, output, total=total, typed=is_typed(self.input))
+        source.answer(
+            answering,
+            lambda: self._fingerprint(self.computing.taken(model)),
+            begin=partial(self.computing.announce, model),
+        )
 
     def _table(self, form: Any) -> "TextStream | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""

@@ -21,15 +21,7 @@ from vanilla_transformer.cli.arguments import (
     at_least_one,
 )
 from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, check_ensemble, models_fingerprint
-from vanilla_transformer.cli.line_files import Answering, answer_file, answer_stream, check_paths
-from vanilla_transformer.cli.streams import (
-    answer_promptly,
-    can_be_read_again,
-    count_lines,
-    is_file,
-    is_typed,
-    read_input,
-)
+from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
 from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
@@ -111,13 +103,12 @@ class Translate:
             return
         for model in (*self.models, *self.rescoring.models):
             check_paths(model, self._input, self._output)
-        files = can_be_read_again(self._input) and is_file(self._output)
-        if self.resume and not files:
-            raise UsageError("--resume needs an input file and an --output file to continue, not a pipe.")
-        if files:
-            self._translate_file()
-        else:
-            self._translate_stream()
+        source = LineSource(self._input, self._output, resume=self.resume)
+        translator = self.translator()
+        answering = Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
+        source.answer(
+            answering, partial(self.job_fingerprint, translator), begin=partial(self._announce, translator.model)
+        )
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -184,36 +175,6 @@ class Translate:
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
         """Loads the model, and returns a function that does a task by its number and reports on it."""
         return cast("Callable[[int], dict[str, Any]]", self.numbered.runner_of_translation(self))
-
-    def _translate_stream(self) -> None:
-        """Translates lines as they come, or into an output from which none can be taken back."""
-        from vanilla_transformer.translation.resuming import refuse_unfinished
-
-        if self._output is not None:
-            refuse_unfinished(self._output)
-        total = partial(count_lines, self._input) if can_be_read_again(self._input) else None
-        lines = answer_promptly(read_input(self._input), self._input)
-        translator = self.translator()
-        self._announce(translator.model)
-        answering = self._answering(translator)
-        answer_stream(answering, lines, self._output, total=total, typed=is_typed(self._input))
-
-    def _translate_file(self) -> None:
-        """Translates a file to a file."""
-        assert self._output is not None
-        translator = self.translator()
-        answer_file(
-            self._answering(translator),
-            read_input(self._input),
-            self._output,
-            job=self.job_fingerprint(translator),
-            resume=self.resume,
-            begin=partial(self._announce, translator.model),
-            total=partial(count_lines, self._input),
-        )
-
-    def _answering(self, translator: "Translator") -> Answering:
-        return Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
 
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """Loads the model, and its tokenizer unless the model includes it."""
