@@ -10,7 +10,7 @@ import pytest
 from echo import Echo, render
 
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
-from vanilla_transformer.translation.files import ChunkReader, translate_file
+from vanilla_transformer.translation.files import ChunkReader, process_file
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, record_path, refuse_unfinished
 
 CHUNK = 3
@@ -39,7 +39,7 @@ def translate(text, output, *, resume=True, job=JOB, translator=None, **options)
         reader.skip(file.state)
         if not file.state.finished:
             file.begin(CHUNK)
-            translate_file(translator or Echo(), reader, file, render=render, **options)
+            process_file((translator or Echo()).translate, reader, file, render=render, **options)
         return file.state.lines
 
 
@@ -259,7 +259,7 @@ def test_a_directory_that_vanishes_is_named(text, tmp_path):
     with ResumableFile(directory / "out", JOB, resume=False) as file:
         file.begin(CHUNK)
         with pytest.raises(OSError, match=f"There is no directory {directory} to write out to"):
-            translate_file(Echo(), reader, file, render=vanish)
+            process_file(Echo().translate, reader, file, render=vanish)
     with pytest.raises(OSError, match="There is no directory"):
         translate(text, directory / "out")
 

@@ -92,8 +92,7 @@ class Translate:
         self._refuse_combinations()
         self.aligning.check()
         self.glossary.check()
-        if self.numbered.tasks is None:
-            self._refuse_options_of_tasks()
+        self.numbered.check_use(self)
 
     def run(self) -> None:
         """Translates from the input to the output, and warns of each line that was too long."""
@@ -157,20 +156,6 @@ class Translate:
         for option, why in table("not_exported"):
             if option in given and self._is_exported:
                 raise UsageError(f"--{option} is not for an exported model such as {self.model}: {why}.")
-
-    def _refuse_options_of_tasks(self) -> None:
-        if len(self.files) > 1:
-            if not Path(self.files[0]).is_file():
-                raise UsageError(
-                    f"{self.files[0]} is neither a file nor a model directory, which would have a "
-                    "config.json: correct its name."
-                )
-            raise UsageError("Several inputs can only be translated as numbered tasks: give --output DIR --tasks N.")
-        given = {**vars(self.numbered), "source_column": self.source_column}
-        for name, value in given.items():
-            if value not in (None, ()):
-                option = name.removesuffix("_number").replace("_", "-")
-                raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
 
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
         """Loads the model, and returns a function that does a task by its number and reports on it."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from vanilla_transformer.translation.lines import Translation, Translator, chunks
+from vanilla_transformer.translation.lines import chunks
 from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, ResumeState
 
 
@@ -76,19 +76,6 @@ class Answer(Protocol):
     @property
     def truncated(self) -> bool:
         """Tells whether the line had to be cut."""
-
-
-def translate_file(
-    translator: Translator,
-    reader: ChunkReader,
-    output: ResumableFile,
-    *,
-    render: Callable[[int, Translation], str],
-    progress: Callable[[int], object] = lambda lines: None,
-    warn: Callable[[str], object] = lambda message: None,
-) -> None:
-    """Translates the reader's remaining lines into the output; see `process_file`."""
-    process_file(translator.translate, reader, output, render=render, progress=progress, warn=warn)
 
 
 def process_file(

@@ -27,7 +27,6 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 import vanilla_transformer.registration  # noqa: F401  registers the model with the Auto classes
-from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
@@ -49,7 +48,7 @@ TOKENIZER_FILES = (
     *("source.spm", "target.spm", "target_vocab.json", "vocab-tgt.json", "merges.txt"),
 )
 # Files that a model is loaded from; logs, pictures, texts and translations stand beside them.
-_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
+MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
 
 
 class UnusableModelError(ValueError):
@@ -296,23 +295,11 @@ def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) 
         return f"{path}@{config._commit_hash}"
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(Path(path).iterdir()):
-        loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*_MODEL_FILES, *TOKENIZER_FILES))
+        loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*MODEL_FILES, *TOKENIZER_FILES))
         if loaded and file.is_file():
             with open(file, "rb") as content:
                 digest.update(hashlib.file_digest(content, "blake2b").digest() + file.name.encode())
     return digest.hexdigest()
-
-
-def refuse_linked_files(path: str | Path) -> None:
-    """Refuses a directory with a part of its model linked from elsewhere: an export would carry that away.
-
-    Raises:
-        OSError: A file is such a link; the message names the file and its target.
-    """
-    directory = Path(path)
-    if directory.is_dir():
-        patterns = (*_MODEL_FILES, *TOKENIZER_FILES, "*.jinja", "additional_chat_templates/*")
-        refuse_links_out(directory, [file for pattern in patterns for file in sorted(directory.glob(pattern))])
 
 
 def best_device() -> str:

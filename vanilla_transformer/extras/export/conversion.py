@@ -10,12 +10,13 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.fsmt import from_fsmt
+from vanilla_transformer.extras.export.linked_files import refuse_linked_files
 from vanilla_transformer.extras.export.marian import from_marian, to_marian
 from vanilla_transformer.extras.export.weights import training_settings_lost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
-from vanilla_transformer.translation.loading import load_weights_and_config, refuse_linked_files
+from vanilla_transformer.translation.loading import load_weights_and_config
 
 OURS = VanillaTransformerConfig.model_type
 READERS: dict[str, Callable[[Any], VanillaTransformerForConditionalGeneration]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from vanilla_transformer.extras.many_machines.folder import JOB, TaskError, TaskFolder, in_ranges, job_digest
 from vanilla_transformer.extras.many_machines.parts import cut, identity, read_part
-from vanilla_transformer.translation.files import ChunkReader, translate_file
+from vanilla_transformer.translation.files import ChunkReader, process_file
 from vanilla_transformer.translation.lines import Translation, Translator
 from vanilla_transformer.translation.resuming import ResumableFile, record_path
 
@@ -69,7 +69,7 @@ def run_task(
         reader.skip(output.state)
         if not output.state.finished:
             output.begin(reader.size)
-            translate_file(translator, reader, output, render=render, progress=progress, warn=warn)
+            process_file(translator.translate, reader, output, render=render, progress=progress, warn=warn)
         state = output.state
         folder.put(working, part_name(number))
         folder.write(

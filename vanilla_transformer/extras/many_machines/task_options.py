@@ -45,6 +45,22 @@ class TaskOptions:
 
     not_exported = {"tasks": "numbered tasks need the model that it was made from"}
 
+    def check_use(self, command: "Translate") -> None:
+        """Refuses several inputs, and options of numbered tasks, in a translation without them."""
+        if self.tasks is not None:
+            return
+        if len(command.files) > 1:
+            if not Path(command.files[0]).is_file():
+                raise UsageError(
+                    f"{command.files[0]} is neither a file nor a model directory, which would have a "
+                    "config.json: correct its name."
+                )
+            raise UsageError("Several inputs can only be translated as numbered tasks: give --output DIR --tasks N.")
+        for name, value in {**vars(self), "source_column": command.source_column}.items():
+            if value not in (None, ()):
+                option = name.removesuffix("_number").replace("_", "-")
+                raise UsageError(f"--{option} is for numbered tasks: give --output DIR --tasks N.")
+
     def check(self, output: str) -> None:
         """Refuses options that cannot be combined, and an output that is no directory."""
         at_least_one(tasks=self.tasks, workers=self.workers)

@@ -63,8 +63,8 @@ class Export:
             raise UsageError(
                 f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
             )
+        from vanilla_transformer.extras.export.linked_files import refuse_linked_files
         from vanilla_transformer.translation import load_config, load_model
-        from vanilla_transformer.translation.loading import refuse_linked_files
 
         refuse_linked_files(self.model)
         load_config(self.model)
@@ -97,10 +97,10 @@ class Export:
 def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
     """Writes the pages of the static Space of `push --web`, and returns the function that pushes them."""
     check_packages("web")
+    from vanilla_transformer.extras.export.linked_files import refuse_linked_files
     from vanilla_transformer.extras.export.to_web import export_web, push_web
     from vanilla_transformer.extras.export.web_page import SPACE_HOSTS
     from vanilla_transformer.translation import load_config, load_model
-    from vanilla_transformer.translation.loading import refuse_linked_files
 
     refuse_linked_files(push.model)
     load_config(push.model)
