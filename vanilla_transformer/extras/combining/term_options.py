@@ -33,9 +33,11 @@ class TermOptions:
 
     def translator(self, translator: Any) -> "Translator":
         """Returns a translator that writes the required terms; the given one without a glossary."""
+        if self.terms is None:
+            return translator
         from vanilla_transformer.extras.combining.terms import TermTranslator
 
-        return translator if self.terms is None else TermTranslator.from_translator(translator, self._glossary())
+        return TermTranslator.from_translator(translator, self._glossary())
 
     def settings(self, translator: Any) -> dict[str, Any]:
         """Returns the settings on which translations depend, by the names of the options."""

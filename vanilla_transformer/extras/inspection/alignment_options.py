@@ -45,11 +45,11 @@ class AlignmentOptions:
 
     def translator(self, translator: Any) -> "Translator":
         """Returns a translator that reads the attention; the given one if no option asks for it."""
+        if not self._aligns:
+            return translator
         from vanilla_transformer.extras.inspection.aligning_translator import AligningTranslator
         from vanilla_transformer.extras.inspection.markup import MarkupTranslator
 
-        if not self._aligns:
-            return translator
         if self.alignment is None:
             return MarkupTranslator.from_translator(translator, self.alignment_heads)
         return AligningTranslator.from_translator(translator, self.alignment_heads, form=self.alignment)
