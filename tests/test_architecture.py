@@ -22,7 +22,6 @@ LAYERS = [
         "atomic_files",
         "compression",
         "cores",
-        "filesystems",
         "fingerprints",
         "limits",
         "links",

@@ -17,6 +17,7 @@ from vanilla_transformer.data.corpus import open_corpus, read_corpus
 from vanilla_transformer.data.sources import CorpusSpec, locate, table_suffix
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import class_names, columns_of, row_tables, stream_of, text_columns
+from vanilla_transformer.extras.many_machines.filesystems import filesystem_of
 from vanilla_transformer.extras.many_machines.parts import (
     PartsError,
     Piece,
@@ -27,7 +28,6 @@ from vanilla_transformer.extras.many_machines.parts import (
     read_part,
     wholes_of,
 )
-from vanilla_transformer.filesystems import filesystem_of
 
 _BLOCK = 1 << 22
 

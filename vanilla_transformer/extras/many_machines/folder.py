@@ -19,7 +19,7 @@ from typing import Any, cast
 from fsspec.implementations.local import LocalFileSystem
 
 from vanilla_transformer.atomic_files import named_when_full, sync
-from vanilla_transformer.filesystems import filesystem_of, naming
+from vanilla_transformer.extras.many_machines.filesystems import filesystem_of, naming
 
 JOB = "job.json"
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from vanilla_transformer.compression import suffix_of
 from vanilla_transformer.data.text_lines import BYTE_ORDER_MARK, CorpusError, read_lines
-from vanilla_transformer.filesystems import filesystem_of, naming
+from vanilla_transformer.extras.many_machines.filesystems import filesystem_of, naming
 
 _ENDS = 1 << 16
 
