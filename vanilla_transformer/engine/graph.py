@@ -21,7 +21,7 @@ from .known import unknown
 OLDEST_VERSION = (1, 31)
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
-# Activations as operators; `silu` and `swish` take two.
+_SILU = "QuickGelu", {"alpha": 1.0, "domain": OWN_OPERATORS}
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("Relu", {}),
     "gelu": ("Gelu", {}),
@@ -30,8 +30,8 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
     "mish": ("Mish", {}),
     "sigmoid": ("Sigmoid", {}),
-    "silu": ("", {}),
-    "swish": ("", {}),
+    "silu": _SILU,
+    "swish": _SILU,
     "tanh": ("Tanh", {}),
 }
 
@@ -101,11 +101,11 @@ class Graph:
 
     def number(self, *values: float) -> str:
         """Adds a vector of integers, booleans or floats; equal ones share one copy."""
-        return self._number(values, torch.tensor(values))
+        return self.once((values, torch.tensor(values).dtype), lambda: self.constant(torch.tensor(values)))
 
     def scalar(self, value: float) -> str:
         """Adds one number without a dimension."""
-        return self._number(value, torch.tensor(value))
+        return self.once((value, torch.tensor(value).dtype), lambda: self.constant(torch.tensor(value)))
 
     def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Adds one node; returns the name of its output, or the names of several."""
@@ -151,9 +151,6 @@ class Graph:
 
     def _described(self, name: str, shape: list[Any] | None, kind: str) -> Any:
         return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
-
-    def _number(self, given: Any, value: torch.Tensor) -> str:
-        return self.once((given, value.dtype), lambda: self.constant(value))
 
     def once(self, key: Any, write: Callable[[], str]) -> str:
         """Returns the name of a part that is written on first use."""
@@ -275,16 +272,9 @@ class LayerGraph(Graph):
     def feed_forward(self, x: str, layer: Any) -> str:
         """Adds the feed-forward network of a layer."""
         first, second = layer.feed_forward.w_1, layer.feed_forward.w_2
-        inner = self._activated(self.linear(x, first.weight, first.bias))
+        activation, attributes = ACTIVATIONS[self.config.activation_function]
+        inner = self.node(activation, self.linear(x, first.weight, first.bias), **attributes)
         return self._sublayer(x, self.linear(inner, second.weight, second.bias), layer.feed_forward_norm)
-
-    def _activated(self, x: str) -> str:
-        """Applies the activation, one of `ACTIVATIONS`."""
-        name = self.config.activation_function
-        if name in ("silu", "swish"):
-            return self.node("Mul", x, self.node("Sigmoid", x))
-        operator, attributes = ACTIVATIONS[name]
-        return self.node(operator, x, **attributes)
 
     def _projection(self, *modules: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Joins the projections to queries, keys or values into one: weight and bias."""
