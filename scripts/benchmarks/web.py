@@ -55,7 +55,7 @@ def main() -> None:
         rows = {"torch, float32": _torch(model, tokenizer, lines, arguments.turns)}
         for dtype in DTYPES:
             rows[f"node, {dtype}"] = _node(folder, arguments.packages, lines, dtype)
-        with _page(folder, arguments.browser) as open_page:
+        with serve_page(folder, arguments.browser) as open_page:
             for dtype in DTYPES:
                 rows[f"Chromium, {dtype}"] = _browser(open_page(), lines, dtype, arguments.turns)
         _print_sizes(folder)
@@ -85,8 +85,8 @@ def _node(folder: Path, packages: Path, lines: list[str], dtype: str) -> Row:
 
 
 @contextmanager
-def _page(folder: Path, program: str | None) -> Iterator[Any]:
-    """Yields a function that opens the page anew."""
+def serve_page(folder: Path, program: str | None, init: str = "") -> Iterator[Any]:
+    """Yields a function that opens the page anew, each time after the script `init`."""
     from playwright.sync_api import sync_playwright
 
     class Handler(SimpleHTTPRequestHandler):
@@ -103,6 +103,7 @@ def _page(folder: Path, program: str | None) -> Iterator[Any]:
 
         def open_page() -> Any:
             page = browser.new_context().new_page()
+            page.add_init_script(init)
             page.goto(f"http://127.0.0.1:{server.server_address[1]}")
             return page
 

@@ -48,7 +48,7 @@ def test_lines_that_differ_and_the_pages_own_clock_are_in_the_table(tmp_path, mo
     monkeypatch.setattr(web, "export_web", export)
     monkeypatch.setattr(web, "_torch", lambda *args: web.Row(["one", "two"], [5.0]))
     monkeypatch.setattr(web, "_node", lambda folder, packages, lines, dtype: web.Row(["one", "two"]))
-    monkeypatch.setattr(web, "_page", page)
+    monkeypatch.setattr(web, "serve_page", page)
     options = ["--references", str(tmp_path / "target"), "--packages", "npm", "--lines", "2", "--turns", "1"]
     monkeypatch.setattr(sys, "argv", ["web", "model", str(tmp_path / "source"), *options])
     web.main()

@@ -1,9 +1,12 @@
 // Computes as the page does and gives every value under the name that it has in Python.
+// JSON has no −∞, which is what a mask writes.
+const finite = (number) => Math.max(-1e9, number);
 const rows = (value) => Array.from({ length: value.rows }, (_, row) => Array.from(value.row(row)));
 
 /** Every value of a stack of layers. */
 function ofStack(stack, prefix) {
-  const values = { [`${prefix}.positional_encoding`]: rows(stack.embedded.positions) };
+  const { positions, sum } = stack.embedded;
+  const values = { [`${prefix}.positional_encoding`]: rows(positions), [`${prefix}.layers.0.input`]: rows(sum) };
   const keep = (attention) => {
     if (!attention) return;
     values[`${attention.name}.weights`] = attention.heads.map((head) => rows(head.weights));
@@ -11,14 +14,19 @@ function ofStack(stack, prefix) {
       const parts = attention.heads.map((head) => rows(head[kind]));
       values[`${attention.name}.${kind}_proj`] = parts[0].map((_, row) => parts.flatMap((part) => part[row]));
     }
+    values[`${attention.name}.scores`] = attention.heads.map((head) => rows(head.masked ?? head.scores).map((row) => row.map(finite)));
+    values[`${attention.name}.out_proj.input`] = rows(attention.concat);
     values[`${attention.name}.out_proj`] = rows(attention.output);
   };
   stack.layers.forEach((layer, number) => {
     const name = `${prefix}.layers.${number}`;
     keep(layer.self);
     keep(layer.cross);
-    values[`${name}.self_attention_norm`] = rows(layer.afterSelf.norm);
-    if (layer.afterCross) values[`${name}.cross_attention_norm`] = rows(layer.afterCross.norm);
+    for (const [kind, made] of [["self_attention", layer.afterSelf], ["cross_attention", layer.afterCross], ["feed_forward", layer.afterFeed]]) {
+      if (!made) continue;
+      values[`${name}.${kind}_norm.input`] = rows(made.residual);
+      values[`${name}.${kind}_norm`] = rows(made.norm);
+    }
     values[`${name}.feed_forward.w_1`] = rows(layer.feed.hidden);
     values[`${name}.feed_forward.activation`] = rows(layer.feed.active);
     values[`${name}.feed_forward.w_2`] = rows(layer.feed.output);
@@ -47,17 +55,21 @@ export async function valuesOf(model, source, target) {
   return { ...ofStack(only, "model"), logits: rows(head(model, only.output, whatIf).logits) };
 }
 
-/** The hypotheses that a search ends with, as [tokens, score]. */
-export async function hypotheses(model, source, settings) {
-  const { searched, limitOf } = await import("./search.js"), { decoding } = await import("./stepping.js");
-  const { undisturbed } = await import("./transformer.js");
-  const steps = decoding(model, source, undisturbed());
-  const { best } = searched(model, steps, { ...model.search, ...settings, limit: limitOf(model, source.length) });
-  return best.map((one) => [one.tokens, one.final]);
+/** A whole search: each node of its tree as [tokens, log-probability], and the hypotheses it ends with as [tokens, score]. */
+export async function searchOf(model, source, settings) {
+  const { answer } = await import("./computation.js"), { undisturbed } = await import("./transformer.js");
+  const work = answer(model, { source, whatIf: undisturbed(), settings: { ...model.search, ...settings } });
+  let found = work.next();
+  while (!found.done) found = work.next();
+  const { steps, best } = found.value.tree;
+  return {
+    nodes: steps.flatMap((step) => step.candidates.map((node) => [node.tokens, node.score])),
+    best: best.map((one) => [one.tokens, one.final]),
+  };
 }
 
 /** The largest difference between the numbers of a few thousand cells and what is told of where they come from. */
-export async function untrue(traces) {
+export async function untrue(model, traces) {
   const { explain } = await import("./explain.js"), { Value } = await import("./tape.js"), seen = new Set();
   let worst = 0;
   const kinds = new Set();
@@ -66,7 +78,7 @@ export async function untrue(traces) {
     seen.add(thing);
     if (thing instanceof Value) {
       for (let at = 0; at < thing.data.length; at += 1 + Math.floor(thing.data.length / 7)) {
-        const shown = thing.data[at], told = explain(thing, Math.floor(at / thing.cols), at % thing.cols);
+        const shown = thing.data[at], told = explain(model, thing, Math.floor(at / thing.cols), at % thing.cols);
         kinds.add(told.kind);
         if (shown !== told.value) worst = Math.max(worst, Math.abs(shown - told.value));
       }

@@ -32,11 +32,13 @@ class Explored(NamedTuple):
 
 @contextmanager
 def recorded(model: Any) -> Iterator[dict[str, torch.Tensor]]:
-    """The output of every module, by its name, and of each attention the weights, as `NAME.weights`."""
+    """The input and output of every module, as `NAME.input` and `NAME`, and the weights of each attention."""
     values: dict[str, torch.Tensor] = {}
 
     def keep(name: str):
         def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if args and isinstance(args[0], torch.Tensor):
+                values[f"{name}.input"] = args[0][0]
             if isinstance(module, MultiHeadAttention):
                 values[f"{name}.weights"] = output[1][0]
             elif isinstance(output, torch.Tensor):
@@ -66,8 +68,40 @@ def values_of(model: Any, source: list[int], target: list[int] | None = None) ->
         values = {"encoder": outputs.encoder_last_hidden_state[0]}
         if outputs.cross_attentions:
             values["weights"] = outputs.cross_attentions[0][0, 0]
+    else:
+        values |= {f"{name}.scores": scores_of(model, name, values) for name in values_with(".weights", values)}
     logits = torch.atleast_2d(outputs.logits[0]).tolist()
     return {"logits": logits, **{name: value.tolist() for name, value in values.items()}}
+
+
+def values_with(ending: str, values: dict[str, torch.Tensor]) -> list[str]:
+    """The names that end so, without this ending."""
+    return [name.removesuffix(ending) for name in values if name.endswith(ending)]
+
+
+def scores_of(model: Any, name: str, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """QKᵀ / √d_k of each head, from the model's own Q and K; masked as -1e9."""
+    q, k = (values[f"{name}.{kind}_proj"].unflatten(-1, (-1, model.config.d_k)).transpose(0, 1) for kind in "qk")
+    scores = q @ k.mT * model.config.d_k**-0.5
+    encodes = model.config.model_type == "vanilla_transformer_encoder" or ".encoder." in name
+    if encodes or "cross_attention" in name:
+        return scores
+    return scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), -1e9)
+
+
+def log_probabilities(model: Any, source: list[int], targets: list[list[int]]) -> list[float]:
+    """The log-probability of each target, token by token, from one forward pass over all of them."""
+    start = [] if model.config.is_encoder_decoder is False else [model.config.decoder_start_token_id]
+    before = start or source
+    rows = [[*before, *target] for target in targets]
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    sources = torch.tensor([source]).expand(len(rows), -1)
+    with torch.no_grad():
+        outputs = model(input_ids=sources, decoder_input_ids=ids) if start else model(input_ids=ids)
+    logp = outputs.logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    first = len(before) - 1
+    return [row[first : first + len(target)].sum().item() for row, target in zip(logp, targets, strict=True)]
 
 
 def run_of(model: torch.nn.Module, folder: Path, steps: list[int]) -> Path:

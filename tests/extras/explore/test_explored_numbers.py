@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import open_browser, serve
-from explored_values import values_of
+from explored_values import log_probabilities, values_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
@@ -79,8 +79,10 @@ def test_all_values_of_all_layers_are_the_models(opened, kind: str):
     assert "differ by at most" in page.text_content("#state")
 
 
-@pytest.mark.parametrize("kind", ["plain", "other", "deep", "recurrent-lstm", "recurrent-gru", "recurrent-2014"])
-def test_a_search_finds_what_generate_finds(opened, kind: str):
+@pytest.mark.parametrize(
+    "kind", ["plain", "other", "deep", "language-model", "recurrent-lstm", "recurrent-gru", "recurrent-2014"]
+)
+def test_a_search_finds_what_generate_finds_and_each_node_of_its_tree_has_the_models_probability(opened, kind: str):
     explored, page = opened(kind)
     model, tokenizer = explored.model, explored.tokenizer
     ends = model.config.eos_token_id
@@ -90,21 +92,26 @@ def test_a_search_finds_what_generate_finds(opened, kind: str):
         (tokenizer(word, split_special_tokens=True)["input_ids"], {"width": width, "alpha": alpha, "wanted": width})
         for word, width, alpha in asked
     ]
-    for (word, width, alpha), mine in zip(asked, ask(page, "hypotheses", calls), strict=True):
+    most = {} if model.config.is_encoder_decoder else {"max_new_tokens": 24}
+    for (word, width, alpha), (source, _), mine in zip(asked, calls, ask(page, "searchOf", calls), strict=True):
         beam = {"num_beams": width, "length_penalty": alpha, "num_return_sequences": width} if width > 1 else {}
         found = model.generate(
             **tokenizer(word, split_special_tokens=True, return_tensors="pt"),
             **(beam or {"num_beams": 1}),
+            **most,
             return_dict_in_generate=True,
             output_scores=True,
         )
-        assert len(mine) == width
-        for row, (tokens, score) in enumerate(mine):
-            there = found.sequences[row, 1:].tolist()
+        assert len(mine["best"]) == width
+        for row, (tokens, score) in enumerate(mine["best"]):
+            there = found.sequences[row, 1 if not most else len(source) :].tolist()
             length = there.index(ends) + 1 if ends in there else len(there)
             assert tokens == there[:length], (word, width, alpha, row)
             if width > 1:
                 assert score == pytest.approx(found.sequences_scores[row].item(), abs=1e-4)
+        nodes, scores = zip(*mine["nodes"], strict=True)
+        assert len(nodes) >= width
+        np.testing.assert_allclose(scores, log_probabilities(model, source, nodes), atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -116,7 +123,7 @@ def test_what_is_told_of_a_number_comes_to_that_number(opened, kind: str):
           app.whatIf.heads.add("decoder.0.self_attention.1");
           app.whatIf.layers.add("encoder.1");
           await app.compute();
-          return untrue([app.result, app.generates ? app.decoded() : null]);
+          return untrue(app.model, app.result);
         }"""
     )
     assert told["worst"] < 1e-4

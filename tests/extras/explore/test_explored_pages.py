@@ -83,7 +83,8 @@ def test_an_empty_field_and_a_text_that_is_too_long_are_told(visit):
     page.wait_for_selector(".warning")
     assert "first 512 tokens" in page.text_content(".warning")
     page.fill("#text", "a dog")
-    assert page.locator(".warning").count() == 0 and len(read(page)) < 9
+    playwright.expect(page.locator(".warning")).to_have_count(0)
+    assert len(read(page)) < 9
 
 
 def test_the_answer_is_stepped_through_both_ways_with_buttons_and_keys(visit):
@@ -116,7 +117,7 @@ def test_switches_change_the_answer_beside_the_undisturbed_one(visit):
         lambda: page.get_by_label("mask the future").uncheck(),
         lambda: page.locator("#what-if .switch.layers").nth(2).click(),
         lambda: page.locator("#what-if .switch.heads").nth(5).click(),
-        lambda: page.get_by_label("Another text").fill("two men"),
+        lambda: page.get_by_label("Another text").press_sequentially("s"),
     ):
         act()
         page.wait_for_selector("#before")
@@ -130,9 +131,9 @@ def test_switches_change_the_answer_beside_the_undisturbed_one(visit):
 def test_a_head_is_switched_off_at_its_place(visit):
     page = visit()
     page.locator("#encoder-0 .power").first.click()
-    assert page.locator("#encoder-0 .head.off").count() == 1
+    playwright.expect(page.locator("#encoder-0 .head.off")).to_have_count(1)
     page.locator("#decoder-1 summary").get_by_role("button").click()
-    assert page.locator("#decoder-1 .skip-layer[aria-pressed=true]").count() == 1
+    playwright.expect(page.locator("#decoder-1 .skip-layer[aria-pressed=true]")).to_have_count(1)
     assert "skipped" in page.locator("#decoder-1 > details > .text").text_content()
 
 
@@ -141,13 +142,65 @@ def test_the_tree_grows_with_the_width_and_tells_the_end(visit):
 
     def lines(width: int) -> int:
         page.locator("#tree-width").fill(str(width))
-        page.wait_for_function("w => document.querySelectorAll('#search .ticks ~ g .node').length > 0 && w", arg=width)
+        playwright.expect(page.locator("#search .hypotheses tbody tr")).to_have_count(width)
         return page.locator("#search .node").count() / page.locator("#search .ticks text").count()
 
     assert lines(1) == 1 and lines(3) == 6
-    assert page.locator("#search .hypotheses tbody tr").count() == 3
     page.locator("#search .node.ended").first.dispatch_event("pointerenter")
     assert "gives the score" in page.text_content(".told-node")
+
+
+def test_the_tree_is_walked_through_by_keys(visit):
+    page = visit()
+    page.locator("#search .plot").focus()
+    texts = []
+    for key in ("ArrowRight", "ArrowDown", "ArrowUp", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+        texts.append(page.text_content(".told-node"))
+        assert page.locator("#search .node.touched").count() == 1
+    first, below, _, child, _ = texts
+    assert texts == [first, below, first, child, first] and len({first, below, child}) == 3
+
+
+def test_each_step_of_the_search_tells_whether_anything_can_still_win(visit):
+    page = visit()
+    for step in range(page.locator("#answer .written li").count()):
+        page.locator("#answer .written button").nth(step).click()
+        playwright.expect(page.locator("#search .ticks .now")).to_have_text(str(step + 1))
+        assert any(words in page.text_content("#search .stop") for words in ("goes on", "stops", "its limit"))
+
+
+def test_a_number_that_is_kept_follows_the_text(visit):
+    page = visit()
+    page.locator("#encoder-embedding canvas").last.click(position={"x": 60, "y": 10})
+    shown = page.text_content("#inspector .big")
+    page.fill("#text", "two men")
+    playwright.expect(page.locator("#inspector .big")).not_to_have_text(shown)
+    assert "Kept" in page.text_content("#inspector")
+
+
+def test_who_types_fast_gets_the_answer_to_the_last_letter_alone(visit, explored):
+    page = visit()
+    shown = page.evaluate(
+        """async () => {
+          const { app } = await import('/app.js'), texts = ['t', 'tw', 'two', 'two m', 'two men'], shown = [];
+          const show = app.show.bind(app);
+          app.show = () => { shown.push(app.result.source); return show(); };
+          await Promise.all(texts.map((text) => app.type(text)));
+          return shown;
+        }"""
+    )
+    assert shown == [explored("plain").tokenizer("two men")["input_ids"]]
+
+
+def test_a_computation_that_fails_is_told(browser, addresses):
+    page = browser.new_page()
+    page.goto(addresses["plain"])
+    page.wait_for_selector("html[data-ready]", state="attached")
+    playwright.expect(page.locator("#notice")).to_be_hidden()
+    page.evaluate("async () => { const { app } = await import('/app.js'); app.whatIf.heads = 3; app.type('a'); }")
+    playwright.expect(page.locator("#notice")).to_contain_text("what is shown is old")
+    page.close()
 
 
 def test_other_languages_and_dark_mode_are_kept(visit):
@@ -155,6 +208,7 @@ def test_other_languages_and_dark_mode_are_kept(visit):
     page.select_option(".tools select", "de")
     assert "Die Quelle wird zu Vektoren" in page.text_content("main")
     assert page.get_attribute("html", "lang") == "de"
+    assert page.text_content("#encoder-embedding .scale").count(",") == 1
     page.get_by_role("button", name="Hell / dunkel").click()
     page.reload()
     page.wait_for_selector("html[data-ready]", state="attached")
@@ -194,9 +248,9 @@ def test_a_telephone_shows_all_without_scrolling_sideways(visit):
 def test_a_tagger_labels_each_token_and_shows_the_one_that_is_chosen(visit, explored):
     page = visit("tagger")
     page.fill("#text", "two men")
-    labels = page.locator("#answer .read small").all_text_contents()
-    assert len(labels) == len(explored("tagger").tokenizer("two men")["input_ids"])
-    assert set(labels) <= {"animal", "plant", "<b>stone</b>"}
+    labels = page.locator("#answer .read small")
+    playwright.expect(labels).to_have_count(len(explored("tagger").tokenizer("two men")["input_ids"]))
+    assert set(labels.all_text_contents()) <= {"animal", "plant", "<b>stone</b>"}
     page.locator("#answer .read button").nth(1).click()
     assert page.locator("#output .likeliest li").count() == 3
 
@@ -208,6 +262,9 @@ def test_a_language_model_goes_on(visit):
     page.locator("#output .likeliest button").nth(2).click()
     page.wait_for_selector("#before")
     assert page.text_content("#result") != before
+    page.locator("#tree-width").fill("3")
+    playwright.expect(page.locator("#search .hypotheses tbody tr")).to_have_count(3)
+    assert "|Y|^α" in page.text_content("#search .equation")
 
 
 def test_a_recurrent_model_shows_states_and_where_it_looks(visit):

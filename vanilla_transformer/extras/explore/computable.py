@@ -25,7 +25,7 @@ FAMILIES: dict[type, str] = {
     VanillaTransformerEncoderForTokenClassification: "tagger",
     RecurrentEncoderDecoderForConditionalGeneration: "recurrent",
 }
-SEARCHED = ("encoder-decoder", "recurrent")
+WRITERS = ("encoder-decoder", "recurrent", "language-model")
 # The keys of `activations` in web/arithmetic.js.
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid")
 # Settings that change the result of a search, with their neutral values.

@@ -13,7 +13,7 @@ from huggingface_hub import RepoCard
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.extras.demo.shown import card_examples
-from vanilla_transformer.extras.explore.computable import SEARCHED, ExploreError, family, fields, unknown_settings
+from vanilla_transformer.extras.explore.computable import WRITERS, ExploreError, family, fields, unknown_settings
 from vanilla_transformer.extras.explore.packing import (
     MOST_BYTES,
     Moment,
@@ -36,6 +36,8 @@ _WEB = Path(__file__).parent / "web"
 # Texts on the page of a model whose card has no examples.
 _EXAMPLES = {"masked-language-model": "A <mask> waits."}
 _SHOWN_LIKELIEST = 5
+# Tokens that a language model goes on with.
+_CONTINUATION = 24
 _README = """---
 {head}---
 
@@ -98,12 +100,12 @@ def write_page(
     kind = family(model)
     tokenizer = plain_text(tokenizer)
     parts = tokenizer_parts(tokenizer)
-    settings = model.generation_config.to_diff_dict() if kind in SEARCHED and model.generation_config else {}
+    settings = model.generation_config.to_diff_dict() if kind in WRITERS and model.generation_config else {}
     ignored = unknown_settings(settings)
     if ignored:
         report(f"The page's search ignores {', '.join(ignored)} in the model's generation_config.json.")
     examples = list(examples) or [_EXAMPLES.get(kind) or _some_text(tokenizer)]
-    check = _check(model, tokenizer, kind, examples[0])
+    check = _check(model, tokenizer, examples[0])
     output.mkdir(parents=True, exist_ok=True)
     shutil.copytree(_WEB, output, dirs_exist_ok=True)
     folder = output / "model"
@@ -117,7 +119,7 @@ def write_page(
         "family": kind,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "config": fields(model.config),
-        "search": _search(model, settings) if kind in SEARCHED else None,
+        "search": _search(model, settings) if kind in WRITERS else None,
         "tokens": _tokens(tokenizer, model.config),
         "pieces": _pieces(tokenizer, model.config.vocab_size),
         "tensors": {key: list(place) for key, place in places.items()},
@@ -194,23 +196,24 @@ def _search(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     beyond, length = settings.get("max_length_beyond_source"), settings.get("max_length")
     # The library's default of 20 tokens holds if nothing else is set; trainers also write it beside other limits.
     most = length - 1 if length not in (None, 20) else None if beyond is not None else 19
+    most = settings.get("max_new_tokens") or most if model.config.is_encoder_decoder else _CONTINUATION
     return {
         "width": settings.get("num_beams") or 1,
         "alpha": float(settings.get("length_penalty", 0.6 if google else 1.0)),
         "google": google,
         "early": settings.get("early_stopping", "never" if google else False),
         "beyond": beyond,
-        "most": settings.get("max_new_tokens") or most,
+        "most": most,
     }
 
 
-def _check(model: Any, tokenizer: Any, kind: str, text: str) -> dict[str, Any]:
+def _check(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
     """Returns the model's values for the first example, with which the page proves that it computes the same."""
     inputs = tokenizer(text, return_tensors="pt").to(model.device)
     inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
     target = None
     with torch.no_grad():
-        if kind in SEARCHED:
+        if model.config.is_encoder_decoder:
             target = model.generate(**inputs)
             logits = model(**inputs, decoder_input_ids=target[:, :-1]).logits[0]
         else:

@@ -1,24 +1,19 @@
 // The page: what is typed, what is switched, what is computed from it, and where it is shown.
-import { aliases, currentLanguage, h, number, percent, setLanguage, t } from "./dom.js";
+import { Answer } from "./answer.js";
+import { Computer } from "./computer.js";
+import { aliases, currentLanguage, h, number, setLanguage, t } from "./dom.js";
 import { Inspector } from "./inspector.js";
 import { Model } from "./model.js";
-import { beamSearch, limitOf } from "./search.js";
-import { EmbeddingPart, LayerPart, OutputPart } from "./sections.js";
-import { decode } from "./recurrent.js";
 import { RecurrentAttentionPart, RecurrentPart } from "./recurrent_parts.js";
-import { decoding, encoded } from "./stepping.js";
+import { EmbeddingPart, LayerPart, OutputPart } from "./sections.js";
 import { Switches } from "./switches.js";
 import { TrainingPart } from "./training.js";
-import { classify, project, run, undisturbed } from "./transformer.js";
+import { undisturbed } from "./transformer.js";
 import { TreePart } from "./tree.js";
 import { languages } from "./words.js";
 
 /** Longer texts take a browser too long, and no picture shows them. */
 const MOST_TOKENS = 512;
-/** Tokens that a language model goes on with. */
-const CONTINUATION = 24;
-/** Milliseconds after which a long search lets the page answer. */
-const PATIENCE = 40;
 const CHAPTERS = {
   "3.1": "3.1-stacks", "3.2.1": "3.2-attention", "3.2.2": "3.2-attention", "3.2.3": "3.2-attention", "3.3": "3.3-feed-forward",
   "3.4": "3.4-embeddings", "3.5": "3.5-positions", "5.3": "5.3-optimizer", "6.1": "6.1-translation", recurrent: "what-it-replaced",
@@ -34,10 +29,10 @@ export class App {
     this.step = Infinity;
     this.chosen = new Map();
     this.text = model.examples[0];
-    this.settings = model.search ? { ...model.search, width: Math.min(8, model.search.width) } : { width: 1, alpha: 0.6, google: true, early: "never" };
-    this.generates = ["encoder-decoder", "language-model", "recurrent"].includes(model.family);
-    this.undisturbedAnswers = new Map();
-    this.run = 0;
+    this.generates = model.search !== null;
+    this.settings = this.generates ? { ...model.search, width: Math.min(8, model.search.width) } : null;
+    this.computer = new Computer();
+    this.run = this.drawn = 0;
     aliases["stack.only"] = model.family === "language-model" ? "stack.decoder" : "stack.encoder";
   }
 
@@ -84,8 +79,11 @@ export class App {
   }
 
   async goToToken(step) {
-    const steps = this.result?.tokens.length ?? 0;
-    this.step = Math.max(0, Math.min(steps - 1, step));
+    const { result } = this, { source, whatIf, tokens } = result, at = Math.max(0, Math.min(tokens.length - 1, step));
+    this.step = at;
+    const decoder = await this.computer.ask("decoder", result.model, { source, whatIf, tokens: tokens.slice(0, at) });
+    if (!decoder || result !== this.result || at !== this.step) return; // The reader has gone on in the meantime.
+    result.decoder = decoder;
     this.show();
   }
 
@@ -120,94 +118,45 @@ export class App {
   }
 
   async compute() {
-    const number = ++this.run, started = performance.now();
-    const source = this.ids(this.other.trim() || this.text);
-    this.cut = source.cut;
-    if (!source.ids.length) {
+    const number = ++this.run, started = performance.now(), { now, whatIf, settings, forced } = this;
+    const { ids: source, cut } = this.ids(this.other.trim() || this.text);
+    this.cut = cut;
+    if (!source.length) {
       this.result = null;
       this.show();
       return;
     }
-    const result = await this.answer(this.now, source.ids, structuredClone(this.whatIf), this.forced, number);
-    if (!result || number !== this.run) return; // Something was typed in the meantime.
     // Who was at the end stays at the end, of whatever length the answer is now.
-    if (this.step >= (this.result?.tokens?.length ?? 0) - 1 && !this.forced.length) this.step = Infinity;
-    this.result = result;
-    this.before = this.disturbed && this.text.trim() ? await this.asItIs(number) : null;
+    if (this.step >= (this.result?.tokens?.length ?? 0) - 1 && !forced.length) this.step = Infinity;
+    this.answer.element.setAttribute("aria-busy", "true");
+    const result = await this.computer.ask("answer", now, { source, whatIf, settings, forced, step: this.step });
+    if (!result || number !== this.run) return; // Something was typed in the meantime.
+    const before = this.disturbed && this.text.trim() ? await this.asItIs() : null;
     if (number !== this.run) return;
-    this.step = Math.max(0, Math.min(this.step, (result.tokens?.length ?? 1) - 1));
+    Object.assign(this, { before, result: { ...result, model: now }, step: result.step ?? 0, took: performance.now() - started });
     this.show();
-    this.took = performance.now() - started;
-    this.state.textContent = this.told();
   }
 
   /** The answer of the whole model to the text itself. */
-  async asItIs(number) {
+  async asItIs() {
     const key = JSON.stringify([this.text, this.settings]);
-    if (!this.undisturbedAnswers.has(key)) {
-      const answer = await this.answer(this.model, this.ids(this.text).ids, undisturbed(), [], number);
+    if (this.undisturbed?.key !== key) {
+      const answer = await this.computer.ask("answer", this.model, { source: this.ids(this.text).ids, whatIf: undisturbed(), settings: this.settings });
       if (!answer) return null;
-      this.undisturbedAnswers.set(key, answer);
+      this.undisturbed = { key, answer };
     }
-    return this.undisturbedAnswers.get(key);
-  }
-
-  async answer(model, source, whatIf, forced, number) {
-    if (!this.generates) {
-      const only = run(model, "only", source, whatIf), head = model.family === "masked-language-model" ? project : classify;
-      return { model, whatIf, source, only, ...head(model, only.output, whatIf) };
-    }
-    const encoder = encoded(model, source, whatIf);
-    const prompt = encoder ? [model.tokens.start, ...forced] : [...source, ...forced];
-    const limit = Math.max(1, (encoder ? limitOf(model, source.length) : roomAfter(model, source.length)) - forced.length);
-    const settings = { ...this.settings, width: encoder ? this.settings.width : 1, limit, prompt, temperature: whatIf.temperature };
-    const ended = forced.some((token) => model.tokens.ends.includes(token));
-    const tree = ended ? { steps: [], best: [] } : await this.drain(beamSearch(model, decoding(model, source, whatIf, encoder), settings), number);
-    if (!tree) return null;
-    return { model, whatIf, source, encoder, tree, settings, tokens: [...forced, ...(tree.best[0]?.tokens ?? [])] };
-  }
-
-  /** Runs a search, and in between lets the page draw; null where another run has begun. */
-  async drain(search, number) {
-    let since = performance.now();
-    for (;;) {
-      const { done, value } = search.next();
-      if (done) return value;
-      if (performance.now() - since > PATIENCE) {
-        await new Promise((resume) => setTimeout(resume));
-        if (number !== this.run) return null;
-        since = performance.now();
-      }
-    }
-  }
-
-  /** The decoder over what it has read before the step that is shown. */
-  decoded(tokens = this.result.tokens.slice(0, this.step)) {
-    const { result } = this, { model, whatIf } = result;
-    if (model.family === "recurrent") {
-      const decoder = decode(model, result.encoder, [model.tokens.start, ...tokens]);
-      return { ...decoder, ...project(model, decoder.output, whatIf) };
-    }
-    const stack = result.encoder ? "decoder" : "only", before = result.encoder ? [model.tokens.start] : result.source;
-    const decoder = run(model, stack, [...before, ...tokens], whatIf, { memory: result.encoder?.output ?? null, causal: true });
-    return { ...decoder, ...project(model, decoder.output, whatIf) };
+    return this.undisturbed.answer;
   }
 
   /** For the training's replay: the attention to the source of the head that is chosen, at a moment. */
   async attentionAt(step) {
-    const model = await this.model.at(step), answer = this.before ?? this.result;
-    const whatIf = undisturbed(), read = answer.tokens?.slice(0, -1);
-    if (model.family === "recurrent") {
-      const decoder = decode(model, encoded(model, answer.source, whatIf), [model.tokens.start, ...read]);
-      return { weights: decoder.weights ?? decoder.output, rows: this.names(answer.tokens), columns: this.names(answer.source), path: t("recurrent.attention") };
-    }
-    const crosses = model.family === "encoder-decoder";
-    const encoder = crosses ? run(model, "encoder", answer.source, whatIf) : null;
-    const ids = crosses ? [model.tokens.start, ...read] : answer.source;
-    const decoder = run(model, crosses ? "decoder" : "only", ids, whatIf, { memory: encoder?.output ?? null, causal: this.generates });
-    const layer = decoder.layers.at(-1), attention = layer.cross ?? layer.self, head = this.chosenHead(attention.place);
-    const rows = this.names(crosses ? answer.tokens : ids), columns = this.names(crosses ? answer.source : ids);
-    return { weights: attention.heads[head].weights, rows, columns, path: `${t("layerPath", { stack: t(`stack.${decoder.stack}`), layer: decoder.layers.length })}, ${t("head", { head: head + 1 })}` };
+    const { model, generates } = this, { family, config } = model, answer = this.before ?? this.result, crosses = generates && family !== "language-model";
+    const tokens = generates ? answer.tokens.slice(0, -1) : [], source = this.names(answer.source), layers = config.decoder_layers ?? config.encoder_layers;
+    const stack = crosses ? "decoder" : "only", head = this.chosenHead(`${stack}.${layers - 1}.${crosses ? "cross" : "self"}_attention`);
+    const weights = await this.computer.ask("attention", await model.at(step), { source: answer.source, tokens, head });
+    const path = family === "recurrent" ? t("recurrent.attention") : `${t("layerPath", { stack: t(`stack.${stack}`), layer: layers })}, ${t("head", { head: head + 1 })}`;
+    const rows = crosses ? this.names(answer.tokens) : [...source, ...this.names(tokens)];
+    return { weights, rows, columns: crosses ? source : rows, path };
   }
 
   names(ids) {
@@ -218,11 +167,11 @@ export class App {
 
   build() {
     const { model } = this, { config, family } = model;
-    this.inspector = new Inspector(this.chapter);
+    this.inspector = new Inspector(this);
     this.switches = new Switches(this);
     this.input = h("input", { id: "text", type: "text", dir: "auto", autocomplete: "off", spellcheck: false, value: this.text, "aria-label": t("input"), placeholder: t("placeholder"), oninput: () => this.type(this.input.value) });
     this.state = h("p", { id: "state", role: "status" });
-    this.answerBox = h("div", { id: "answer" });
+    this.answer = new Answer(this);
     this.parts = this.partsOf(family, config);
     const language = h("select", { "aria-label": t("language"), onchange: () => this.speak(language.value) }, Object.entries(languages).map(([key, words]) => h("option", { value: key, selected: key === currentLanguage() }, words.name)));
     const theme = h("button", { type: "button", class: "quiet", onclick: () => this.turnTheme() }, t("theme"));
@@ -231,7 +180,7 @@ export class App {
       h("a", { class: "skip", href: "#main" }, t("skip")),
       h("header", { class: "top" }, h("div", { class: "brand" }, h("p", { class: "kicker" }, t(`kicker.${family}`)), h("h1", {}, model.name), h("p", { class: "lead" }, t(`lead.${family}`, this.sizes()))), h("div", { class: "tools" }, language, theme)),
       h("div", { class: "asking" }, h("form", { onsubmit: (event) => event.preventDefault() }, this.input), examples),
-      h("div", { class: "bar" }, this.answerBox, this.switches.element),
+      h("div", { class: "bar" }, this.answer.element, this.switches.element),
       h("div", { class: "columns" }, this.contents(), h("main", { id: "main" }, Object.values(this.parts).flat().map((part) => part.element), h("footer", {}, this.state, h("p", {}, t("footer")))), this.inspector.element),
     );
     document.title = `${model.name} · ${t("title")}`;
@@ -244,27 +193,17 @@ export class App {
 
   partsOf(family, config) {
     const layers = (stack, count, cross, open) => Array.from({ length: count }, (_, number) => new LayerPart(this, stack, number, { cross, open: number === open }));
-    const pieces = (id) => this.model.piece(id), labels = (id) => config.labels[id] ?? String(id);
-    const output = (names, choose) => new OutputPart(this, { title: t(`outputTitle.${family}`), text: t(`outputText.${family}`), names, choose });
-    const training = this.model.training ? [new TrainingPart(this)] : [];
-    if (family === "encoder-decoder") {
-      return {
-        source: [new EmbeddingPart(this, "encoder")], encoder: layers("encoder", config.encoder_layers, false, 0),
-        target: [new EmbeddingPart(this, "decoder")], decoder: layers("decoder", config.decoder_layers, true, config.decoder_layers - 1),
-        output: [output(pieces, (token) => this.take(token))], tree: [new TreePart(this)], training,
-      };
-    }
-    if (family === "recurrent") {
-      return {
-        encoder: [new RecurrentPart(this, "encoder")], decoder: [new RecurrentPart(this, "decoder")], attention: [new RecurrentAttentionPart(this)],
-        output: [output(pieces, (token) => this.take(token))], tree: [new TreePart(this)], training,
-      };
-    }
-    const generates = family === "language-model";
-    return {
-      source: [new EmbeddingPart(this, "only")], only: layers("only", config.encoder_layers ?? config.decoder_layers, false, 0),
-      output: [output(family.endsWith("language-model") ? pieces : labels, generates ? (token) => this.take(token) : null)], training,
-    };
+    const names = family === "classifier" || family === "tagger" ? (id) => config.labels[id] ?? String(id) : (id) => this.model.piece(id);
+    const embedding = (stack) => [new EmbeddingPart(this, stack)];
+    const before = {
+      "encoder-decoder": () => ({
+        source: embedding("encoder"), encoder: layers("encoder", config.encoder_layers, false, 0),
+        target: embedding("decoder"), decoder: layers("decoder", config.decoder_layers, true, config.decoder_layers - 1),
+      }),
+      recurrent: () => ({ encoder: [new RecurrentPart(this, "encoder")], decoder: [new RecurrentPart(this, "decoder")], attention: [new RecurrentAttentionPart(this)] }),
+    }[family] ?? (() => ({ source: embedding("only"), only: layers("only", config.encoder_layers ?? config.decoder_layers, false, 0) }));
+    const output = new OutputPart(this, { title: t(`outputTitle.${family}`), text: t(`outputText.${family}`), names, choose: this.generates ? (token) => this.take(token) : null });
+    return { ...before(), output: [output], tree: this.generates ? [new TreePart(this)] : [], training: this.model.training ? [new TrainingPart(this)] : [] };
   }
 
   contents() {
@@ -276,75 +215,50 @@ export class App {
     return h("nav", { id: "contents", "aria-label": t("contents") }, h("ol", {}, entries));
   }
 
-  show() {
-    const { result, model, parts } = this;
+  /** Shows what is in view at once, and the rest piece by piece, so that a key is answered soon. */
+  async show() {
+    const number = ++this.drawn, shown = this.result ? this.shown() : [];
+    const near = new Set(shown.filter(([{ element }]) => inView(element)));
+    document.getElementById("notice").hidden = true;
     this.switches.update();
+    this.answer.update();
+    document.getElementById("main").classList.toggle("empty", !this.result);
     this.state.textContent = this.told();
-    document.getElementById("main").classList.toggle("empty", !result);
-    this.showAnswer();
-    if (!result) return;
-    const source = this.names(result.source);
+    for (const [part, ...values] of near) part.update(...values);
+    for (const [part, ...values] of shown.filter((one) => !near.has(one))) {
+      await new Promise((resume) => setTimeout(resume));
+      if (number !== this.drawn) return;
+      part.update(...values);
+    }
+  }
+
+  /** Each part of the page with what it has to show. */
+  shown() {
+    const { result, parts, step } = this, { family } = this.model, source = this.names(result.source), { decoder } = result;
+    const layers = (stack, found, ...rest) => parts[stack].map((part, at) => [part, found.layers[at], ...rest]);
+    const training = parts.training.map((part) => [part, this.now.step]);
     if (!this.generates) {
-      const pooled = model.family === "classifier", row = pooled ? null : this.row ?? this.firstRow(result);
-      parts.source[0].update(result.only, source, row);
-      parts.only.forEach((part, at) => part.update(result.only.layers[at], source, null, row));
-      parts.output[0].update(result, pooled ? [t("text")] : source, pooled ? 0 : row);
-    } else {
-      const decoder = this.decoded(), rows = this.names(decoder.ids), current = decoder.ids.length - 1;
-      if (model.family === "recurrent") {
-        parts.encoder[0].update(result.encoder, source, null);
-        parts.decoder[0].update(decoder, rows, current);
-        parts.attention[0].update(decoder, rows, source, current);
-      } else if (result.encoder) {
-        parts.source[0].update(result.encoder, source, null);
-        parts.encoder.forEach((part, at) => part.update(result.encoder.layers[at], source, null, null));
-      }
-      if (model.family !== "recurrent") {
-        parts[result.encoder ? "target" : "source"][0].update(decoder, rows, current);
-        parts[result.encoder ? "decoder" : "only"].forEach((part, at) => part.update(decoder.layers[at], rows, source, current));
-      }
-      parts.output[0].update(decoder, rows, current, result.tokens[this.step]);
-      this.trace = decoder;
-      if (parts.tree && result.tree.steps.length) parts.tree[0].update(result.tree, this.step - this.forced.length, result.settings);
+      const pooled = family === "classifier", row = pooled ? null : this.position;
+      const output = pooled ? [t("text")] : source;
+      return [[parts.source[0], result.only, source, row], ...layers("only", result.only, source, null, row), [parts.output[0], result, output, row ?? 0], ...training];
     }
-    parts.training[0]?.update(this.now.step);
+    const rows = this.names(decoder.ids), current = rows.length - 1;
+    const output = [parts.output[0], decoder, rows, current, result.tokens[step]];
+    const tree = result.tree.steps.length ? [[parts.tree[0], result.tree, step - result.forced.length, result.settings]] : [];
+    const middle = {
+      "encoder-decoder": () => [
+        [parts.source[0], result.encoder, source, null], ...layers("encoder", result.encoder, source, null, null),
+        [parts.target[0], decoder, rows, current], ...layers("decoder", decoder, rows, source, current),
+      ],
+      "language-model": () => [[parts.source[0], decoder, rows, current], ...layers("only", decoder, rows, null, current)],
+      recurrent: () => [[parts.encoder[0], result.encoder, source, null], [parts.decoder[0], decoder, rows, current], [parts.attention[0], decoder, rows, source, current]],
+    }[family]();
+    return [...middle, output, ...tree, ...training];
   }
 
-  firstRow({ source }) {
-    return Math.max(0, source.indexOf(this.model.tokens.mask));
-  }
-
-  showAnswer() {
-    const { result, model } = this;
-    if (!result) {
-      this.answerBox.replaceChildren(h("p", { class: "hint" }, t("empty")));
-      return;
-    }
-    const note = [this.cut && h("p", { class: "warning" }, t("cut", { most: this.cut }))];
-    const token = (text, { current = false, title = "", onclick = null, under = "" }) => h("li", { class: current ? "current" : "" }, onclick ? h("button", { type: "button", title, onclick, "aria-current": current ? "step" : null }, text) : h("span", {}, text), under && h("small", {}, under));
-    const read = h("ol", { class: "read", "aria-label": t("read") }, this.names(result.source).slice(0, 80).map((text, at) => token(text, this.generates ? {} : {
-      current: model.family !== "classifier" && at === (this.row ?? this.firstRow(result)), onclick: model.family === "classifier" ? null : () => { this.row = at; this.show(); },
-      under: model.family === "tagger" ? this.label(result, at) : model.family === "masked-language-model" && result.source[at] === model.tokens.mask ? this.names([argmax(result.logits.row(at))])[0] : "",
-    })));
-    if (!this.generates) {
-      const told = model.family === "classifier" ? h("p", { class: "verdict" }, h("b", {}, this.label(result, 0)), ` ${percent(Math.max(...result.probabilities.row(0)))}`) : null;
-      const before = this.before && model.family === "classifier" ? h("p", { class: "before" }, t("before"), " ", h("b", {}, this.label(this.before, 0)), ` ${percent(Math.max(...this.before.probabilities.row(0)))}`) : null;
-      this.answerBox.replaceChildren(read, ...[told, before, ...note].filter(Boolean));
-      return;
-    }
-    const written = h("ol", { class: "written", "aria-label": t("written") }, result.tokens.map((id, at) => token(model.piece(id), { current: at === this.step, title: t("goToStep", { step: at + 1 }), onclick: () => this.goToToken(at) })));
-    const stepper = h("div", { class: "stepper" },
-      h("button", { type: "button", id: "back", "aria-label": t("back"), disabled: this.step === 0, onclick: () => this.goToToken(this.step - 1) }, "◀"),
-      h("span", {}, t("stepOf", { step: this.step + 1, steps: result.tokens.length })),
-      h("button", { type: "button", id: "forward", "aria-label": t("forward"), disabled: this.step >= result.tokens.length - 1, onclick: () => this.goToToken(this.step + 1) }, "▶"));
-    const text = model.decode(result.tokens), before = this.before ? model.decode(this.before.tokens) : null;
-    this.answerBox.replaceChildren(h("div", { class: "flow" }, read, h("span", { class: "arrow", "aria-hidden": "true" }, "→"), written, stepper),
-      ...[h("p", { class: `said ${before !== null && before !== text ? "changed" : ""}` }, h("span", { class: "result", id: "result", dir: "auto" }, text || "∅"),
-        before === null ? null : h("span", { class: "before", id: "before" }, before === text ? t("same") : [t("before"), " ", h("s", { dir: "auto" }, before || "∅")])), ...note].filter(Boolean));
-  }
-
-  label({ logits }, row) {
-    return this.model.config.labels[argmax(logits.row(row))];
+  /** Of a model that gives every token a label: the token whose label is told. */
+  get position() {
+    return this.row ?? Math.max(0, this.result.source.indexOf(this.model.tokens.mask));
   }
 
   told() {
@@ -354,21 +268,11 @@ export class App {
     return parts.join(" ");
   }
 
-  /** The largest difference from what Python says of the first example. */
-  check() {
-    const { model } = this, { source, target, likeliest, logits } = model.check, whatIf = undisturbed();
-    let found;
-    if (model.family === "recurrent") {
-      found = project(model, decode(model, encoded(model, source, whatIf), target.slice(0, -1)).output, whatIf).logits;
-    } else if (model.family === "encoder-decoder") {
-      const encoder = run(model, "encoder", source, whatIf);
-      found = project(model, run(model, "decoder", target.slice(0, -1), whatIf, { memory: encoder.output }).output, whatIf).logits;
-    } else {
-      const only = run(model, "only", source, whatIf, { causal: model.family === "language-model" });
-      found = (model.family.endsWith("language-model") ? project : classify)(model, only.output, whatIf).logits;
-    }
-    const same = JSON.stringify(model.encode(model.check.text)) === JSON.stringify(source);
-    this.checked = same ? Math.max(...likeliest.flatMap((ids, row) => ids.map((id, at) => Math.abs(found.at(row, id) - logits[row][at])))) : Infinity;
+  /** Compares the page with what Python says of the first example. */
+  async check() {
+    const { model } = this, same = JSON.stringify(model.encode(model.check.text)) === JSON.stringify(model.check.source);
+    this.checked = same ? await this.computer.ask("difference", model) : Infinity;
+    this.state.textContent = this.told();
   }
 
   speak(language) {
@@ -394,12 +298,10 @@ export class App {
   }
 }
 
-/** Tokens that a language model may go on with: learned positions end. */
-function roomAfter({ config }, length) {
-  return config.positional_encoding === "learned" ? Math.min(CONTINUATION, config.max_position_embeddings - length + 1) : CONTINUATION;
+function inView(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return bottom > 0 && top < innerHeight;
 }
-
-const argmax = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);
 
 function remember(name, value) {
   try {
@@ -426,11 +328,14 @@ async function open() {
   notice.textContent = t("loading");
   try {
     app = new App(await Model.load());
-    app.check();
     app.build();
     document.getElementById("app").hidden = false;
     await app.compute();
-    notice.remove();
+    addEventListener("unhandledrejection", ({ reason }) => {
+      notice.textContent = t("broken", { reason: reason.message });
+      notice.hidden = false;
+    });
+    await app.check();
     addEventListener("keydown", (event) => app.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.show());
     document.documentElement.dataset.ready = "true";

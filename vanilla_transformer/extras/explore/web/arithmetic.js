@@ -93,7 +93,7 @@ export function layerNorm(x, cols, gamma, beta, eps) {
 export const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 const tanhGelu = (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 
-/** By the names of transformers; `ACTIVATIONS` in known.py lists the same. */
+/** By the names of transformers; `ACTIVATIONS` in computable.py lists the same. */
 export const activations = {
   relu: (x) => Math.max(0, x),
   gelu: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),

@@ -35,15 +35,15 @@ export function t(key, values = {}) {
 
 export const currentLanguage = () => language;
 
-/** A number with so many digits after the point, with a real minus; −∞ as what it is. */
+/** A number with so many digits after the point (in German a comma), with a real minus; −∞ as what it is. */
 export function number(value, digits = 4) {
   if (value === -Infinity) return "−∞";
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const small = value !== 0 && Math.abs(value) < 10 ** -digits;
   const text = small ? value.toExponential(2).replace("e-", "·10⁻").replace(/⁻(\d+)$/, (_, d) => `⁻${superscript(d)}`) : value.toFixed(digits);
-  return text.replace(/^-/, "−");
+  return text.replace(/^-/, "−").replace(".", t("point"));
 }
 
 const superscript = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
 
-export const percent = (share) => (share > 0 && share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
+export const percent = (share) => (share > 0 && share < 0.001 ? `< ${number(0.1, 1)} %` : `${number(100 * share, 1)} %`);

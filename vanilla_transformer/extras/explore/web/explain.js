@@ -2,11 +2,11 @@
 import { moments } from "./arithmetic.js";
 
 /**
- * What made the number at (row, col): `kind` names the sentence, `terms` are what was added up ({name, left, right,
- * value}), `parts` the other numbers of its formula, and `value` what they come to.
+ * What made the number at (row, col) of a model's value: `kind` names the sentence, `terms` are what was added up
+ * ({name, left, right, value}), `parts` the other numbers of its formula, and `value` what they come to.
  */
-export function explain(value, row, col) {
-  const { from } = value, told = makers[from.op](from, row, col, value);
+export function explain(model, value, row, col) {
+  const { from } = value, told = makers[from.op](from, row, col, value, (name) => model.weight(name));
   return { kind: from.op, terms: [], parts: {}, ...told };
 }
 
@@ -14,7 +14,7 @@ const products = (pairs) => pairs.map(([name, left, right]) => ({ name, left, ri
 const total = (terms) => terms.reduce((sum, term) => sum + term.value, 0);
 
 const makers = {
-  embedding: ({ ids, weight }, row, col) => ({ parts: { id: ids[row], weight: weight.name }, value: weight.data[ids[row] * weight.shape[1] + col] }),
+  embedding: ({ ids, weight }, row, col, { cols }, find) => ({ parts: { id: ids[row], weight }, value: find(weight).data[ids[row] * cols + col] }),
   times: ({ x, factor }, row, col) => ({ parts: { x: x.at(row, col), factor }, value: x.at(row, col) * factor }),
   none: () => ({ value: 0 }),
   off: ({ x }, row, col) => ({ parts: { x: x.at(row, col) }, value: 0 }),
@@ -26,11 +26,11 @@ const makers = {
     };
   },
   sum: ({ a, b }, row, col) => ({ parts: { a: a.at(row, col), b: b.at(row, col) }, value: a.at(row, col) + b.at(row, col) }),
-  linear: ({ x, weight, bias, start }, row, col) => {
-    const ins = weight.shape[1], first = (start + col) * ins;
-    const terms = products(Array.from({ length: ins }, (_, i) => [i + 1, x.at(row, i), weight.data[first + i]]));
-    const added = bias ? bias.data[start + col] : 0;
-    return { terms, parts: { weight: weight.name, row: start + col, bias: bias ? added : null }, value: total(terms) + added };
+  linear: ({ x, weight, bias, start }, row, col, value, find) => {
+    const { data } = find(weight), first = (start + col) * x.cols;
+    const terms = products(Array.from({ length: x.cols }, (_, i) => [i + 1, x.at(row, i), data[first + i]]));
+    const added = bias ? find(bias).data[start + col] : 0;
+    return { terms, parts: { weight, row: start + col, bias: bias ? added : null }, value: total(terms) + added };
   },
   scores: ({ q, k, scale }, row, col) => {
     const terms = products(Array.from({ length: q.cols }, (_, i) => [i + 1, q.at(row, i), k.at(col, i)]));
@@ -51,9 +51,9 @@ const makers = {
     while (col >= parts[number].cols) col -= parts[number++].cols;
     return { parts: { head: number + 1, place: col + 1 }, value: parts[number].at(row, col) };
   },
-  norm: ({ x, gamma, beta, eps }, row, col) => {
+  norm: ({ x, gamma, beta, eps }, row, col, value, find) => {
     const { mean, variance } = moments(x.data, row * x.cols, x.cols), deviation = Math.sqrt(variance + eps);
-    const parts = { x: x.at(row, col), mean, deviation, gamma: gamma.data[col], beta: beta.data[col] };
+    const parts = { x: x.at(row, col), mean, deviation, gamma: find(gamma).data[col], beta: find(beta).data[col] };
     return { parts, value: ((parts.x - mean) / deviation) * parts.gamma + parts.beta };
   },
   map: ({ x, name }, row, col, value) => ({ parts: { x: x.at(row, col), name }, value: value.at(row, col) }),
@@ -71,8 +71,8 @@ const makers = {
     const [r, z, n] = [0, 1, 2].map((gate) => gates[gate * cols + col]);
     return { kind: "gru", parts: { r, z, n, before: before.h[col] }, value: (1 - z) * n + z * before.h[col] };
   },
-  additive: ({ q, k, v }, row, col) => {
-    const terms = products(Array.from({ length: q.cols }, (_, i) => [i + 1, v.data[i], Math.tanh(q.at(row, i) + k.at(col, i))]));
+  additive: ({ q, k, v }, row, col, value, find) => {
+    const terms = products(Array.from({ length: q.cols }, (_, i) => [i + 1, find(v).data[i], Math.tanh(q.at(row, i) + k.at(col, i))]));
     return { terms, value: total(terms) };
   },
   window: ({ x, window }, row, col) => ({ parts: { x: x.at(row, col), window: window.at(row, col) }, value: x.at(row, col) * window.at(row, col) }),

@@ -5,8 +5,8 @@ import { explain } from "./explain.js";
 const SHOWN = 9;
 
 export class Inspector {
-  constructor(chapter) {
-    this.chapter = chapter;
+  constructor(app) {
+    this.app = app;
     this.body = h("div", { class: "told", "aria-live": "polite" });
     this.element = h("aside", { id: "inspector", "aria-label": t("inspector") }, h("h2", {}, t("inspector")), this.body);
     this.close = h("button", { class: "quiet close", type: "button", onclick: () => this.clear() }, t("close"));
@@ -15,15 +15,15 @@ export class Inspector {
   }
 
   clear() {
-    this.pinned = null;
+    this.shown = null;
     this.element.classList.remove("full");
     this.body.replaceChildren(h("p", { class: "hint" }, t("touchHint")));
   }
 
   show(picture, row, col, pinned) {
-    if (this.pinned && !pinned) return;
-    this.pinned = pinned ? { picture, row, col } : null;
-    const { value } = picture, told = explain(value, row, col), shown = value.at(row, col);
+    if (this.shown?.pinned && !pinned) return;
+    this.shown = { picture, row, col, pinned };
+    const { value } = picture, told = explain(this.app.result.model, value, row, col), shown = value.at(row, col);
     const parts = Object.fromEntries(Object.entries(told.parts).map(([name, part]) => [name, typeof part === "number" ? plain(part) : part]));
     this.element.classList.add("full");
     this.body.replaceChildren(...[
@@ -34,6 +34,14 @@ export class Inspector {
       h("p", { class: "place" }, this.place(picture.section)),
       h("p", { class: "hint" }, pinned ? t("pinned") : t("pinHint")),
     ].filter(Boolean));
+  }
+
+  /** The picture of the number that is shown has new numbers. */
+  renew(picture) {
+    const { shown } = this;
+    if (shown?.picture !== picture) return;
+    if (shown.row < picture.value.rows && shown.col < picture.value.cols) this.show(picture, shown.row, shown.col, shown.pinned);
+    else this.clear();
   }
 
   /** The largest products as bars around zero, the others as one. */
@@ -51,7 +59,7 @@ export class Inspector {
   }
 
   place(section) {
-    const link = this.chapter(section);
+    const link = this.app.chapter(section);
     return [h("span", {}, t(`place.${section}`)), link ? " · " : "", link ? h("a", { href: link, target: "_blank", rel: "noopener" }, t("chapter")) : ""];
   }
 }

@@ -3,24 +3,20 @@ import { Tokenizer } from "./vendor/tokenizers.min.mjs";
 
 export class Model {
   /** Reads the folder `model` beside the page. */
-  static async load(folder = "model", told = () => {}) {
+  static async load(folder = "model") {
     const [about, parts, settings, weights] = await Promise.all([
       fetched(`${folder}/model.json`, "json"),
       fetched(`${folder}/tokenizer.json`, "json"),
       fetched(`${folder}/tokenizer_config.json`, "json"),
       fetched(`${folder}/weights.bin`, "arrayBuffer"),
     ]);
-    told();
-    return new Model(folder, about, new Tokenizer(parts, settings), new Float32Array(weights));
+    return Object.assign(new Model(about, new Float32Array(weights)), { about, folder, tokenizer: new Tokenizer(parts, settings) });
   }
 
-  constructor(folder, about, tokenizer, weights) {
-    Object.assign(this, about);
-    this.folder = folder;
-    this.tokenizer = tokenizer;
-    this.final = weights;
-    this.moments = new Map();
-    this.use(weights, null);
+  /** `step` is null for the model itself, else that of its training whose weights these are. */
+  constructor(about, weights, step = null) {
+    Object.assign(this, about, { moments: new Map() });
+    this.use(weights, step);
   }
 
   /** The weights of a name, as {data, shape}. */
@@ -35,7 +31,7 @@ export class Model {
   }
 
   use(weights, step) {
-    this.step = step;
+    Object.assign(this, { weights, step });
     this.byName = new Map();
     for (const [name, [offset, shape]] of Object.entries(this.tensors)) {
       const length = shape.reduce((product, size) => product * size, 1);
@@ -56,7 +52,7 @@ export class Model {
 
   /** Rows of 8-bit numbers times their scale, as packing.py writes them. */
   unpack(buffer) {
-    const weights = new Float32Array(this.final.length);
+    const weights = new Float32Array(this.weights.length);
     const distinct = new Map(Object.values(this.tensors).map(([offset, shape]) => [offset, shape]));
     const tensors = [...distinct].sort(([a], [b]) => a - b);
     const exact = tensors.reduce((sum, [, shape]) => sum + shape[0], 0);

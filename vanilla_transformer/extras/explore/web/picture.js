@@ -49,12 +49,13 @@ export function thumbnail(canvas, weights) {
 
 export class Picture {
   /**
-   * kind: "signed" (blue below 0, orange above), "weights" (0 to 1) or "amounts" (0 to the largest).
+   * kind: "signed" (blue below 0, orange above), "weights" (0 to 1) or "amounts" (0 to the largest); of the last two
+   * the colours bring out small numbers.
    * shape: "strip" (many columns without names) or "grid" (rows and columns are tokens).
-   * ask: is told of a cell that is pointed at, as ask(picture, row, col, pinned).
+   * inspector: is told of a cell that is pointed at, and that the numbers are new.
    */
-  constructor({ title, note = "", kind = "signed", shape = "strip", ask, columns = null }) {
-    Object.assign(this, { title, kind, shape, ask, columns, stale: true, inView: false, cursor: null });
+  constructor({ title, kind = "signed", shape = "strip", inspector, columns = null }) {
+    Object.assign(this, { title, kind, shape, inspector, columns, stale: true, inView: false, cursor: null });
     this.canvas = h("canvas", {
       tabIndex: 0, role: "img", "aria-roledescription": t("picture"),
       onpointermove: (event) => this.point(event, false), onpointerdown: (event) => this.point(event, true),
@@ -66,7 +67,7 @@ export class Picture {
     this.sheet = h("div", { class: "sheet", hidden: true });
     this.box = h("div", { class: "canvas" }, this.canvas);
     this.element = h("figure", { class: `picture ${shape}` },
-      h("figcaption", {}, this.caption, note && h("span", { class: "note" }, note), this.scale, this.button), this.box, this.sheet);
+      h("figcaption", {}, this.caption, this.scale, this.button), this.box, this.sheet);
     this.box.picture = this;
     visible.observe(this.box);
     resized.observe(this.box);
@@ -80,6 +81,7 @@ export class Picture {
     if (this.cursor && (this.cursor.row >= value.rows || this.cursor.col >= value.cols)) this.cursor = null;
     if (!this.sheet.hidden) this.fillTable();
     this.invalidate();
+    this.inspector.renew(this);
   }
 
   invalidate() {
@@ -156,7 +158,7 @@ export class Picture {
 
   drawCells(context, at, most) {
     const { value, kind } = this, signed = kind === "signed";
-    const share = signed ? (number) => (most ? (number / most + 1) / 2 : 0.5) : (number) => (most ? number / most : 0);
+    const share = signed ? (number) => (most ? (number / most + 1) / 2 : 0.5) : (number) => (most ? Math.sqrt(number / most) : 0);
     const small = new OffscreenCanvas(value.cols, value.rows);
     small.getContext("2d").putImageData(image(value, colours(signed ? "signed" : "amounts"), share), 0, 0);
     context.imageSmoothingEnabled = false;
@@ -199,7 +201,7 @@ export class Picture {
     this.cursor = { row, col };
     this.stale = true;
     requestAnimationFrame(() => this.stale && this.draw());
-    this.ask?.(this, row, col, pinned);
+    this.inspector.show(this, row, col, pinned);
   }
 
   leave() {

@@ -140,7 +140,7 @@ export function decode(model, encoder, ids) {
   found.output = found.layers.at(-1);
   if (!attends) return found;
   const queries = rows("compared", { op: "given" });
-  found.scores = rows("scores", additive ? { op: "additive", q: queries, k: keys, v: model.weight("model.decoder.attention.v") } : { op: "scores", q: queries, k: keys, scale: 1 });
+  found.scores = rows("scores", additive ? { op: "additive", q: queries, k: keys, v: "model.decoder.attention.v" } : { op: "scores", q: queries, k: keys, scale: 1 });
   found.shares = ops.softmax(rows("seen", { op: "mask", x: found.scores }));
   found.weights = records[0].seen.window ? rows("weights", { op: "window", x: found.shares, window: rows("window", { op: "given" }) }) : found.shares;
   found.context = ops.mix(found.weights, encoder.output);
@@ -153,7 +153,7 @@ export function decode(model, encoder, ids) {
 export function recurrentSteps(model, encoder) {
   const { start, advance } = recurrence(model, encoder);
   return {
-    start,
+    start: (ids) => ids.reduce((state, id) => advance(state, id).state, start()),
     step(hypotheses, tokens) {
       const next = hypotheses.map((state, row) => advance(state, tokens[row])), { data, shape } = model.weight("lm_head.weight");
       const bias = model.has("lm_head.bias") ? model.weight("lm_head.bias").data : null;

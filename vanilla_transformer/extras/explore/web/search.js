@@ -6,25 +6,25 @@ export function penalty(length, { alpha, google }) {
   return (google ? (5 + length) / 6 : length) ** alpha;
 }
 
-/** New tokens that a search may write after a source of so many tokens. */
+/** New tokens that a search may write after a source of so many tokens, which a language model goes on with. */
 export function limitOf(model, sourceLength) {
   const { beyond, most } = model.search, { positional_encoding, max_position_embeddings } = model.config;
-  const limit = most ?? sourceLength + beyond;
-  return Math.max(1, positional_encoding === "learned" ? Math.min(limit, max_position_embeddings) : limit);
+  const read = model.family === "language-model" ? sourceLength - 1 : 0;
+  const room = positional_encoding === "learned" ? max_position_embeddings - read : Infinity;
+  return Math.max(1, Math.min(most ?? sourceLength + beyond, room));
 }
 
 /**
- * Searches for the likeliest target.
+ * Searches for the likeliest target, and pauses after each token.
  *
  * settings: width, alpha, google, early ("never", true or false, as the library's early_stopping), limit, temperature,
- * the prompt, which the decoder begins with, and `wanted`, the hypotheses that must be certain (1). Gives `steps`, for each the candidates that were ranked (running on, ended or dropped) and the bound that decides
- * whether to go on, and `best`, the hypotheses that ended, best first. `pause` is awaited between steps where given.
+ * the prompt, which the decoder begins with, and `wanted`, the hypotheses that must be certain (1). Returns `steps`,
+ * for each the candidates that were ranked (running on, ended or dropped) and the bound that decides whether to go on,
+ * and `best`, the hypotheses that ended, best first.
  */
 export function* beamSearch(model, decoding, settings) {
-  const { width, limit, temperature = 1, prompt = [model.tokens.start] } = settings, ends = new Set(model.tokens.ends);
-  let state = decoding.start();
-  for (const token of prompt.slice(0, -1)) [state] = decoding.step([state], [token]).states;
-  let running = [{ tokens: [], score: 0, state, node: null, last: prompt.at(-1) }];
+  const { width, limit, temperature = 1, prompt } = settings, ends = new Set(model.tokens.ends);
+  let running = [{ tokens: [], score: 0, state: decoding.start(prompt.slice(0, -1)), node: null, last: prompt.at(-1) }];
   let finished = [];
   const steps = [];
   for (let length = 1; running.length; length++) {
@@ -80,13 +80,4 @@ function bestContinuations(scored, running, count) {
     }
   });
   return best;
-}
-
-/** Runs a search to its end at once. */
-export function searched(model, decoding, settings) {
-  const search = beamSearch(model, decoding, settings);
-  for (;;) {
-    const { done, value } = search.next();
-    if (done) return value;
-  }
 }

@@ -15,7 +15,7 @@ export function chips(tokens, label) {
 }
 
 export const picture = (app, key, section, options = {}) => {
-  const made = new Picture({ title: t(key), ask: (...asked) => app.inspector.show(...asked), ...options });
+  const made = new Picture({ title: t(key), inspector: app.inspector, ...options });
   made.section = section;
   return made;
 };

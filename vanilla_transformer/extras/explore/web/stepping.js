@@ -3,7 +3,7 @@ import { activations, add, layerNorm, linear, softmax } from "./arithmetic.js";
 import { encode, recurrentSteps } from "./recurrent.js";
 import { embed, project, run } from "./transformer.js";
 
-/** How a model goes on, token by token: `start()` is the state before the first, `step(states, tokens)` the next logits. */
+/** How a model goes on: `start(ids)` is the state after these, `step(states, tokens)` gives the next logits and states. */
 export function decoding(model, source, whatIf, encoder = encoded(model, source, whatIf)) {
   if (model.family === "recurrent") return recurrentSteps(model, encoder);
   const stack = encoder ? "decoder" : "only", memory = encoder?.output ?? null;
@@ -19,7 +19,7 @@ export function encoded(model, source, whatIf) {
 /** Without the mask a token changes what was computed before it: all is computed anew. */
 function whole(model, stack, memory, whatIf) {
   return {
-    start: () => [],
+    start: (ids) => ids,
     step(states, tokens) {
       const next = states.map((state, row) => [...state, tokens[row]]);
       const logits = next.map((ids) => {
@@ -79,7 +79,11 @@ function cached(model, stack, memory, whatIf) {
   }
 
   return {
-    start: () => ({ length: 0, layers: Array.from({ length: count }, () => ({ k: [], v: [] })) }),
+    start(ids) {
+      const past = ids.length ? run(model, stack, ids, whatIf, { memory, causal: true }).layers : [];
+      const rows = (number, kind) => ids.flatMap((_, row) => (past[number].self ? [joined(past[number].self.heads.map((head) => head[kind].row(row)))] : []));
+      return { length: ids.length, layers: Array.from({ length: count }, (_, number) => ({ k: rows(number, "k"), v: rows(number, "v") })) };
+    },
     step(states, tokens) {
       const rows = tokens.length, act = activations[config.activation_function];
       let x = joined(tokens.map((token, row) => embed(model, [token], stack, whatIf, states[row].length).sum.data));

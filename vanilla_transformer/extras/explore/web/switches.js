@@ -10,7 +10,7 @@ export class Switches {
     this.temperatureTold = h("output", {});
     this.positions = h("select", { onchange: () => app.set("positions", this.positions.value) }, ["as-is", "none", "shuffled"].map((one) => h("option", { value: one }, t(`positions.${one}`))));
     const box = (name, words) => (this[name] = h("input", { type: "checkbox", checked: whatIf[name], onchange: () => app.set(name, this[name].checked) }), h("label", { class: "check" }, this[name], words));
-    this.other = h("input", { type: "text", dir: "auto", spellcheck: false, placeholder: t("otherPlaceholder"), "aria-label": t("other"), oninput: () => app.set("other", this.other.value) });
+    this.other = h("input", { type: "text", dir: "auto", spellcheck: false, placeholder: t("otherPlaceholder"), "aria-label": t("other"), onfocus: () => { this.other.value ||= app.text; }, oninput: () => app.set("other", this.other.value) });
     this.board = recurrent ? null : this.switchboard(config);
     this.reset = h("button", { type: "button", class: "quiet", onclick: () => app.undo() }, t("undo"));
     const masks = ["encoder-decoder", "language-model"].includes(model.family);

@@ -1,7 +1,10 @@
 // Numbers that remember what they were made from, so that each can be asked for its product.
 import { activations, add, layerNorm, linear, softmax } from "./arithmetic.js";
 
-/** A matrix, and the operation that made it: `from.op` and its operands, which explain.js tells in words. */
+/**
+ * A matrix, and the operation that made it: `from.op` and its operands, which explain.js tells in words. Weights are
+ * among them by their names, so that a value can be sent from the worker without them.
+ */
 export class Value {
   constructor(data, rows, cols, from) {
     Object.assign(this, { data, rows, cols, from });
@@ -22,7 +25,7 @@ export const ops = {
   embedding(ids, weight) {
     const cols = weight.shape[1], data = new Float32Array(ids.length * cols);
     ids.forEach((id, row) => data.set(weight.data.subarray(id * cols, (id + 1) * cols), row * cols));
-    return new Value(data, ids.length, cols, { op: "embedding", ids, weight });
+    return new Value(data, ids.length, cols, { op: "embedding", ids, weight: weight.name });
   },
   times(x, factor) {
     return like(x, x.data.map((value) => value * factor), { op: "times", x, factor });
@@ -49,7 +52,7 @@ export const ops = {
   linear(x, weight, bias = null, start = 0, end = weight.shape[0]) {
     const ins = weight.shape[1], part = weight.data.subarray(start * ins, end * ins);
     const data = linear(x.data, x.rows, part, end - start, ins, bias && bias.data.subarray(start, end));
-    return new Value(data, x.rows, end - start, { op: "linear", x, weight, bias, start });
+    return new Value(data, x.rows, end - start, { op: "linear", x, weight: weight.name, bias: bias && bias.name, start });
   },
   scores(q, k, scale) {
     const data = linear(q.data, q.rows, k.data, k.rows, q.cols).map((value) => value * scale);
@@ -88,7 +91,7 @@ export const ops = {
     return new Value(data, parts[0].rows, cols, { op: "concat", parts });
   },
   norm(x, gamma, beta, eps) {
-    return like(x, layerNorm(x.data, x.cols, gamma.data, beta.data, eps), { op: "norm", x, gamma, beta, eps });
+    return like(x, layerNorm(x.data, x.cols, gamma.data, beta.data, eps), { op: "norm", x, gamma: gamma.name, beta: beta.name, eps });
   },
   map(x, name) {
     return like(x, x.data.map(activations[name]), { op: "map", x, name });

@@ -36,7 +36,7 @@ export class TrainingPart {
     this.start.disabled = true;
     for (const step of this.moments) {
       const { weights, rows, columns, path } = await app.attentionAt(step);
-      const canvasPicture = new Picture({ title: this.name(step), kind: "weights", shape: "grid", ask: (...asked) => app.inspector.show(...asked) });
+      const canvasPicture = new Picture({ title: this.name(step), kind: "weights", shape: "grid", inspector: app.inspector });
       canvasPicture.section = "3.2.1";
       canvasPicture.update(weights, rows, columns, { path });
       const at = this.moments.indexOf(step);
@@ -49,7 +49,7 @@ export class TrainingPart {
   update(step) {
     this.slider.value = this.moments.indexOf(step);
     this.told.textContent = this.name(step);
-    const width = Math.max(280, this.plot.clientWidth || 640), height = 200, margin = { top: 14, right: 64, bottom: 30, left: 44 };
+    const width = Math.max(280, this.plot.clientWidth || 640), height = 200, margin = { top: 14, right: 116, bottom: 44, left: 44 };
     const key = `${width} ${step}`;
     if (this.drawn === key || !this.curve.length) return;
     this.drawn = key;

@@ -13,26 +13,27 @@ export class TreePart {
       told.textContent = input.value;
       return h("label", { class: "slider" }, h("span", {}, words), input, told);
     };
-    const { width, alpha } = app.settings;
+    const { width, alpha, google } = app.settings;
     this.told = h("p", { class: "told-node", role: "status" }, t("treeHint"));
-    this.plot = h("div", { class: "plot scrolls", tabIndex: 0, role: "group", "aria-label": t("treeLabel") });
+    this.plot = h("div", { class: "plot scrolls", tabIndex: 0, role: "group", "aria-label": t("treeLabel"), onkeydown: (event) => this.key(event) });
     this.stop = h("p", { class: "stop" });
     this.table = h("div", { class: "sheet open" });
     this.element = section("search", {
-      paper: "6.1", colour: "linear", title: t("searchTitle"), text: t("searchText"), formula: t("searchFormula"),
+      paper: "6.1", colour: "linear", title: t("searchTitle"), text: t("searchText"), formula: t("searchFormula", { penalty: formula("|Y|", "α", google) }),
       body: [
-        h("div", { class: "sliders" }, slider("width", { min: 1, max: 8, step: 1, value: width }, t("beamWidth")), slider("alpha", { min: 0, max: 1, step: 0.05, value: alpha }, t("alpha"))),
-        h("p", { class: "key", "aria-hidden": "true" }, h("span", { class: "dot running" }), t("running"), h("span", { class: "dot ended" }), t("ended"), h("span", { class: "dot dropped" }), t("dropped"), h("span", { class: "dot best" }), t("bestPath")),
+        h("div", { class: "sliders" }, slider("width", { min: 1, max: 8, step: 1, value: width }, t("beamWidth")), slider("alpha", { min: 0, max: Math.max(1, alpha), step: 0.05, value: alpha }, t("alpha"))),
+        h("p", { class: "key", "aria-hidden": "true" }, ["running", "ended", "dropped", "bestPath"].map((name) => [h("span", { class: `dot ${name}` }), t(name)])),
         this.plot, this.told, this.stop, h("h4", {}, t("hypotheses")), this.table,
       ],
     });
   }
 
   update({ steps, best }, step, settings) {
-    Object.assign(this, { settings });
-    const path = new Set(), winner = best[0];
-    for (let node = winner; node; node = node.parent) path.add(node);
+    Object.assign(this, { steps, settings });
+    const path = new Set();
+    for (let node = best[0]; node; node = node.parent) path.add(node);
     const nodes = steps.flatMap((one) => one.candidates), lines = Math.max(1, ...steps.map((one) => one.candidates.length));
+    if (!nodes.includes(this.node)) this.node = null;
     const column = Math.max(NARROWEST, Math.min(WIDEST, ((this.plot.clientWidth || 700) - LEFT - 40) / steps.length));
     const x = (node) => (node ? LEFT + (node.length - 0.6) * column : LEFT - 34), y = (node) => (node ? TOP + node.rank * LINE + 12 : TOP + 12);
     const width = LEFT + steps.length * column + 40, height = TOP + lines * LINE + 14;
@@ -44,27 +45,50 @@ export class TreePart {
       .attr("class", (node) => `link ${node.fate} ${path.has(node) ? "best" : ""}`)
       .attr("stroke-width", (node) => 1 + 3 * Math.exp(node.logp));
     svg.append("circle").attr("class", "root").attr("cx", x(null)).attr("cy", y(null)).attr("r", 5);
-    const group = svg.append("g").selectAll("g").data(nodes).join("g")
+    this.groups = svg.append("g").selectAll("g").data(nodes).join("g")
       .attr("class", (node) => `node ${node.fate} ${path.has(node) ? "best" : ""} ${node.length > step + 1 ? "later" : ""}`)
       .attr("transform", (node) => `translate(${x(node)},${y(node)})`)
       .on("pointerenter click", (_, node) => this.tell(node));
-    group.filter((node) => node.fate === "ended").append("rect").attr("x", -6).attr("y", -6).attr("width", 12).attr("height", 12).attr("rx", 2);
-    group.filter((node) => node.fate !== "ended").append("circle").attr("r", (node) => (node.fate === "dropped" ? 3 : 5.5));
-    group.append("text").attr("x", 10).attr("dy", "0.33em").text((node) => short(this.app.model.piece(node.token)));
+    this.groups.append("rect").attr("class", "target").attr("x", -10).attr("y", -LINE / 2).attr("width", column - 12).attr("height", LINE);
+    this.groups.filter((node) => node.fate === "ended").append("rect").attr("class", "end").attr("x", -6).attr("y", -6).attr("width", 12).attr("height", 12).attr("rx", 2);
+    this.groups.filter((node) => node.fate !== "ended").append("circle").attr("r", (node) => (node.fate === "dropped" ? 3 : 5.5));
+    this.groups.append("text").attr("x", 10).attr("dy", "0.33em").text((node) => short(this.app.model.piece(node.token)));
     this.plot.replaceChildren(svg.node());
-    const last = steps.at(-1);
-    this.stop.textContent = last.bound === null ? "" : t(last.goesOn ? "goesOn" : "stops", {
-      step: last.length, bound: number(last.bound, 4), best: number(best[0]?.final, 4), limit: settings.limit,
-    });
+    const shown = steps[Math.max(0, Math.min(step, steps.length - 1))];
+    this.plot.scrollLeft = x(shown) - this.plot.clientWidth * 0.7;
+    this.stop.textContent = [...new Set([shown, steps.at(-1)])].map((one) => this.decision(one)).join(" ");
     this.tableOf(best, settings);
   }
 
+  /** Whether the search goes on after a step, and why. */
+  decision({ length, bound, best, goesOn }) {
+    const { limit } = this.settings;
+    if (length >= limit) return t("limitReached", { limit });
+    if (bound === null) return "";
+    if (!best) return t("noneEnded", { step: length });
+    return t(goesOn ? "goesOn" : "stops", { step: length, bound: number(bound, 4), best: number(best.final, 4) });
+  }
+
+  /** With the arrow keys from a node to its parent, its likeliest child, and those beside it. */
+  key(event) {
+    const { node, steps } = this, at = (length, rank) => steps[length - 1]?.candidates[rank];
+    const next = node ? {
+      ArrowLeft: () => node.parent, ArrowRight: () => steps[node.length]?.candidates.find((one) => one.parent === node),
+      ArrowUp: () => at(node.length, node.rank - 1), ArrowDown: () => at(node.length, node.rank + 1),
+    }[event.key] : event.key.startsWith("Arrow") ? () => at(1, 0) : null;
+    if (!next) return;
+    event.preventDefault();
+    const found = next();
+    if (found) this.tell(found);
+  }
+
   tell(node) {
-    const { model } = this.app, before = node.parent?.score ?? 0;
+    const { model } = this.app, { alpha, google, width } = this.settings, before = node.parent?.score ?? 0;
+    this.node = node;
+    this.groups.classed("touched", (one) => one === node);
     const words = { text: model.decode(node.tokens) || "∅", before: number(before, 4), logp: number(node.logp, 4), score: number(node.score, 4), piece: model.piece(node.token), p: number(Math.exp(node.logp), 4) };
-    const told = t("nodeTold", words);
-    const end = node.fate === "ended" ? t(this.settings.width === 1 ? "" : "nodeEnded", { length: node.length, alpha: this.settings.alpha, divisor: number(node.divisor, 4), final: number(node.final, 4) }) : t(`node.${node.fate}`);
-    this.told.textContent = `${told} ${end}`;
+    const end = node.fate === "ended" && width > 1 ? t("nodeEnded", { penalty: formula(node.length, alpha, google), divisor: number(node.divisor, 4), final: number(node.final, 4) }) : t(`node.${node.fate}`);
+    this.told.textContent = `${t("nodeTold", words)} ${end}`;
   }
 
   tableOf(best, settings) {
@@ -75,4 +99,6 @@ export class TreePart {
   }
 }
 
+/** The length penalty as it is written: of section 6.1, or the library's. */
+const formula = (length, alpha, google) => (google ? `((5 + ${length}) / 6)^${alpha}` : `${length}^${alpha}`);
 const short = (piece) => (piece.length > 7 ? `${piece.slice(0, 6)}…` : piece);
