@@ -1,6 +1,8 @@
 """The folder that `explore` writes: what is in it, what it replays, and what it declines."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,14 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.extras.explore import packing
 from vanilla_transformer.extras.explore.computable import family, unknown_settings
 from vanilla_transformer.extras.explore.static_site import ExploreError, write_page
+
+WEB = Path(packing.__file__).parent / "web"
+# What the eye makes of linear RGB, after Viénot, Brettel and Mollon 1999.
+COLOUR_SIGHT = {
+    "all three cones": np.eye(3),
+    "no red cones": [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+    "no green cones": [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+}
 
 
 def about(folder: Path) -> dict:
@@ -70,6 +80,24 @@ def test_8_bits_are_the_weights_within_half_a_step():
     a = numbers[:35].reshape(5, 7) * floats[:5, None]
     assert (np.abs(a - weights["a"].numpy()) <= floats[:5, None] * 0.5001).all()
     np.testing.assert_array_equal(floats[5:9], weights["b"].numpy())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("sight", COLOUR_SIGHT)
+def test_the_colour_blind_can_tell_the_colours_of_a_scale_apart(theme: str, sight: str):
+    """Of 0, some and much by their lightness; of the least and the most by what hue is left."""
+    parts = (WEB / "style.css").read_text(encoding="utf-8").split(':root[data-theme="dark"] {\n', 1)
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", parts[theme == "dark"].split("}", 1)[0]))
+
+    def seen(name: str) -> np.ndarray:
+        rgb = np.array([int(colours[name][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        return np.array(COLOUR_SIGHT[sight]) @ linear
+
+    luminance = [np.array([0.2126, 0.7152, 0.0722]) @ seen(name) + 0.05 for name in ("zero", "some", "much")]
+    assert all(max(pair) / min(pair) > 1.5 for pair in itertools.pairwise(luminance))
+    least, most = seen("least"), seen("most")
+    assert (least[2] - least[0]) * (most[2] - most[0]) < 0 and np.abs(least - most).max() > 0.2
 
 
 def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):

@@ -1,6 +1,7 @@
 """The page in a real browser: text is only text, switches change the answer beside the old one, and nothing leaves."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from vanilla_transformer.extras.explore.static_site import write_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
+DOCS = Path(__file__).parents[3] / "docs"
 MARKUP = '<img src=x onerror="window.hurt=1"> & {value} </s> <script>window.hurt=1</script>'
 
 
@@ -27,7 +29,7 @@ def addresses(explored, tmp_path_factory) -> Iterator[Any]:
     model, tokenizer, _ = explored("plain")
     folder = tmp_path_factory.mktemp("trained")
     run = run_of(model, folder / "run", [10, 20])
-    write_page(model, tokenizer, folder / "page", name="trained", examples=["a dog"], run=run)
+    write_page(model, tokenizer, folder / "page", name="trained", examples=["a dog"], run=run, documentation="../")
     served["trained"] = serve(folder / "page")
     yield {kind: context.__enter__() for kind, context in served.items()}
     for context in served.values():
@@ -177,6 +179,15 @@ def test_a_number_that_is_kept_follows_the_text(visit):
     page.fill("#text", "two men")
     playwright.expect(page.locator("#inspector .big")).not_to_have_text(shown)
     assert "Kept" in page.text_content("#inspector")
+
+
+def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
+    page = visit("trained")
+    page.locator("#encoder-0 figure", has_text="Scores").first.locator("canvas").click(position={"x": 60, "y": 40})
+    assert "Section 3.2.1, Eq. 1" in page.text_content("#inspector")
+    link = page.locator("#inspector").get_by_role("link", name="Read the chapter")
+    assert link.get_attribute("href") == "../paper/3.2-attention.html"
+    assert (DOCS / "paper" / "3.2-attention.md").is_file()
 
 
 def test_who_types_fast_gets_the_answer_to_the_last_letter_alone(visit, explored):
