@@ -187,7 +187,11 @@ def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
     assert "Section 3.2.1, Eq. 1" in page.text_content("#inspector")
     link = page.locator("#inspector").get_by_role("link", name="Read the chapter")
     assert link.get_attribute("href") == "../paper/3.2-attention.html"
-    assert (DOCS / "paper" / "3.2-attention.md").is_file()
+    for section, chapter in (("#search", "6.1-translation"), ("#training", "5.3-optimizer")):
+        link = page.locator(section).get_by_role("link", name="Read the chapter")
+        assert (
+            link.get_attribute("href") == f"../paper/{chapter}.html" and (DOCS / "paper" / f"{chapter}.md").is_file()
+        )
 
 
 def test_who_types_fast_gets_the_answer_to_the_last_letter_alone(visit, explored):

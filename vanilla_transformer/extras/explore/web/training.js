@@ -15,7 +15,7 @@ export class TrainingPart {
     this.plot = h("div", { class: "plot" });
     this.element = section("training", {
       paper: "5.2 · 5.3", colour: "norm", title: t("trainingTitle"), text: t("trainingText"),
-      body: [steps.length ? [h("div", { class: "sliders" }, h("label", { class: "slider wide" }, h("span", {}, t("moment")), this.slider, this.told), this.start), this.frames] : null, this.plot],
+      body: [steps.length ? [h("div", { class: "sliders" }, h("label", { class: "slider wide" }, h("span", {}, t("moment")), this.slider, this.told), this.start), this.frames] : null, this.plot, h("p", { class: "place" }, app.inspector.place("5.3"))],
     });
     this.curve = curve;
     this.drawn = null;

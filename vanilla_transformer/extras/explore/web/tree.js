@@ -23,7 +23,7 @@ export class TreePart {
       body: [
         h("div", { class: "sliders" }, slider("width", { min: 1, max: 8, step: 1, value: width }, t("beamWidth")), slider("alpha", { min: 0, max: Math.max(1, alpha), step: 0.05, value: alpha }, t("alpha"))),
         h("p", { class: "key", "aria-hidden": "true" }, ["running", "ended", "dropped", "bestPath"].map((name) => [h("span", { class: `dot ${name}` }), t(name)])),
-        this.plot, this.told, this.stop, h("h4", {}, t("hypotheses")), this.table,
+        this.plot, this.told, this.stop, h("p", { class: "place" }, app.inspector.place("6.1")), h("h4", {}, t("hypotheses")), this.table,
       ],
     });
   }
