@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from explored_values import Explored
+from exploring import Explored
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from explored_values import run_of
+from exploring import run_of
 from torch import nn
 
 from vanilla_transformer.cli import main

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import open_browser, serve
-from explored_values import log_probabilities, values_of
+
+from scripts.stress.explore import ask, log_probabilities, values_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
@@ -16,10 +17,6 @@ FAMILIES = [
     *("recurrent-lstm", "recurrent-gru", "recurrent-2014"),
 ]
 SEARCHES = [(1, 0.0), (2, 0.6), (4, 0.6), (4, 1.0), (8, 0.3)]
-ASK = """async ({ call, calls }) => {
-  const { app } = await import('/app.js'), values = await import('/explored_values.mjs');
-  return Promise.all(calls.map((args) => values[call](app.model, ...args)));
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +47,6 @@ def opened(browser, explored) -> Iterator[Any]:
         page.close()
     for context in served:
         context.__exit__(None, None, None)
-
-
-def ask(page: Any, call: str, calls: list[tuple]) -> list[Any]:
-    """What a function of `explored_values.mjs` gives, once for each list of arguments."""
-    return page.evaluate(ASK, {"call": call, "calls": calls})
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -119,7 +111,7 @@ def test_what_is_told_of_a_number_comes_to_that_number(opened, kind: str):
     _, page = opened(kind)
     told = page.evaluate(
         """async () => {
-          const { app } = await import('/app.js'), { untrue } = await import('/explored_values.mjs');
+          const { app } = await import('/app.js'), { untrue } = await import('/explore_values.mjs');
           app.whatIf.heads.add("decoder.0.self_attention.1");
           app.whatIf.layers.add("encoder.1");
           await app.compute();

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from browser import open_browser, serve
-from explored_values import run_of
+from exploring import run_of
 
 from vanilla_transformer.extras.explore.static_site import write_page
 
