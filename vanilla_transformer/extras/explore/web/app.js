@@ -167,6 +167,7 @@ export class App {
 
   build() {
     const { model } = this, { config, family } = model;
+    const kind = { "encoder-decoder": family, recurrent: family, "language-model": "decoder" }[family] ?? "encoder";
     this.inspector = new Inspector(this);
     this.switches = new Switches(this);
     this.input = h("input", { id: "text", type: "text", dir: "auto", autocomplete: "off", spellcheck: false, value: this.text, "aria-label": t("input"), placeholder: t("placeholder"), oninput: () => this.type(this.input.value) });
@@ -178,7 +179,7 @@ export class App {
     const examples = h("div", { class: "examples", role: "group", "aria-label": t("examples") }, model.examples.map((text) => h("button", { type: "button", class: "quiet", dir: "auto", onclick: () => { this.input.value = text; this.type(text); } }, text)));
     document.getElementById("app").replaceChildren(
       h("a", { class: "skip", href: "#main" }, t("skip")),
-      h("header", { class: "top" }, h("div", { class: "brand" }, h("p", { class: "kicker" }, t(`kicker.${family}`)), h("h1", {}, model.name), h("p", { class: "lead" }, t(`lead.${family}`, this.sizes()))), h("div", { class: "tools" }, language, theme)),
+      h("header", { class: "top" }, h("div", { class: "brand" }, h("p", { class: "kicker" }, t(`kicker.${kind}`)), h("h1", {}, model.name), h("p", { class: "lead" }, t(`lead.${kind}`, this.sizes()))), h("div", { class: "tools" }, language, theme)),
       h("div", { class: "asking" }, h("form", { onsubmit: (event) => event.preventDefault() }, this.input), examples),
       h("div", { class: "bar" }, this.answer.element, this.switches.element),
       h("div", { class: "columns" }, this.contents(), h("main", { id: "main" }, Object.values(this.parts).flat().map((part) => part.element), h("footer", {}, this.state, h("p", {}, t("footer")))), this.inspector.element),

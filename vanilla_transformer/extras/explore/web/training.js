@@ -49,7 +49,7 @@ export class TrainingPart {
   update(step) {
     this.slider.value = this.moments.indexOf(step);
     this.told.textContent = this.name(step);
-    const width = Math.max(280, this.plot.clientWidth || 640), height = 200, margin = { top: 14, right: 116, bottom: 44, left: 44 };
+    const width = Math.max(280, this.plot.clientWidth || 640), height = 200, margin = { top: 14, right: 126, bottom: 44, left: 44 };
     const key = `${width} ${step}`;
     if (this.drawn === key || !this.curve.length) return;
     this.drawn = key;

@@ -22,7 +22,7 @@ export class TreePart {
       paper: "6.1", colour: "linear", title: t("searchTitle"), text: t("searchText"), formula: t("searchFormula", { penalty: formula("|Y|", "α", google) }),
       body: [
         h("div", { class: "sliders" }, slider("width", { min: 1, max: 8, step: 1, value: width }, t("beamWidth")), slider("alpha", { min: 0, max: Math.max(1, alpha), step: 0.05, value: alpha }, t("alpha"))),
-        h("p", { class: "key", "aria-hidden": "true" }, ["running", "ended", "dropped", "bestPath"].map((name) => [h("span", { class: `dot ${name}` }), t(name)])),
+        h("p", { class: "key", "aria-hidden": "true" }, ["running", "ended", "dropped", "bestPath"].map((name) => h("span", {}, h("span", { class: `dot ${name}` }), t(name)))),
         this.plot, this.told, this.stop, h("p", { class: "place" }, app.inspector.place("6.1")), h("h4", {}, t("hypotheses")), this.table,
       ],
     });
