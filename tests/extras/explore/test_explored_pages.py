@@ -187,6 +187,10 @@ def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
     assert "Section 3.2.1, Eq. 1" in page.text_content("#inspector")
     link = page.locator("#inspector").get_by_role("link", name="Read the chapter")
     assert link.get_attribute("href") == "../paper/3.2-attention.html"
+    page.keyboard.press("Escape")
+    assert "Point at a cell" in page.text_content("#inspector")
+    page.locator("#output .likeliest li").first.hover()
+    assert "exp(" in page.text_content("#inspector") and "Section 3.4" in page.text_content("#inspector")
     for section, chapter in (("#search", "6.1-translation"), ("#training", "5.3-optimizer")):
         link = page.locator(section).get_by_role("link", name="Read the chapter")
         assert (

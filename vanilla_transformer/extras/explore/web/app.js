@@ -290,12 +290,12 @@ export class App {
     this.show();
   }
 
-  /** Keys for the whole page: the arrows step through the answer. */
+  /** Keys for the whole page: the arrows step through the answer, Escape lets a number go. */
   key(event) {
+    if (event.key === "Escape") this.inspector.clear();
     if (event.target.closest("input, select, textarea, canvas, .scrolls") || event.altKey || event.ctrlKey || event.metaKey || !this.generates || !this.result) return;
     if (event.key === "ArrowRight") this.goToToken(this.step + 1);
     else if (event.key === "ArrowLeft") this.goToToken(this.step - 1);
-    else if (event.key === "Escape") this.inspector.clear();
   }
 }
 

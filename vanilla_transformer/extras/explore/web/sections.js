@@ -167,7 +167,8 @@ export class OutputPart {
     const most = shares[order[0]];
     this.list.replaceChildren(...order.map((id) => {
       const told = [h("span", { class: "piece" }, this.names(id)), h("span", { class: "bar plus", style: `--share: ${shares[id] / most}` }), h("span", { class: "share" }, percent(shares[id])), h("span", { class: "log" }, `log ${number(Math.log(shares[id]), 3)}`)];
-      return h("li", { class: id === chosen ? "chosen" : "" }, this.choose
+      const ask = ({ pointerType, target }) => (pointerType === "mouse" || target.matches(":focus-visible")) && this.app.inspector.show(this.probabilities, row, id, false);
+      return h("li", { class: id === chosen ? "chosen" : "", onpointerenter: ask, onfocusin: ask }, this.choose
         ? h("button", { type: "button", title: t("takeInstead"), onclick: () => this.choose(id) }, told) : h("span", { class: "line" }, told));
     }));
   }
