@@ -94,7 +94,9 @@ def _press(page: Any, key: str) -> float:
 
 
 def _told(values: list[float], digits: int) -> str:
-    """Writes the median, and from the 95th percentile to the most."""
+    """Writes the median, the 95th percentile and the most."""
+    if not values:
+        return "–"
     ordered = sorted(values)
     late = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     return f"{statistics.median(values):.{digits}f} (95%: {late:.{digits}f}, most: {ordered[-1]:.{digits}f})"
