@@ -216,20 +216,20 @@ export class App {
     return h("nav", { id: "contents", "aria-label": t("contents") }, h("ol", {}, entries));
   }
 
-  /** Shows what is in view at once, and the rest piece by piece, so that a key is answered soon. */
+  /** Shows the answer at once, then the parts in view, and the rest piece by piece, so that a key is answered soon. */
   async show() {
     const number = ++this.drawn, shown = this.result ? this.shown() : [];
-    const near = new Set(shown.filter(([{ element }]) => inView(element)));
+    const near = shown.filter(([{ element }]) => inView(element)), far = shown.filter((one) => !near.includes(one));
     document.getElementById("notice").hidden = true;
     this.switches.update();
     this.answer.update();
     document.getElementById("main").classList.toggle("empty", !this.result);
     this.state.textContent = this.told();
-    for (const [part, ...values] of near) part.update(...values);
-    for (const [part, ...values] of shown.filter((one) => !near.has(one))) {
+    await new Promise(requestAnimationFrame);
+    for (const parts of [near, ...far.map((one) => [one])]) {
       await new Promise((resume) => setTimeout(resume));
       if (number !== this.drawn) return;
-      part.update(...values);
+      for (const [part, ...values] of parts) part.update(...values);
     }
   }
 
@@ -274,6 +274,15 @@ export class App {
     const { model } = this, same = JSON.stringify(model.encode(model.check.text)) === JSON.stringify(model.check.source);
     this.checked = same ? await this.computer.ask("difference", model) : Infinity;
     this.state.textContent = this.told();
+  }
+
+  /** Answers the examples in silence: a browser compiles a program as it runs, so the first answers are the slowest. */
+  async warmUp() {
+    const { model, settings, run } = this;
+    for (const text of model.examples) {
+      if (run !== this.run) return; // The reader has begun.
+      await this.computer.ask("answer", model, { source: this.ids(text).ids, whatIf: undisturbed(), settings });
+    }
   }
 
   speak(language) {
@@ -337,6 +346,7 @@ async function open() {
       notice.hidden = false;
     });
     await app.check();
+    app.warmUp();
     addEventListener("keydown", (event) => app.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.show());
     document.documentElement.dataset.ready = "true";

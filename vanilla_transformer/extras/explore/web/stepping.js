@@ -1,5 +1,5 @@
 // A decoder one token at a time, for the search: each hypothesis keeps keys and values of its past, and copies nothing.
-import { activations, add, layerNorm, linear, softmax } from "./arithmetic.js";
+import { activations, add, dot, layerNorm, linear, softmax } from "./arithmetic.js";
 import { encode, recurrentSteps } from "./recurrent.js";
 import { embed, project, run } from "./transformer.js";
 
@@ -50,22 +50,17 @@ function cached(model, stack, memory, whatIf) {
 
   /** Eq. 1 for one query in every head; returns the heads side by side. */
   function attend(q, keys, values, place) {
-    const mixed = new Float32Array(heads * d_v), scores = new Float32Array(keys.length);
+    const mixed = new Float64Array(heads * d_v), scores = new Float32Array(keys.length);
     for (let head = 0; head < heads; head++) {
       if (whatIf.heads.has(`${place}.${head}`)) continue;
-      keys.forEach((key, at) => {
-        let sum = 0;
-        for (let i = head * d_k; i < (head + 1) * d_k; i++) sum += q[i] * key[i];
-        scores[at] = sum * scale;
-      });
+      for (let at = 0; at < keys.length; at++) scores[at] = dot(q, head * d_k, keys[at], head * d_k, d_k) * scale;
       const weights = softmax(scores, keys.length);
-      for (let i = head * d_v; i < (head + 1) * d_v; i++) {
-        let sum = 0;
-        for (let at = 0; at < values.length; at++) sum += weights[at] * values[at][i];
-        mixed[i] = sum;
+      for (let at = 0; at < keys.length; at++) {
+        const weight = weights[at], value = values[at];
+        for (let i = head * d_v; i < (head + 1) * d_v; i++) mixed[i] += weight * value[i];
       }
     }
-    return mixed;
+    return Float32Array.from(mixed);
   }
 
   const joined = (rows) => {
