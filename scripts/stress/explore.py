@@ -70,10 +70,10 @@ def _compared(page: Any, model: Any, tokenizer: Any, words: list[str]) -> str:
             count += difference.size
             worst = max(worst, (float(difference.max()), name))
         if searches:
-            tokens, scores = zip(*searches[at]["nodes"], strict=True)
-            nodes += len(tokens)
-            difference = np.abs(np.array(scores) - np.array(log_probabilities(model, source, tokens)))
-            worst_node = max(worst_node, float(difference.max()))
+            found = searches[at]["nodes"]
+            exact = log_probabilities(model, source, [tokens for tokens, _ in found])
+            nodes += len(found)
+            worst_node = max(worst_node, *(abs(score - one) for (_, score), one in zip(found, exact, strict=True)))
     return f"{len(words)} | {count:,} | {worst[0]:.1e} | {worst[1]} | {nodes:,} | {worst_node:.1e}"
 
 
