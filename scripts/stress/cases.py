@@ -392,6 +392,9 @@ def case(groups: Mapping[str, Group], name: str, seed: int) -> str:
 
 def main(module: str, description: str | None, groups: Mapping[str, Group], count: int, unit: str) -> None:
     """Runs a stress test from the command line: runs the cases and prints their results as a table."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument(f"--{unit}", type=int, default=count, dest="count", help=f"{unit} in all")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each has the next")
@@ -416,7 +419,10 @@ def main(module: str, description: str | None, groups: Mapping[str, Group], coun
         except Exception as error:  # The stress test's own error: it counts as a fault, and other cases continue.
             faults += 1
             tally[name]["BROKEN"] += 1
-            print(f"BROKEN {name}: {error!r}\n    {shlex.quote(name)} --seed {seed}", flush=True)
+            print(
+                f"BROKEN {name}: {error!r}\n    {shlex.quote(name)} --seed {seed}\n{traceback.format_exc()}",
+                flush=True,
+            )
         if sys.stderr.isatty():
             print(f"\r{seed - arguments.seed + 1:,}", end="", file=sys.stderr)
     if arguments.tally is not None:
@@ -456,6 +462,7 @@ def ground(name: str, make: Callable[[Path], object]) -> Path:
     """Returns a directory with which many cases begin: made once, on the first call, and never changed."""
     if name not in _GROUND:
         place = Path(_KEPT.name).resolve() / name
+        shutil.rmtree(place, ignore_errors=True)  # What a failure has left.
         place.mkdir()
         make(place)
         _GROUND[name] = place

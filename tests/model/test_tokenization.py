@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -184,12 +185,14 @@ def test_vocabulary_error_survives_pickling() -> None:
         (TEXTS, 259, "bpe", "at least 260"),
         (TEXTS, 259, "presplit", "at least 260"),
         (TEXTS, None, "bpe", "vocab_size is missing: bpe"),
+        (TEXTS, float("nan"), "bpe", "vocab_size must be a whole number, not nan"),
+        (TEXTS, "300", "presplit", "vocab_size must be a whole number, not '300'"),
         (TEXTS, 2**31 - 1, "wordpiece", "vocab_size must be at most 4000000"),
         (TEXTS, 300, "bpee", "no algorithm 'bpee'"),
         ("one text", 300, "bpe", "iterable of texts"),
     ],
 )
-def test_wrong_arguments_are_named(texts: list[str], vocab_size: int | None, algorithm: str, message: str) -> None:
+def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
 

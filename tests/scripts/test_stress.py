@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.stress import cases, inputs, models, options
+from scripts.stress import cases, disks, inputs, misuse, models, options
 from scripts.stress.cases import Command, Fault, Outcome, check_manners, check_untouched, snapshot
 from scripts.stress.reference import Reference, Unusable
 from vanilla_transformer.translation import load_model, translate_lines
@@ -38,6 +38,19 @@ def test_damaged_models_are_refused_or_used_as_they_are(name, seed):
 @pytest.mark.parametrize(("name", "seed"), spread(inputs.GROUPS, 9))
 def test_swapped_inputs_are_refused_or_begun_anew(name, seed):
     cases.case(inputs.GROUPS, name, seed)
+
+
+@pytest.mark.parametrize(("name", "seed"), spread(misuse.GROUPS, 10))
+def test_models_that_differ_and_values_out_of_range_are_refused_or_used_as_they_are(name, seed):
+    cases.case(misuse.GROUPS, name, seed)
+
+
+@pytest.mark.parametrize(("name", "seed"), spread(disks.GROUPS, 4))
+def test_full_disks_and_flipped_bits_lose_nothing(name, seed):
+    try:
+        cases.case(disks.GROUPS, name, seed)
+    except PermissionError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 2.0}])

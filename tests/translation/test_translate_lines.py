@@ -173,6 +173,11 @@ def test_arguments_of_generate_override_the_settings_of_the_model(tokenizer, mod
     assert translation.hypotheses[0].tokens <= 3
 
 
+def test_none_leaves_a_setting_to_the_model(tokenizer, model):
+    settings = dict.fromkeys(("num_beams", "length_penalty", "max_length_beyond_source"))
+    assert list(translate_lines(model, tokenizer, LINES, **settings)) == list(translate_lines(model, tokenizer, LINES))
+
+
 def test_several_hypotheses_come_best_first(tokenizer, model):
     arguments = {"num_return_sequences": 3, "scores": True, "max_new_tokens": 5}
     for translation in translate_lines(model, tokenizer, ["a b c", "d"], **arguments):

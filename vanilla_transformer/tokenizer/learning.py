@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
@@ -88,6 +89,7 @@ def learn_tokenizer(
         raise ValueError("Give an iterable of texts to learn a vocabulary from, not one text.")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+    check_whole("vocab_size", vocab_size)
     wanted = vocab_size
     others = (mask_token is not None) + len(tags)
     vocab_size = None if wanted is None else wanted - others

@@ -119,7 +119,8 @@ def translate_lines(
             depends only on the line and the seed, up to the rounding of its batch.
         progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
             `LineTranslator.translate`.
-        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`.
+        generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`; None
+            leaves a setting to the model.
 
     Raises:
         ValueError: A setting is invalid, a line is not text, or the model does not translate.

@@ -67,6 +67,7 @@ class LineTranslator:
             ValueError: A setting is invalid, or the model does not translate.
         """
         check_search(batch_tokens=batch_tokens, max_source_length=max_source_length, **generate_kwargs)
+        generate_kwargs = {name: value for name, value in generate_kwargs.items() if value is not None}
         if not getattr(model.config, "is_encoder_decoder", True):
             raise ValueError(
                 f"A {type(model).__name__} does not translate: use `vanilla-transformer predict` or a "

@@ -6,6 +6,7 @@ import shutil
 import threading
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -246,11 +247,18 @@ def test_lengths_that_are_not_those_of_the_manifest_are_not_counted(prepared, tm
         list(opened(place, tmp_path, 100).all_lengths())
 
 
-def test_a_folder_without_its_tokenizer_is_told_with_the_file(prepared, tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, r"shards has no tokenizer\.json, which `prepare` writes"),
+        (lambda file: file.write_text("{"), r"shards cannot be loaded: .* tokenizer\.json is not .*: restore its"),
+    ],
+)
+def test_a_folder_without_its_tokenizer_is_told_with_the_file(prepared, tmp_path, damage, message):
     place = tmp_path / "shards"
     shutil.copytree(prepared, place)
-    (place / "tokenizer.json").unlink()
-    with pytest.raises(CorpusError, match=r"shards has no tokenizer\.json, which `prepare` writes"):
+    damage(place / "tokenizer.json")
+    with pytest.raises(CorpusError, match=message):
         train(Recipe.of(train=(f"prepared:{place}",), output=str(tmp_path / "model"), max_steps=1))
 
 

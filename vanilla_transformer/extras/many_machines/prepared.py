@@ -75,15 +75,18 @@ def load_shared_tokenizer(folder: TaskFolder) -> VanillaTransformerTokenizer:
     """Loads the tokenizer of a folder.
 
     Raises:
-        CorpusError: The folder has no tokenizer.
+        CorpusError: The folder has no tokenizer, or a damaged one.
     """
+    remedy = "restore its tokenizer, or prepare the corpus again"
     with tempfile.TemporaryDirectory() as directory:
         for name in TOKENIZER_FILES:
             try:
                 folder.get(name, Path(directory, name))
             except FileNotFoundError as error:
                 raise CorpusError(
-                    f"{folder.url} has no {name}, which `prepare` writes before all shards: restore its "
-                    "tokenizer, or prepare the corpus again"
+                    f"{folder.url} has no {name}, which `prepare` writes before all shards: {remedy}"
                 ) from error
-        return load_own_tokenizer(directory)
+        try:
+            return load_own_tokenizer(directory)
+        except (OSError, ValueError) as error:
+            raise CorpusError(f"{str(error).rstrip('.').replace(directory, folder.url)}: {remedy}") from error

@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
-from vanilla_transformer.atomic_files import atomic_write_files
+from vanilla_transformer.atomic_files import atomic_write_files, named_when_full
 from vanilla_transformer.data.batching import LABEL_PADDING
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.token_corpus import PreparedCorpus
@@ -132,7 +132,11 @@ class _Writer:
         """Continues where the files end, and marks them as complete at the end."""
         rows = sum(map(len, parts))
         ids_size, probability_size = (kind.itemsize * self.facts.top_k for kind in (self.facts.id_type, PROBABILITY))
-        with open(self.output / IDS_FILE, "ab") as ids, open(self.output / PROBABILITIES_FILE, "ab") as probabilities:
+        with (
+            named_when_full(self.output, self.output),
+            open(self.output / IDS_FILE, "ab") as ids,
+            open(self.output / PROBABILITIES_FILE, "ab") as probabilities,
+        ):
             there = min(ids.tell() // ids_size, probabilities.tell() // probability_size)
             with evaluating(self.model):
                 for part, chunk, before, tokens in self._chunks(parts):
