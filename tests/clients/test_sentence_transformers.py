@@ -17,7 +17,7 @@ def test_an_encoder_of_sentences_is_fitted_saved_and_loaded(directories: dict[st
 
     torch.manual_seed(0)
     words = models.Transformer(str(directories["encoder"]), max_seq_length=16)
-    pooling = models.Pooling(words.get_word_embedding_dimension())
+    pooling = models.Pooling(words.get_embedding_dimension())
     model = sentence_transformers.SentenceTransformer(modules=[words, pooling], device="cpu")
     close, far = ["the cat sat", "a cat sat"], ["Hello king", "a dog ran"]
     settings = sentence_transformers.SentenceTransformerTrainingArguments(

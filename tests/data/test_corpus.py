@@ -185,6 +185,14 @@ def test_what_datasets_saved(tmp_path, read):
         read(f"{tmp_path / 'one'}:train")
 
 
+def test_what_datasets_saved_and_something_cut_short_is_named(tmp_path, read):
+    columns("en", "de").save_to_disk(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CorpusError, match="saved cannot be loaded: "):
+        read(str(tmp_path / "saved"))
+
+
 def test_a_null_is_an_empty_text(tmp_path, write, read):
     Dataset.from_dict({"en": ["a", None], "de": ["b", "c"]}).to_parquet(tmp_path / "c.parquet")
     assert read(str(tmp_path / "c.parquet")) == [("a", "b"), ("", "c")]

@@ -175,6 +175,14 @@ def test_padding_changes_nothing(kind: type, side: str, implementation: str):
         torch.testing.assert_close(padded, alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("length", [1, 5, 7])
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_mask_of_another_length_than_its_tokens_is_refused(kind: type, length: int):
+    ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
+    with pytest.raises(ValueError, match=f"for {length} tokens, and there are 6"):
+        build(kind)(ids, torch.ones(1, length, dtype=torch.long))
+
+
 def test_poolings_read_what_they_say():
     states = build(VanillaTransformerEncoderModel)(IDS, MASK).last_hidden_state
     for pooling, expected in (

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,10 @@ for directory in sys.argv[1:]:
         pipe = pipeline(task, model=directory, trust_remote_code=True)
         settings = {} if kind[12] == "M" else {"do_sample": False, "max_new_tokens": 4}
         found[task] = pipe(text, **settings)
+# As docs/guides/hugging-face.md says: the code in the root.
+root, _, folder = directory.rpartition("/")
+within = getattr(transformers, kind).from_pretrained(root, subfolder=folder, trust_remote_code=True)
+assert within(ids).logits.tolist() == found[kind]
 print(json.dumps(found))
 """
 
@@ -148,6 +153,8 @@ def test_models_load_and_run_where_the_package_is_not_installed(tokenizer, promp
             settings = {"do_sample": False, "max_new_tokens": 4}
             expected["text-generation"] = pipeline("text-generation", model=str(directory))("the cat", **settings)
         directories.append(str(directory))
+    for code in directory.glob("*.py"):
+        shutil.copy(code, tmp_path)
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", NOT_INSTALLED, *directories]
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)

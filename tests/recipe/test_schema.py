@@ -158,6 +158,8 @@ def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
         ("learning_rate: 0", r"learning_rate must be greater than 0, not 0\.0"),
         ("adam_epsilon: 0", r"adam_epsilon must be greater than 0, not 0\.0"),
         ("max_grad_norm: .nan", "max_grad_norm must be finite, at least 0, not nan"),
+        ("seed: 1.5", "seed must be a whole number, not 1.5"),
+        ("seed: '1'", "seed must be a whole number, not '1'"),
         ("seed: 1\nseed: 2", r"seed is given twice.*line 2"),
         ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", r"tag is given twice.*line 4"),
         ("learning_rate_scale: fast", "learning_rate_scale must be a number, not 'fast'"),

@@ -711,6 +711,11 @@ def test_a_largest_norm_of_zero_clips_nothing(recipe, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_step_of_more_tokens_than_there_are_is_an_epoch(recipe, tmp_path):
+    run = train(into(recipe, tmp_path / "model", max_steps=2, save_steps=2, eval_steps=2, batch_tokens=10**12))
+    assert run.summary["epochs"] == 2
+
+
 def test_patience_needs_something_to_measure_on(recipe, tmp_path):
     with pytest.raises(RecipeError, match="--dev"):
         train(into(recipe, tmp_path / "model", dev=(), patience=2))

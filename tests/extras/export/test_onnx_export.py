@@ -16,7 +16,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 from vanilla_transformer.cli import main
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.to_onnx import export_onnx, refuse_uncomputable
-from vanilla_transformer.translation import ExportError, load_model, translate_lines
+from vanilla_transformer.translation import load_model, translate_lines
 
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "deploy.md"
 
@@ -206,9 +206,13 @@ def test_what_the_graph_does_not_know_is_named(spelled_backwards):
     assert "laplace" in refused(another_activation)
 
 
-def test_more_than_a_beam_can_have_is_refused(onnx_export):
-    for settings, named in (({"num_return_sequences": 5}, "5 translations"), ({"num_beams": 200}, "num_beams=200")):
-        with pytest.raises(ExportError, match=named):
+def test_a_beam_that_cannot_be_is_refused(onnx_export):
+    for settings, named in (
+        ({"num_return_sequences": 5}, "5 translations"),
+        ({"num_beams": 200}, "num_beams=200"),
+        ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
+    ):
+        with pytest.raises(ValueError, match=named):
             list(translate_lines(load_exported(onnx_export), None, ["abc"], **settings))
 
 
