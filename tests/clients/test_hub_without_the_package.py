@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from conftest import FAMILIES
 
+pytest.importorskip("peft", reason="PEFT is not installed.")
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "hub"))
 from hub_server import HubServer  # noqa: E402  the stand-in for the Hub lies beside its own tests
 
 AUTO = {"encoder": "AutoModelForMaskedLM", "decoder": "AutoModelForCausalLM"}
 SAY = """
 import json, sys
-import torch, transformers
+import peft, torch, transformers
 family, auto, name, without = sys.argv[1:]
 if without == "yes":
     class Nowhere:
@@ -36,12 +38,16 @@ inputs = tokenizer(texts, return_tensors="pt", padding=True)
 two_sides = {"decoder_input_ids": inputs["input_ids"]} if model.config.is_encoder_decoder else {}
 with torch.no_grad():
     logits = model(**inputs, **two_sides).logits
+# PEFT knows by the package what it adapts; without it, the modules are named.
+named = ["query_proj", "key_proj", "readout"] if family == "recurrent" else ["q_proj", "v_proj"]
+lora = peft.LoraConfig(target_modules=named if without == "yes" else None)
 print(json.dumps({
     "home": type(model).__module__.partition(".")[0],
     "ids": inputs["input_ids"].tolist(),
     "text": tokenizer.batch_decode(inputs["input_ids"], skip_special_tokens=True),
     "whole": tokenizer.batch_decode(inputs["input_ids"]),
     "logits": logits.tolist(),
+    "adapted": [name for name, one in peft.get_peft_model(model, lora).named_parameters() if one.requires_grad],
 }))
 """
 
