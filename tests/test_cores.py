@@ -99,14 +99,16 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
     assert os.environ["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in os.environ
 
 
-def test_the_command_chooses_before_torch_is_loaded():
+@pytest.mark.parametrize(("words", "spins"), [(["train"], 5_000), (["translate"], 20_000), ([], 20_000)])
+def test_the_command_chooses_before_torch_is_loaded(words, spins):
     code = """if True:
         import os, sys
         from vanilla_transformer.cli import program
         def run(words):
-            print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"], "OMP_NUM_THREADS" in os.environ)
+            print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"], os.environ["GOMP_SPINCOUNT"])
+            print("OMP_NUM_THREADS" in os.environ)
         program._run = run
-        program.main([])
+        program.main(sys.argv[1:])
     """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == "False passive True\n"
+    said = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout
+    assert said == f"False passive {spins}\nTrue\n"

@@ -28,7 +28,7 @@ from vanilla_transformer.cli.streams import check_standard_output, named_in_erro
 from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
 from vanilla_transformer.cli.train import Train, TrainBriefly
 from vanilla_transformer.cli.translate import Translate
-from vanilla_transformer.cores import prepare_threads
+from vanilla_transformer.cores import SPINS, TRAINING_SPINS, prepare_threads
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.seams import command_groups, load
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     occupy_closed_streams()
-    prepare_threads()
+    prepare_threads(TRAINING_SPINS if words[:1] == ["train"] else SPINS)
     try:
         _run([word for word in words if word != "--debug"])
         with named_in_errors("Standard output"):
