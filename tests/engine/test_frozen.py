@@ -23,8 +23,8 @@ def packings(monkeypatch) -> list[int]:
     # Small models would be one graph.
     monkeypatch.setattr(Frozen, "graph", lambda *_: None)
     packed: list[int] = []
-    make = PackedWeights._packed
-    monkeypatch.setattr(PackedWeights, "_packed", lambda *args: packed.append(1) or make(*args))
+    make = PackedWeights._linear
+    monkeypatch.setattr(PackedWeights, "_linear", lambda *args: packed.append(1) or make(*args))
     return packed
 
 

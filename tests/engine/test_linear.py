@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vanilla_transformer.engine import linear as linear_module
-from vanilla_transformer.engine.linear import FEW_ROWS, MANY_OUTPUTS, MANY_ROWS, LiveWeights, PackedWeights
+from vanilla_transformer.engine.linear import FEW_ROWS, MANY_OUTPUTS, MANY_ROWS, PackedWeights, Weights
 
 # Relative to the largest output.
 EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
@@ -40,19 +40,46 @@ def test_a_packed_linear_multiplies_by_its_weight(
     ("rows", "inputs", "outputs", "plain"), [(4, 128, 128, True), (128, 128, 128, False), (4, 512, 1024, False)]
 )
 def test_shapes_decide_whether_weights_are_multiplied_as_they_are(monkeypatch, rows, inputs, outputs, plain):
-    if not linear_module._can_pack(torch.float32):
+    if not linear_module._can_pack(torch.device("cpu"), torch.float32):
         pytest.skip("torch was built without oneDNN")
     multiplied = []
     linear = torch.nn.functional.linear
     monkeypatch.setattr(linear_module.F, "linear", lambda *args: multiplied.append(1) or linear(*args))
-    PackedWeights(torch.float32).linear(nn.Linear(inputs, outputs))(torch.randn(rows, inputs))
-    assert bool(multiplied) == plain
+    for weights in (Weights(torch.float32), PackedWeights(torch.float32)):
+        multiplied.clear()
+        weights.linear(nn.Linear(inputs, outputs))(torch.randn(rows, inputs))
+        assert bool(multiplied) == plain
 
 
-def test_several_linear_layers_are_one():
-    first, second = nn.Linear(8, 4), nn.Linear(8, 6)
+@pytest.mark.processor
+@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1, 40])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 48), (512, 520), (2048, 512)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, EXACT), (torch.bfloat16, ROUNDED)])
+def test_a_live_linear_multiplies_by_its_weight(rows, inputs, outputs, dtype, tolerance):
+    torch.manual_seed(0)
+    for with_bias in (True, False):
+        linear, x = nn.Linear(inputs, outputs, bias=with_bias).to(dtype), torch.randn(rows, inputs, dtype=dtype)
+        with torch.no_grad():
+            expected = linear.float()(x.float())
+            linear.to(dtype)
+            for activation in (None, nn.ReLU(), nn.GELU()):
+                wanted = expected if activation is None else activation(expected)
+                found = Weights(dtype).linear(linear, activation)(x).float()
+                assert (found - wanted).abs().max() <= tolerance * expected.abs().max()
+
+
+def test_a_transposed_weight_is_read_as_it_lies():
+    linear, x = nn.Linear(512, 512, bias=False), torch.randn(1, 512)
+    with torch.no_grad():
+        linear.weight.data = linear.weight.data.T
+        torch.testing.assert_close(Weights(torch.float32).linear(linear)(x), linear(x))
+
+
+@pytest.mark.parametrize(("of_first", "of_second"), [(True, True), (False, True), (True, False), (False, False)])
+def test_several_linear_layers_are_one(of_first, of_second):
+    first, second = nn.Linear(8, 4, bias=of_first), nn.Linear(8, 6, bias=of_second)
     x = torch.randn(3, 8)
     with torch.no_grad():
-        for weights in (PackedWeights(torch.float32), LiveWeights(torch.float32)):
+        for weights in (PackedWeights(torch.float32), Weights(torch.float32)):
             found = weights.projections(first, second, scaled=0.5)(x)
             torch.testing.assert_close(found, (0.5 * first(x), second(x)))

@@ -5,7 +5,7 @@ import torch
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.engine.decoder import Decoder
-from vanilla_transformer.engine.linear import LiveWeights
+from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.search import IMPOSSIBLE, BeamSearch, Limits, greedy_search
 from vanilla_transformer.engine.search import Decoding as AnyDecoding
 from vanilla_transformer.model.generation import GoogleLengthPenalty
@@ -103,7 +103,7 @@ def test_a_decoder_without_a_source_is_searched(sentences: int):
     model = VanillaTransformerDecoderForCausalLM(VanillaTransformerDecoderConfig(vocab_size=70, **sizes)).eval()
     model.get_input_embeddings().weight.mul_(2.5)
     start = torch.tensor([[1, 8, 9], [1, 30, 31]])[:sentences]
-    decoding = Decoder(model, LiveWeights(torch.float32)).start_without_source(sentences)
+    decoding = Decoder(model, Weights(torch.float32)).start_without_source(sentences)
     found = BeamSearch(decoding, start, 3, limits([9] * sentences)).run()
     for number in range(sentences):
         length = int(found.lengths[number, 0])

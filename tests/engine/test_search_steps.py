@@ -11,7 +11,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 from vanilla_transformer.engine import decoder as decoder_module
 from vanilla_transformer.engine import search
 from vanilla_transformer.engine.decoder import Decoder
-from vanilla_transformer.engine.linear import LiveWeights
+from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.search import (
     IMPOSSIBLE,
     BeamSearch,
@@ -179,7 +179,7 @@ def test_hypotheses_attend_to_their_ancestors_through_every_reordering_and_compa
     random = torch.Generator().manual_seed(1)
     source = torch.randint(3, 70, (3, 5), generator=random)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
-    decoder = Decoder(model, LiveWeights(torch.float32))
+    decoder = Decoder(model, Weights(torch.float32))
     encoded = model.model.encoder(input_ids=source, attention_mask=mask).last_hidden_state
     cache, width, sizes = decoder.start(encoded, mask), 3, []
     histories = torch.ones(3, 1, 1, dtype=torch.long)
@@ -211,7 +211,7 @@ def test_hypotheses_attend_to_their_ancestors_through_every_reordering_and_compa
 @torch.no_grad()
 def test_the_cache_holds_only_slots_with_descendants(model):
     """Hypotheses that all descend from one share its slots."""
-    decoder = Decoder(model, LiveWeights(torch.float32))
+    decoder = Decoder(model, Weights(torch.float32))
     cache = decoder.start(torch.randn(2, 4, 32), None)
     tokens, parents = torch.ones(2, 1, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
     for _ in range(64):

@@ -8,7 +8,7 @@ from transformers import MaxLengthCriteria
 
 from scripts.stress.differential import compared, draw_setting
 from vanilla_transformer.engine import library_calls
-from vanilla_transformer.engine.linear import LiveWeights
+from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.requests import Request
 from vanilla_transformer.model import generation
 
@@ -67,7 +67,7 @@ def stale_weights(monkeypatch) -> None:
 
     def stale(model, weights):
         # A model of these tests is asked twice at most.
-        copied = copy.deepcopy(model) if type(weights) is LiveWeights else model
+        copied = copy.deepcopy(model) if type(weights) is Weights else model
         return kept.setdefault(id(model), (model, make(copied, weights)))[1]
 
     monkeypatch.setattr(library_calls, "Decoder", stale)

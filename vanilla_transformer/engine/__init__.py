@@ -18,8 +18,7 @@ So a call of `generate` can run in three ways:
 | the engine on live weights | everything else | as they are at that moment |
 | the engine, frozen | inside `with model.frozen()` | packed, in 8 bits, or (small models) one graph of ONNX Runtime |
 
-The second becomes the third for one call that asks for 8 bits, for a type other than that of the weights, or for so
-many steps that packing pays.
+The second becomes the third for one call that asks for 8 bits, or for a type other than that of the weights.
 """
 
 from .frozen import frozen, opened

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .linear import LiveWeights, PackedWeights
+from .linear import Layer, Weights
 
 # Prompt tokens read at a time: enough to keep a processor busy, few enough for small scores.
 READ_AT_A_TIME = 1024
@@ -32,9 +32,7 @@ class Decoder:
         of_source: Makes the linear layers applied to all positions of a source at once; `weights` if None.
     """
 
-    def __init__(
-        self, model: Any, weights: LiveWeights | PackedWeights, of_source: PackedWeights | None = None
-    ) -> None:
+    def __init__(self, model: Any, weights: Weights, of_source: Weights | None = None) -> None:
         decoder = decoder_stack(model)
         attention = decoder.layers[0].self_attention
         self.dtype = weights.activations
@@ -47,7 +45,7 @@ class Decoder:
         self.scale = decoder.config.d_model**0.5
         self.embedding = weights.embedding(decoder.embed_tokens)
         self.positions = weights.positions(decoder.positional_encoding)
-        self.layers = [_Layer(layer, weights) for layer in decoder.layers]
+        self.layers = [Layer(layer, weights) for layer in decoder.layers]
         self.source_projections = [
             (of_source or weights).projections(layer.cross_attention.k_proj, layer.cross_attention.v_proj)
             for layer in decoder.layers
@@ -333,23 +331,6 @@ class DecoderCache:
                 # One layer at a time, each replaced at once: the cache is the largest object in a search.
                 parts[layer] = _copied(part, rows.flatten(0, 1), capacity)
         self.used, self.capacity = used, capacity
-
-
-class _Layer:
-    """The linear layers and norms of one decoder layer; the queries' weights include 1 / √d_k."""
-
-    def __init__(self, layer: Any, weights: LiveWeights | PackedWeights) -> None:
-        own, feed_forward = layer.self_attention, layer.feed_forward
-        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
-        self.self_out = weights.residual_linear(own.out_proj)
-        self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
-        if hasattr(layer, "cross_attention"):
-            cross = layer.cross_attention
-            self.source_query = weights.projections(cross.q_proj, scaled=cross.d_k**-0.5)
-            self.cross_out = weights.residual_linear(cross.out_proj)
-            self.cross_norm = weights.norm(layer.cross_attention_norm)
-        self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
-        self.second = weights.residual_linear(feed_forward.w_2)
 
 
 def decoder_stack(model: Any) -> Any:

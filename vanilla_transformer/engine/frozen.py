@@ -4,6 +4,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Frozen:
     def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
         """Returns the decoder for a type of its activations."""
         packed = PackedWeights(dtype, quantization, few_rows=True)
-        return self._part(Decoder, packed, packed._replace(few_rows=False))
+        return self._part(Decoder, packed, replace(packed, few_rows=False))
 
     def encode(self, arguments: dict[str, Any], quantization: str | None) -> torch.Tensor:
         """Returns the encoder's output in the type in which the library's search would compute.

@@ -18,9 +18,10 @@ from transformers.utils import logging
 
 from .cpu import computing_dtype
 from .decoder import Decoder, DecoderCache
+from .encoder import Encoder
 from .frozen import Frozen, opened
 from .known import unknown
-from .linear import LiveWeights, unsupported_quantization
+from .linear import Weights, unsupported_quantization
 from .recurrent_step import RecurrentDecoding
 from .requests import Request, processor
 from .search import BeamSearch, Choice, Decoding, Hypotheses, Limits, greedy_search, likeliest, sampled
@@ -56,21 +57,25 @@ def encode(
 ) -> BaseModelOutput | None:
     """Returns the encoder's output of `inputs`, `name` in `generate`; None where the model has to encode.
 
-    The engine encodes only inside `frozen`: on live weights the model's own encoder is as fast.
+    It has to where weights would be converted for this alone, and wherever the engine does not know the model.
     """
-    frozen = opened(model)
-    mask = arguments.get("attention_mask")
+    frozen, mask = opened(model), arguments.get("attention_mask")
     others = {key for key, value in arguments.items() if value is not None and not key.startswith("decoder_")}
     if (
-        frozen is None
-        or RecurrentDecoding.suits(model)
+        RecurrentDecoding.suits(model)
         or name not in ("input_ids", "inputs_embeds")
         or not others <= {"attention_mask", "encoder_outputs", "labels", "use_cache", "past_key_values", name}
         or (mask is not None and not bool(mask.any(-1).all()))
         or unsupported_quantization(quantization, model.device) is not None
+        or (frozen is None and (torch.is_autocast_enabled(model.device.type) or _dtype(model) != model.dtype))
+        or (frozen is None and unknown(model) is not None)
     ):
         return None
-    return BaseModelOutput(last_hidden_state=frozen.encode({name: inputs, "attention_mask": mask}, quantization))
+    asked = {name: inputs, "attention_mask": mask}
+    if frozen is not None:
+        return BaseModelOutput(last_hidden_state=frozen.encode(asked, quantization))
+    with torch.autocast(model.device.type, enabled=False), torch.no_grad():
+        return BaseModelOutput(last_hidden_state=Encoder(model, Weights(model.dtype))(**asked))
 
 
 def start_decoding(
@@ -101,7 +106,7 @@ def _decoder(model: Any, quantization: str | None) -> Decoder:
     dtype = _dtype(model)
     if frozen is None and (quantization is not None or dtype != model.dtype):
         frozen = Frozen(model, quantization)  # Held for this call only.
-    return Decoder(model, LiveWeights(dtype)) if frozen is None else frozen.decoder(dtype, quantization)
+    return Decoder(model, Weights(dtype)) if frozen is None else frozen.decoder(dtype, quantization)
 
 
 def _dtype(model: Any) -> torch.dtype:

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,8 +23,8 @@ MANY_OUTPUTS = 4096
 # Multiplications, and weight size, from which oneDNN's packed linear is faster in float32 than `F.linear`: below, its
 # fixed cost per call exceeds the multiplication.
 PACKED_FROM = 1 << 20
-LARGE_WEIGHT, VOCABULARY = 1 << 18, 1 << 22
-# Shapes that MKL multiplies faster with a large unpacked weight, if `multiplies_few_rows_unpacked`.
+LARGE_WEIGHT = 1 << 18
+# Shapes that are multiplied faster as transposed than by oneDNN with an unpacked weight.
 FEW_ROWS, FEW_INPUTS = 4, 1024
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -57,11 +58,12 @@ class PositionTable:
         return self._table
 
 
-class LiveWeights(NamedTuple):
-    """Linear layers that read the model's weights in place.
+@dataclass(frozen=True)
+class Weights:
+    """A model's linear layers, norms and tables for decoding, which read its weights in place.
 
     Attributes:
-        dtype: Type of weights and activations.
+        dtype: Type of the activations, and of the weights unless they are quantized.
     """
 
     dtype: torch.dtype
@@ -73,43 +75,56 @@ class LiveWeights(NamedTuple):
 
     def projections(self, *modules: nn.Linear, scaled: float = 1.0) -> Projections:
         """Maps x to the outputs of several linear layers, the first one's `scaled`."""
-        first, *others = [_live_linear(module.weight, module.bias) for module in modules]
+        first, *others = [self._linear(module.weight, module.bias) for module in modules]
         return lambda x: (first(x) * scaled, *(linear(x) for linear in others))
 
     def linear(self, module: nn.Linear, activation: nn.Module | None = None) -> Linear:
         """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
         relu = type(activation) is nn.ReLU
-        return _activated(_live_linear(module.weight, module.bias, relu), None if relu else activation)
+        linear = self._linear(module.weight, module.bias, relu)
+        return linear if relu or activation is None else lambda x: activation(linear(x))
 
     def residual_linear(self, module: nn.Linear) -> ResidualLinear:
         """Maps x and residual r to r + xWᵀ + b."""
-        linear = _live_linear(module.weight, module.bias)
+        linear = self._linear(module.weight, module.bias)
         return lambda x, residual: linear(x).add_(residual)
 
     def norm(self, module: nn.LayerNorm) -> Linear:
-        """Returns a layer normalisation."""
-        return _norm(module, module.weight, module.bias)
+        """Returns a layer normalisation in the type of the activations."""
+        weight, bias, shape, eps = (
+            self._own(module.weight),
+            self._own(module.bias),
+            module.normalized_shape,
+            module.eps,
+        )
+        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
     def embedding(self, module: nn.Embedding) -> torch.Tensor:
         """Returns the embeddings, (entries, width)."""
-        return module.weight
+        return self._own(module.weight, module.weight.dtype)
 
     def positions(self, module: Any) -> PositionTable:
         """Returns the positional encodings."""
-        return PositionTable(module, None if module.learned is None else module.learned.weight)
+        return PositionTable(module, None if module.learned is None else self.embedding(module.learned))
+
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
+        return _float_linear(weight, bias, relu, weight, by_rows=True)
+
+    def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
+        """Returns a weight as it is kept."""
+        return weight
 
 
-class PackedWeights(NamedTuple):
-    """Linear layers on copies of the weights, in the layout that the processor multiplies fastest.
+@dataclass(frozen=True)
+class PackedWeights(Weights):
+    """The same on copies of the weights, in the layout that the processor multiplies fastest.
 
     Attributes:
-        dtype: Type of the activations, and of the weights unless they are quantized.
         quantization: None, or "int8" for 8-bit weights and activations rounded to 8 bits at each call; everything
             between the linear layers is then computed in float32.
         few_rows: Whether inputs may have few rows, as in a decoding step for one sentence.
     """
 
-    dtype: torch.dtype
     quantization: str | None = None
     few_rows: bool = False
 
@@ -120,63 +135,63 @@ class PackedWeights(NamedTuple):
 
     def projections(self, *modules: nn.Linear, scaled: float = 1.0) -> Projections:
         """Maps x to the outputs of several linear layers, the first one's `scaled`, in one matrix product."""
-        factors = [scaled] + [1.0] * (len(modules) - 1)
-        weight = torch.cat([module.weight * factor for module, factor in zip(modules, factors, strict=True)])
-        bias = None
-        if modules[0].bias is not None:
-            bias = torch.cat([module.bias * factor for module, factor in zip(modules, factors, strict=True)])
-        linear, widths = self._packed(weight, bias), [len(module.weight) for module in modules]
+        factors, widths = [scaled] + [1.0] * (len(modules) - 1), [len(module.weight) for module in modules]
+        parts = list(zip(modules, factors, widths, strict=True))
+        weight, bias = torch.cat([module.weight * factor for module, factor, _ in parts]), None
+        if any(module.bias is not None for module in modules):
+            none = weight.new_zeros(max(widths))
+            biases = [none[:width] if module.bias is None else module.bias * by for module, by, width in parts]
+            bias = torch.cat(biases)
+        linear = self._linear(weight, bias)
         if len(widths) == 1:
             return lambda x: (linear(x),)
         return lambda x: linear(x).split_with_sizes(widths, 1)
 
-    def linear(self, module: nn.Linear, activation: nn.Module | None = None) -> Linear:
-        """Maps x to xWᵀ + b, (rows, in) to (rows, out), followed by the activation."""
-        relu = type(activation) is nn.ReLU
-        return _activated(self._packed(module.weight, module.bias, relu), None if relu else activation)
-
     def residual_linear(self, module: nn.Linear) -> ResidualLinear:
-        """Maps x and residual r to r + xWᵀ + b."""
-        weight, bias = module.weight, module.bias if module.bias is None else module.bias.detach()
-        linear = self._packed(weight, bias)
+        """Maps x and residual r to r + xWᵀ + b: small weights add to a few rows of r in the product itself."""
+        add, weight = super().residual_linear(module), module.weight
         if self.quantization is not None or weight.numel() >= LARGE_WEIGHT or self.dtype != torch.float32:
-            return lambda x, residual: linear(x).add_(residual)
-        few = _too_few_to_pack(weight) if weight.device.type == "cpu" and _can_pack(self.dtype) else sys.maxsize
-        transposed = weight.detach().to(self.dtype, copy=True).mT
-        bias = None if bias is None else bias.to(self.dtype, copy=True)
+            return add
+        few = _too_few_to_pack(weight) if _can_pack(weight.device, self.dtype) else sys.maxsize
+        transposed, bias = self._own(weight).mT, self._own(module.bias)
 
         def add_linear(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
             if x.shape[0] >= few:
-                return linear(x).add_(residual)
+                return add(x, residual)
             outputs = torch.addmm(residual, x, transposed)
             return outputs if bias is None else outputs.add_(bias)
 
         return add_linear
 
-    def norm(self, module: nn.LayerNorm) -> Linear:
-        """Returns a layer normalisation in the type of the activations."""
-        weights = (
-            None if part is None else part.detach().to(self.activations, copy=True)
-            for part in (module.weight, module.bias)
-        )
-        return _norm(module, *weights)
-
-    def embedding(self, module: nn.Embedding) -> torch.Tensor:
-        """Returns a copy of the embeddings, (entries, width)."""
-        return module.weight.detach().clone()
-
-    def positions(self, module: Any) -> PositionTable:
-        """Returns the positional encodings."""
-        return PositionTable(module, None if module.learned is None else module.learned.weight.detach().clone())
-
-    def _packed(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
         if self.quantization == "int8":
             return _int8_linear(weight, bias, relu)
-        copied = weight.detach().to(self.dtype, copy=True)
-        bias = None if bias is None else bias.detach().to(self.dtype, copy=True)
-        if copied.device.type == "cpu" and _can_pack(self.dtype):
-            return _onednn_linear(copied, bias, relu, self.few_rows)
-        return _plain_linear(copied, bias, relu)
+        weight, bias = self._own(weight, self.dtype), self._own(bias, self.dtype)
+        if not _can_pack(weight.device, self.dtype):
+            return _float_linear(weight, bias, relu, weight)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        return _float_linear(weight, bias, relu, packed, self.few_rows and multiplies_few_rows_unpacked())
+
+    def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
+        """Returns a copy, in the type of the activations unless another is given."""
+        return None if weight is None else weight.detach().to(dtype or self.activations, copy=True)
+
+
+class Layer:
+    """The linear layers and norms of one layer of encoder or decoder; the queries' weights include 1 / √d_k."""
+
+    def __init__(self, layer: Any, weights: Weights) -> None:
+        own, feed_forward = layer.self_attention, layer.feed_forward
+        self.project = weights.projections(own.q_proj, own.k_proj, own.v_proj, scaled=own.d_k**-0.5)
+        self.self_out = weights.residual_linear(own.out_proj)
+        self.self_norm, self.feed_norm = map(weights.norm, (layer.self_attention_norm, layer.feed_forward_norm))
+        if hasattr(layer, "cross_attention"):
+            cross = layer.cross_attention
+            self.source_query = weights.projections(cross.q_proj, scaled=cross.d_k**-0.5)
+            self.cross_out = weights.residual_linear(cross.out_proj)
+            self.cross_norm = weights.norm(layer.cross_attention_norm)
+        self.first = weights.linear(feed_forward.w_1, feed_forward.activation)
+        self.second = weights.residual_linear(feed_forward.w_2)
 
 
 def unsupported_quantization(quantization: str | None, device: torch.device) -> str | None:
@@ -198,24 +213,33 @@ def unsupported_quantization(quantization: str | None, device: torch.device) -> 
     return None
 
 
-def _activated(linear: Linear, activation: nn.Module | None) -> Linear:
-    return linear if activation is None else lambda x: activation(linear(x))
-
-
-def _norm(module: nn.LayerNorm, weight: torch.Tensor | None, bias: torch.Tensor | None) -> Linear:
-    shape, eps = module.normalized_shape, module.eps
-    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
-
-
-def _can_pack(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+def _can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tells whether oneDNN multiplies this type here."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products())
+    has_product = hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return has_product and (dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16_products()))
 
 
-def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, few_rows: bool) -> Linear:
-    """Uses oneDNN, with the weight reordered once: `F.linear` reorders it at each call, or uses a slower library."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+def _float_linear(
+    weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, packed: torch.Tensor, by_rows: bool = False
+) -> Linear:
+    """Multiplies by oneDNN where that is fastest: `F.linear` uses a slower library.
+
+    Args:
+        weight: (out, in).
+        bias: (out,), or None.
+        relu: Whether a ReLU follows.
+        packed: The weight in oneDNN's order, or as it is, which is as fast with one row, and nearly with many.
+        by_rows: Whether one or few rows are multiplied by `weight` instead of `packed`.
+    """
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        outputs = F.linear(x, weight, bias)
+        return outputs.relu_() if relu else outputs
+
+    if not (_can_pack(weight.device, weight.dtype) and weight.is_contiguous()):
+        return plain
     then = "relu" if relu else "none"
 
     def by_onednn(x: torch.Tensor, weight: torch.Tensor = packed) -> torch.Tensor:
@@ -224,14 +248,13 @@ def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, 
     if weight.dtype != torch.float32:
         return by_onednn
     if weight.numel() < LARGE_WEIGHT:
-        plain = _plain_linear(weight, bias, relu)
-        few = _too_few_to_pack(weight)
-        return lambda x: plain(x) if x.shape[0] < few else by_onednn(x)
-    if not few_rows or not multiplies_few_rows_unpacked():
+        least = _too_few_to_pack(weight)
+        return lambda x: plain(x) if x.shape[0] < least else by_onednn(x)
+    if not by_rows:
         return by_onednn
     few = FEW_ROWS if weight.shape[1] <= FEW_INPUTS else 1
 
-    def by_rows(x: torch.Tensor) -> torch.Tensor:
+    def by_number(x: torch.Tensor) -> torch.Tensor:
         rows = x.shape[0]
         if rows > few:
             return by_onednn(x)
@@ -241,37 +264,12 @@ def _onednn_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool, 
         outputs = outputs if bias is None else outputs.add_(bias)
         return outputs.relu_() if relu else outputs
 
-    return by_rows
+    return by_number
 
 
 def _too_few_to_pack(weight: torch.Tensor) -> int:
     """Returns the number of rows from which oneDNN multiplies a small weight faster."""
     return -(-PACKED_FROM // weight.numel())
-
-
-def _live_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
-    """`F.linear`, except where it is slow: few rows by a vocabulary take half the time transposed, many by oneDNN."""
-    plain = _plain_linear(weight, bias, relu)
-    if weight.device.type != "cpu" or weight.numel() < LARGE_WEIGHT or not _can_pack(weight.dtype):
-        return plain
-    then, is_vocabulary = "relu" if relu else "none", weight.numel() >= VOCABULARY and not relu
-
-    def by_rows(x: torch.Tensor) -> torch.Tensor:
-        rows = x.shape[0]
-        if is_vocabulary and 1 < rows <= FEW_ROWS:
-            outputs = torch.mm(weight, x.mT).mT.contiguous()
-            return outputs if bias is None else outputs.add_(bias)
-        if rows > FEW_ROWS if is_vocabulary else rows >= MANY_ROWS:
-            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
-        return plain(x)
-
-    return by_rows
-
-
-def _plain_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
-    if relu:
-        return lambda x: F.linear(x, weight, bias).relu_()
-    return lambda x: F.linear(x, weight, bias)
 
 
 def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:
