@@ -33,7 +33,7 @@ class Decoder:
     """
 
     def __init__(self, model: Any, weights: Weights, of_source: Weights | None = None) -> None:
-        decoder = decoder_stack(model)
+        decoder = getattr(model.model, "decoder", model.model)  # A decoder-only model is one.
         attention = decoder.layers[0].self_attention
         self.dtype = weights.activations
         # Processors multiply small float32 matrices as fast as bfloat16 ones, and the softmax then needs no
@@ -331,11 +331,6 @@ class DecoderCache:
                 # One layer at a time, each replaced at once: the cache is the largest object in a search.
                 parts[layer] = _copied(part, rows.flatten(0, 1), capacity)
         self.used, self.capacity = used, capacity
-
-
-def decoder_stack(model: Any) -> Any:
-    """Returns the decoder of a model; in a decoder-only model this is everything but the output projection."""
-    return getattr(model.model, "decoder", model.model)
 
 
 def _copied(cached_NhLK: torch.Tensor, rows_NhL: torch.Tensor, capacity: int) -> torch.Tensor:

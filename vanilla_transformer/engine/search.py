@@ -48,10 +48,6 @@ class Candidates(NamedTuple):
     parents: torch.Tensor
     tokens: torch.Tensor
 
-    def first(self, count: int) -> "Candidates":
-        """Returns the best `count` of each sentence."""
-        return Candidates(*(part[:, :count] for part in self))
-
 
 def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
     """Returns the log-softmax in float32; overwrites float32 logits, which saves a copy."""
@@ -62,25 +58,18 @@ def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
 def best_continuations(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> Candidates:
     """Returns the `count` best of all tokens after all hypotheses of a sentence; `count` is at most W·V.
 
+    Exact, and cheaper than sorting: each of the best tokens lies in one of the `count` best blocks by maximum, so only
+    these blocks are searched.
+
     Args:
         log_p_NWV: Log-probability of each token after each hypothesis.
         scores_NW: Log-probability of each hypothesis.
     """
-    vocabulary = log_p_NWV.shape[2]
-    values, places = best_places(log_p_NWV, scores_NW, count)
-    return Candidates(values, places // vocabulary, places % vocabulary)
-
-
-def best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the `count` best of W·V scores, and their places among them, (N, count).
-
-    Exact, and cheaper than sorting: each of the best tokens lies in one of the `count` best blocks by maximum, so only
-    these blocks are searched.
-    """
     sentences, width, vocabulary = log_p_NWV.shape
     blocks = vocabulary // BLOCK
     if vocabulary <= SMALL_VOCABULARY or log_p_NWV.numel() <= FEW_SCORES or width * blocks <= count:
-        return (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
+        values, places = (log_p_NWV + scores_NW[..., None]).view(sentences, -1).topk(count)
+        return Candidates(values, places // vocabulary, places % vocabulary)
     in_blocks = log_p_NWV[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
     best_blocks = (in_blocks.amax(-1) + scores_NW[..., None]).flatten(1).topk(count, sorted=False).indices
     device = log_p_NWV.device
@@ -90,8 +79,9 @@ def best_places(log_p_NWV: torch.Tensor, scores_NW: torch.Tensor, count: int) ->
     rest = torch.arange(blocks * BLOCK, vocabulary, device=device) + vocabulary * hypotheses
     places = torch.cat((members.flatten(1), rest.flatten().expand(sentences, -1)), dim=1)
     values = log_p_NWV.flatten(1).gather(1, places) + scores_NW.gather(1, places // vocabulary)
-    best = values.topk(count)
-    return best.values, places.gather(1, best.indices)
+    values, best = values.topk(count)
+    places = places.gather(1, best)
+    return Candidates(values, places // vocabulary, places % vocabulary)
 
 
 class Hypotheses(NamedTuple):
@@ -276,7 +266,8 @@ class BeamSearch:
         scores, chosen = (candidates.scores + ended_NC * IMPOSSIBLE).topk(self.width)
         running = Candidates(scores, candidates.parents.gather(1, chosen), candidates.tokens.gather(1, chosen))
         # Only the best W of a step may end.
-        return running, candidates.first(self.width), ended_NC[:, : self.width]
+        ending = Candidates(*(part[:, : self.width] for part in candidates))
+        return running, ending, ended_NC[:, : self.width]
 
     def _store_results(self, over: torch.Tensor) -> None:
         """Stores the results of the sentences whose search is over."""

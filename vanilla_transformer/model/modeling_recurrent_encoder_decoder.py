@@ -318,7 +318,10 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         values_BSD = encoder_outputs.last_hidden_state
         assert values_BSD is not None
         state = past_key_values or self.start(encoder_outputs)
-        mask_BS = source_mask(values_BSD, encoder_attention_mask)
+        check_mask(encoder_attention_mask, values_BSD.shape[1])
+        mask_BS = (
+            values_BSD.new_ones(values_BSD.shape[:2]) if encoder_attention_mask is None else encoder_attention_mask
+        )
         reads_BT = None
         if attention_mask is not None:
             check_mask(attention_mask, state.length + embedded_BTD.shape[1])
@@ -326,7 +329,7 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
             # Nothing is read behind the last word: only padding before it has to be skipped.
             if not torch.compiler.is_exporting() and bool(reads_BT[:, 0].all()):
                 reads_BT = None
-        return self.advance(embedded_BTD, state, values_BSD, mask_BS, reads_BT)
+        return self.advance(embedded_BTD, state, values_BSD, mask_BS.bool(), reads_BT)
 
     def advance(
         self,
@@ -380,9 +383,9 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         reads_BT: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, RecurrentState]:
         """Feeds the context of each step into the next step, or into its own output."""
-        weight_GD = self._weight("ih", 0)
+        weight_GD = self._weight("weight_ih", 0)
         # The words' part of the first layer's gates is one product for all words.
-        words_BTG = nn.functional.linear(embedded_BTD, weight_GD[:, : self.config.d_model], self._bias("ih", 0))
+        words_BTG = nn.functional.linear(embedded_BTD, weight_GD[:, : self.config.d_model], self._weight("bias_ih", 0))
         fed_weight_GD = weight_GD[:, self.config.d_model :]
         layers, fed_BD = state.layers, state.fed
         outputs: list[torch.Tensor] = []
@@ -439,23 +442,14 @@ class RecurrentDecoder(RecurrentPreTrainedModel):
         for number, layer in enumerate(layers):
             if number:
                 below_BD = nn.functional.dropout(new[-1][0], self.rnn.dropout, self.training)
-                gates_BG = nn.functional.linear(below_BD, self._weight("ih", number), self._bias("ih", number))
-            new.append(advance(gates_BG, layer, self._weight("hh", number), self._bias("hh", number)))
+                gates_BG = nn.functional.linear(
+                    below_BD, self._weight("weight_ih", number), self._weight("bias_ih", number)
+                )
+            new.append(advance(gates_BG, layer, self._weight("weight_hh", number), self._weight("bias_hh", number)))
         return new
 
-    def _weight(self, kind: str, layer: int) -> torch.Tensor:
-        return getattr(self.rnn, f"weight_{kind}_l{layer}")
-
-    def _bias(self, kind: str, layer: int) -> torch.Tensor:
-        return getattr(self.rnn, f"bias_{kind}_l{layer}")
-
-
-def source_mask(values_BSD: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Returns a mask that is True on source tokens, (batch, source length)."""
-    check_mask(attention_mask, values_BSD.shape[1])
-    if attention_mask is None:
-        return values_BSD.new_ones(values_BSD.shape[:2], dtype=torch.bool)
-    return attention_mask.bool()
+    def _weight(self, name: str, layer: int) -> torch.Tensor:
+        return getattr(self.rnn, f"{name}_l{layer}")
 
 
 class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
