@@ -7,10 +7,19 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerForConditionalGeneration,
+    evaluate,
+    translate_lines,
+)
 from vanilla_transformer.cli import main
 from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
@@ -187,3 +196,75 @@ def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
     assert weights[0] == weights[1]
     train(Recipe.of(**SIZES, train=tuple(files), max_steps=4, save_steps=1, output=str(text / "plain")))
     assert (text / "plain" / "model.safetensors").read_bytes() != weights[0]
+
+
+def test_a_model_family_from_outside_is_trained_saved_loaded_and_decoded(text, tmp_path, monkeypatch, capsys):
+    settings = {"learning_rate": 0.005, "warmup_steps": 20, "batch_tokens": 300, "batches_per_step": 1}
+    small(monkeypatch, program := example("extend/model_family"), d_model=32, dropout=0.0, save_steps=50, **settings)
+    files = (str(text / "text.words"), str(text / "text.digits"))
+    program.main([*files, str(tmp_path / "model"), "--max-steps", "150"])
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
+    assert type(model) is program.PreNormTransformer and model.config.model_type == "pre_norm_transformer"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    sources, targets = (Path(name).read_text().splitlines() for name in files)
+    translated = [one.text for one in translate_lines(model, tokenizer, sources)]
+    assert sum(one == right for one, right in zip(translated, targets, strict=True)) > len(targets) / 2
+    greedy = {"num_beams": 1, "do_sample": False, "max_new_tokens": 9}
+    ids = tokenizer(sources[0], return_tensors="pt")
+    with_cache, without = (model.generate(**ids, **greedy, use_cache=kept) for kept in (True, False))
+    assert torch.equal(with_cache, without)
+    scores = evaluate(tmp_path / "model", files, metrics=("wer",)).scores
+    assert scores[0].value < 50
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "export"), "--to", "ctranslate2"]) == 1
+    assert "PreNorm" in capsys.readouterr().err
+
+
+def test_an_export_computes_the_same_and_refuses_what_it_does_not_know(tmp_path, capsys):
+    sizes = {"vocab_size": 50, "d_model": 16, "d_ff": 32, "num_heads": 2, "decoder_layers": 2}
+    torch.manual_seed(0)
+    model = VanillaTransformerDecoderForCausalLM(VanillaTransformerDecoderConfig(**sizes)).eval()
+    model.save_pretrained(tmp_path / "model")
+    program = example("extend/export")
+    program.main([str(tmp_path / "model"), str(tmp_path / "model.npz")])
+    assert "bytes" in capsys.readouterr().out
+    ids = [1, 5, 9, 30, 7]
+    arrays = dict(np.load(tmp_path / "model.npz"))
+    expected = model(torch.tensor([ids])).logits[0].detach().numpy()
+    np.testing.assert_allclose(program.next_token_logits(arrays, ids), expected, atol=1e-5)
+    model.model.layers[0].dropout = torch.nn.LayerNorm(16)
+    with pytest.raises(program.ExportError, match=r"layers\.0"):
+        program.export(model, tmp_path / "other.npz")
+    learned = VanillaTransformerDecoderConfig(**sizes, positional_encoding="learned")
+    with pytest.raises(program.ExportError, match="positional_encoding"):
+        program.export(VanillaTransformerDecoderForCausalLM(learned), tmp_path / "other.npz")
+    assert not (tmp_path / "other.npz").exists()
+
+
+def test_a_task_of_another_kind_finds_answers_in_contexts(tmp_path, monkeypatch, capsys):
+    draw = random.Random(0)
+    words = {"who": ["anna", "bert", "carla"], "where": ["paris", "new york", "rome"], "when": ["monday", "may"]}
+
+    def table(name, count):
+        rows = []
+        for _ in range(count):
+            found = {question: draw.choice(answers) for question, answers in words.items()}
+            question = draw.choice(list(words))
+            context = f"{found['who']} went to {found['where']} on {found['when']}"
+            rows.append(f"{context}\t{question} ?\t{found[question]}\n")
+        (tmp_path / name).write_text("context\tquestion\tanswer\n" + "".join(rows))
+        return str(tmp_path / name)
+
+    program = example("extend/question_answering")
+    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "vocab_size": 300, "dropout": 0.0}
+    settings = {"learning_rate": 0.003, "warmup_steps": 20, "batch_tokens": 600, "save_steps": 50}
+    monkeypatch.setattr(program, "Recipe", recipes(lambda **fields: Recipe.of(**sizes, **settings, **fields)))
+    train_table, dev_table = table("train.tsv", 300), table("dev.tsv", 40)
+    program.main([train_table, str(tmp_path / "model"), "--dev", dev_table, "--max-steps", "150"])
+    assert float(capsys.readouterr().out.split()[-1]) > 90
+    assert evaluate(tmp_path / "model", dev_table).scores[0].value > 90
+    (tmp_path / "lines").write_text("dora went to berlin on friday\twho ?\n\n")
+    assert main(["predict", str(tmp_path / "model"), str(tmp_path / "lines")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    (tmp_path / "wrong.tsv").write_text("context\tquestion\tanswer\na b\twho ?\tc\n")
+    with pytest.raises(ValueError, match="the answer 'c' does not occur"):
+        program.main([str(tmp_path / "wrong.tsv"), str(tmp_path / "other"), "--dev", dev_table, "--max-steps", "1"])

@@ -73,6 +73,18 @@ FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
 }
 
 
+def register_family(family: type[PreTrainedConfig], models: dict[Any, type[PreTrainedModel]]) -> None:
+    """Registers a configuration with its model for each Auto class; commands then load what it trains.
+
+    A family from outside the package derives its configuration from one of the package's, and calls this.
+    """
+    FAMILIES[family] = models
+    AutoConfig.register(family.model_type, family, exist_ok=True)
+    for auto_class, model in models.items():
+        auto_class.register(family, model, exist_ok=True)
+    AutoTokenizer.register(family, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
+
+
 def model_class(config: PreTrainedConfig) -> Any:
     """Returns the class of a model with that configuration: the saved one, else its family's language model.
 
@@ -172,11 +184,7 @@ def _push_card(model: Any, pushed: Any, **settings: Any) -> None:
 saving.push_card = _push_card
 
 for family, models in FAMILIES.items():
-    AutoConfig.register(family.model_type, family, exist_ok=True)
-    for auto_class, model in models.items():
-        auto_class.register(family, model, exist_ok=True)
-    AutoTokenizer.register(family, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
-
+    register_family(family, models)
 _register_pipelines()
 for _config in (VanillaTransformerConfig, RecurrentEncoderDecoderConfig):
     _config.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[union-attr]

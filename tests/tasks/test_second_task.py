@@ -53,7 +53,7 @@ class Bigrams:
     name = "bigrams"
     form, columns, settings, special_tokens = TEXTS, ("text",), (), SpecialTokens()
     auto_class, pipeline, metrics = "AutoModelForCausalLM", "text-generation", ()
-    size_presets, least_warmup, item, use, loss = SIZE_PRESETS, 10, "tokens", "Text", "nats"
+    size_presets, item, use, loss = SIZE_PRESETS, "tokens", "Text", "nats"
 
     def of_recipe(self, recipe):
         return self

@@ -64,7 +64,7 @@ def test_what_starts_from_it_keeps_its_direction(recipe, model, tmp_path):
     assert recipe_of_start(further, TRANSLATION).model.target_direction == "right-to-left"
     plain = train(recipe.with_options(target_direction="left-to-right", max_steps=1, output=str(tmp_path)))
     contrary = further.with_options(from_model=str(plain), target_direction="right-to-left")
-    with pytest.raises(RecipeError, match="writes its target left-to-right: leave target_direction out"):
+    with pytest.raises(RecipeError, match="target_direction is right-to-left in the recipe and left-to-right in"):
         recipe_of_start(contrary, TRANSLATION)
 
 

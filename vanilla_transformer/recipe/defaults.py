@@ -20,13 +20,11 @@ class Architecture(Protocol):
         form: The columns of text that it reads, and the word for its rows.
         metrics: Metrics of `dev` and `test` unless a recipe names others.
         size_presets: Presets by the number of rows of a corpus, smallest first.
-        least_warmup: Minimum number of warm-up steps unless a recipe gives one.
     """
 
     form: TextForm
     metrics: tuple[str, ...]
     size_presets: "tuple[SizePreset, ...]"
-    least_warmup: int
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
@@ -78,7 +76,7 @@ class SizePreset:
 MODEL_FIELDS = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
-    *("cell", "attention", "attention_window"),
+    *("cell", "attention", "attention_window", "target_direction"),
 )
 
 # The one table to tune. Small corpora follow published settings for Multi30k (4+4 layers of width 128, dropout 0.3),
@@ -265,7 +263,7 @@ def _choose_length(
         steps = _rounded(steps)
     else:
         steps, reason = recipe.optimization.max_steps, "as asked"
-    warmup, scale = _paper_warmup(steps, task)
+    warmup, scale = _paper_warmup(steps)
     if recipe.model.architecture == "recurrent":
         warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
     if recipe.start.model is not None:
@@ -282,12 +280,12 @@ def _choose_length(
     return steps, warmup, scale, sentence
 
 
-def _paper_warmup(steps: int, task: Architecture) -> tuple[int, float]:
+def _paper_warmup(steps: int) -> tuple[int, float]:
     """Returns the warm-up of a run of `steps` steps, and the factor on Eq. 3 that limits its peak."""
-    least = min(task.least_warmup, max(1, int(steps * SHORT_WARMUP)))
+    least = min(LEAST_WARMUP, max(1, int(steps * SHORT_WARMUP)))
     warmup = min(max(steps // 10, least), MOST_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
-    return warmup, min(1.0, float(f"{math.sqrt(warmup / task.least_warmup):.2g}"))
+    return warmup, min(1.0, float(f"{math.sqrt(warmup / LEAST_WARMUP):.2g}"))
 
 
 def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]:

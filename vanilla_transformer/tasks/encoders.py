@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,42 +30,57 @@ if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Metric, Score
     from vanilla_transformer.evaluation.scoring import Processes
 
-# Blocks and options of a recipe that only an encoder-decoder has.
-ONE_STACK_FOREIGN = ("architecture", "recurrent", "tokenizer_sides", "target_direction", "decoding")
+# Blocks and options of a recipe, besides sizes, that only an encoder-decoder has.
+_FOREIGN = ("architecture", "tokenizer_sides", "decoding")
 # Tokens of a row that a model reads if its positions have no limit.
 LONGEST_ROW = 1024
 Row = tuple[str, ...]
+Texts = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """Encodes rows of text as ids: see `data.preparation.Encoder`."""
+
+    name: str
+    form: TextForm
+    columns: tuple[str, ...]
+    encode: Callable[[Texts, PreTrainedTokenizerFast], dict[str, list[list[int]]]]
+    settings: tuple[Any, ...] = ()
+    ids: Callable[[PreTrainedTokenizerFast], int] = len
 
 
 class EncoderTask(Task, ABC):
     """Shared behaviour of the tasks of models with one stack, such as encoder-only models.
 
     Attributes:
-        foreign: Blocks and options of a recipe that are refused.
+        foreign: Blocks and options of a recipe that are refused, besides those of an encoder-decoder.
         kind: Name of its models in the error message.
+        columns: Names of the columns of ids, one or two; batches are planned by their lengths.
+        config_class, model_class, predictor_class: Classes of its models, and of what predicts with one.
+        known_metrics: Its metrics by name, or the place of this table in `vanilla_transformer.evaluation`.
         evaluation_settings: Settings that `evaluate` accepts besides the tokens of a batch.
     """
 
     name: str
-    foreign: tuple[str, ...] = (
-        *ONE_STACK_FOREIGN,
-        *("decoder_layers", "documents", "problem_type", "classifier_pooling"),
-    )
+    foreign: tuple[str, ...] = ("documents", "problem_type", "classifier_pooling")
     kind = "an encoder"
     evaluation_settings: tuple[str, ...] = ()
     loss = "nats"
     config_class: type[Any] = VanillaTransformerEncoderConfig
     form: TextForm
-    settings: tuple[Any, ...] = ()
+    columns: tuple[str, ...]
     special_tokens = SpecialTokens(begins=True)
     size_presets: tuple[SizePreset, ...]
-    least_warmup: int
     metrics: tuple[str, ...]
+    known_metrics: "str | Mapping[str, Metric]"
     model_class: type[PreTrainedModel]
+    predictor_class: "type[EncoderPredictor]"
 
     def check(self, recipe: Recipe) -> None:
         """Refuses options that only an encoder-decoder has, and metrics of other tasks."""
-        for option in recipe.used(*self.foreign):
+        other_sizes = [name for name in MODEL_FIELDS if not hasattr(self.config_class, name)]
+        for option in recipe.used(*_FOREIGN, *other_sizes, *self.foreign):
             raise RecipeError(f"{option} is not for {self.name}, whose model is {self.kind}: leave it out.")
         if recipe.classification.labels is not None and not 2 <= len(set(recipe.classification.labels)) == len(
             recipe.classification.labels
@@ -74,11 +90,17 @@ class EncoderTask(Task, ABC):
             )
         from vanilla_transformer.evaluation.metrics import check_names
 
-        check_names(recipe.evaluation.metrics or (), self.known_metrics())
+        check_names(recipe.evaluation.metrics or (), self._metrics)
 
-    @abstractmethod
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Returns the task's metrics by name."""
+    @property
+    def _metrics(self) -> "Mapping[str, Metric]":
+        known = self.known_metrics
+        # Predicting does not need what scoring needs.
+        return resolve_name(f"vanilla_transformer.evaluation.{known}") if isinstance(known, str) else known
+
+    def row_encoder(self, encode: Callable[[Texts, PreTrainedTokenizerFast], Any], **settings: Any) -> RowEncoder:
+        """Returns an encoder of the task's rows."""
+        return RowEncoder(self.name, self.form, self.columns, encode, **settings)
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
         """Returns the columns of text, without labels."""
@@ -114,11 +136,11 @@ class EncoderTask(Task, ABC):
         """Describes layers, width and dropout."""
         return f"{config.num_hidden_layers} layers of width {config.d_model} with dropout {config.dropout:g}"
 
-    @abstractmethod
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
     ) -> "EncoderPredictor":
-        """Returns a function that predicts rows."""
+        """Returns the model, ready to predict."""
+        return self.predictor_class(model, tokenizer, batch_tokens)
 
     def scorer(
         self,
@@ -128,8 +150,8 @@ class EncoderTask(Task, ABC):
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> "EncoderPredictor":
-        """Returns a function that makes the predictions to be scored."""
-        return self.predictor(model, tokenizer, batch_tokens=batch_tokens)
+        """Returns the model, ready to make the predictions to be scored."""
+        return self.predictor_class(model, tokenizer, batch_tokens, **settings)
 
     @abstractmethod
     def reference(self, row: Mapping[str, str]) -> str:
@@ -183,7 +205,7 @@ class EncoderTask(Task, ABC):
         found = [prediction.label for prediction in predictions]
         references = [[self.reference(row)] for row in corpus]
         truncated = sum(prediction.truncated for prediction in predictions)
-        scores = score(metrics, found, references, self.known_metrics())
+        scores = score(metrics, found, references, self._metrics)
         return Predictions(scores, list(map(self.written, predictions)), seconds, truncated, self.form.unit)
 
     def evaluate_worker(

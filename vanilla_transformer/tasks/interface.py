@@ -107,7 +107,6 @@ class Task(Architecture, Protocol):
     Attributes:
         name: Its name in a recipe.
         form: The columns of text that it reads, and the word for its rows.
-        columns: Names of the columns of ids made from them, one or two; batches are planned by their lengths.
         special_tokens: Special tokens in its texts.
         auto_class: The Auto class of `transformers` that loads its models.
         pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
@@ -121,7 +120,6 @@ class Task(Architecture, Protocol):
     """
 
     name: str
-    columns: tuple[str, ...]
     special_tokens: SpecialTokens
     auto_class: str
     pipeline: str
@@ -166,7 +164,7 @@ class Task(Architecture, Protocol):
         """
 
     def items(self, *lengths: Lengths) -> Lengths:
-        """Returns the number of loss items in each row; `lengths` are (rows,) for each of `columns`."""
+        """Returns the number of loss items in each row; `lengths` are (rows,) for each column of ids."""
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads rows to a batch for the model.

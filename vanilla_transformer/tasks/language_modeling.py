@@ -12,21 +12,21 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS, TextForm
+from vanilla_transformer.data.columns import PACKED_TEXT, TEXTS_IN_BLOCKS
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
+from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import (
-    ONE_STACK_FOREIGN,
     EncoderPredictor,
     EncoderTask,
     Predictions,
     Row,
+    Texts,
     evaluating,
 )
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
@@ -34,7 +34,6 @@ from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, Sp
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.evaluation.metrics import Metric
     from vanilla_transformer.evaluation.scoring import Processes
 
 # Number of tokens that continue an example.
@@ -56,47 +55,6 @@ def ids_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> li
     return [[*ids, tokenizer.eos_token_id] for ids in token_ids(texts, tokenizer)]
 
 
-class _BlockEncoder:
-    """Encodes texts as blocks of at most `most` ids."""
-
-    form: TextForm = TEXTS_IN_BLOCKS
-    columns: tuple[str, ...] = ("text",)
-
-    settings: tuple[Any, ...] = ()
-
-    def __init__(self, name: str, most: int) -> None:
-        self.name, self.most = name, most
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return len(tokenizer)
-
-    def encode(
-        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, list[list[int]]]:
-        rows = ids_of_texts(texts["text"], tokenizer)
-        return {"text": [block for ids in rows for block in in_blocks(ids, self.most)]}
-
-
-class _PieceEncoder:
-    """Encodes pieces of continuous text; an empty piece begins a new text."""
-
-    form: TextForm = PACKED_TEXT
-    columns: tuple[str, ...] = ("text",)
-    settings: tuple[Any, ...] = ("packed",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return len(tokenizer)
-
-    def encode(
-        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, list[list[int]]]:
-        rows = zip(texts["text"], token_ids(texts["text"], tokenizer), strict=True)
-        return {"text": [ids[1:] if piece else ids for piece, ids in rows]}
-
-
 class Block(NamedTuple):
     """A block of a text, with the text's number; its first ids are context and the others are predicted."""
 
@@ -106,6 +64,40 @@ class Block(NamedTuple):
 
 
 class TextScorer(EncoderPredictor):
+    """A model that gives texts their cost."""
+
+    def read(self, line: str) -> Row:
+        """Returns the line as a row."""
+        return (line,)
+
+    def summed_losses(
+        self,
+        inputs: Sequence[Sequence[int]],
+        labels: Sequence[Sequence[int]],
+        shift: int,
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> list[float]:
+        """Returns each row's summed negative log-probability of its labels, each `shift` after its predictor."""
+        sums = [0.0] * len(inputs)
+        order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
+        with evaluating(self.model), torch.inference_mode():
+            while order:
+                count = max(1, self.batch_tokens // len(inputs[order[0]]))
+                batch, order = order[:count], order[count:]
+                ids, mask = (
+                    one.to(self.model.device)
+                    for one in pad([inputs[place] for place in batch], self.model.config.pad_token_id)
+                )
+                expected = pad([labels[place] for place in batch], LABEL_PADDING)[0][:, shift:].to(ids.device)
+                logits = self.model(input_ids=ids, attention_mask=mask).logits[:, : expected.shape[1]]
+                losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), expected, reduction="none")
+                for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
+                    sums[place] = loss
+                progress(len(batch))
+        return sums
+
+
+class NextTokenScorer(TextScorer):
     """Gives each text its log-probability, including its end unless the model was trained on continuous text.
 
     Args:
@@ -130,10 +122,6 @@ class TextScorer(EncoderPredictor):
         self.stride = stride or self.most - 1
         self.ends = getattr(model.config, "documents", "lines") == "lines"
 
-    def read(self, line: str) -> Row:
-        """Returns the line as a row."""
-        return (line,)
-
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """Returns the log-probability of each nonempty text, in nats; reads texts too long for the model in blocks."""
         predictions = [Prediction("", "", {"log_probability": None, "tokens": 0})] * len(rows)
@@ -141,11 +129,8 @@ class TextScorer(EncoderPredictor):
         texts = [rows[place][0] for place in full]
         ids = ids_of_texts(texts, self.tokenizer) if self.ends else token_ids(texts, self.tokenizer)
         for place, cost in zip(full, self.costs(ids, self.losses(self.blocks(ids))), strict=True):
-            predictions[place] = Prediction(
-                str(cost),
-                cost.line,
-                {"log_probability": -cost.nats, "tokens": cost.tokens},
-            )
+            values = {"log_probability": -cost.nats, "tokens": cost.tokens}
+            predictions[place] = Prediction(str(cost), cost.line, values)
         progress(len(rows))
         return predictions
 
@@ -161,7 +146,7 @@ class TextScorer(EncoderPredictor):
     def losses(self, blocks: Sequence[Block], progress: Callable[[int], object] = lambda count: None) -> list[float]:
         """Returns the losses of the tokens that each block predicts; `progress` receives the number of blocks done."""
         labels = [[LABEL_PADDING] * block.seen + block.ids[block.seen :] for block in blocks]
-        return summed_losses(self, [block.ids for block in blocks], labels, shift=1, progress=progress)
+        return self.summed_losses([block.ids for block in blocks], labels, shift=1, progress=progress)
 
     def costs(self, texts: Sequence[Sequence[int]], losses: Sequence[float]) -> list[TextCost]:
         """Returns the cost of texts of these ids, of which the first is given, from the losses of their blocks."""
@@ -173,40 +158,45 @@ class TextScorer(EncoderPredictor):
         ]
 
 
-def summed_losses(
-    scorer: EncoderPredictor,
-    inputs: Sequence[Sequence[int]],
-    labels: Sequence[Sequence[int]],
-    shift: int,
-    progress: Callable[[int], object] = lambda count: None,
-) -> list[float]:
-    """Returns each row's summed negative log-probability of its labels, each `shift` after its predictor."""
-    sums = [0.0] * len(inputs)
-    order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
-    with evaluating(scorer.model), torch.inference_mode():
-        while order:
-            count = max(1, scorer.batch_tokens // len(inputs[order[0]]))
-            batch, order = order[:count], order[count:]
-            ids, mask = (
-                one.to(scorer.model.device)
-                for one in pad([inputs[place] for place in batch], scorer.model.config.pad_token_id)
-            )
-            expected = pad([labels[place] for place in batch], LABEL_PADDING)[0][:, shift:].to(ids.device)
-            logits = scorer.model(input_ids=ids, attention_mask=mask).logits[:, : expected.shape[1]]
-            losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), expected, reduction="none")
-            for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
-                sums[place] = loss
-            progress(len(batch))
-    return sums
+class ModelingOfTexts(EncoderTask):
+    """A model of text itself: it reads blocks of at most `max_length` tokens, and is scored by their cost.
+
+    Attributes:
+        least_length: Tokens of the shortest block in which something is predicted.
+        why_least: Their names.
+    """
+
+    form = TEXTS_IN_BLOCKS
+    columns: tuple[str, ...] = ("text",)
+    least_length: int
+    why_least: str
+
+    def check(self, recipe: Recipe) -> None:
+        """Also refuses blocks in which nothing is predicted."""
+        super().check(recipe)
+        if recipe.data.max_length < self.least_length:
+            raise RecipeError(f"max_length must be {self.least_length} or more for {self.name}: {self.why_least}.")
+
+    def config(self, recipe: Recipe) -> Any:
+        """Returns the sizes of the model, with the block length as its context."""
+        config = super().config(recipe)
+        config.max_position_embeddings = recipe.data.max_length
+        return config
+
+    def reference(self, row: Mapping[str, str]) -> str:
+        """Returns the text, whose characters and bytes are counted."""
+        return row["text"]
+
+    def written(self, prediction: Prediction) -> str:
+        """Returns the log-probability and the number of the tokens, as `predict` writes them."""
+        return prediction.line
 
 
-class LanguageModeling(EncoderTask):
+class LanguageModeling(ModelingOfTexts):
     """A row is a text between `<s>` and `</s>`, or a block of one: each token but the first is an item of the loss."""
 
     name = "language-modeling"
-    form = TEXTS_IN_BLOCKS
-    columns: tuple[str, ...] = ("text",)
-    foreign = (*ONE_STACK_FOREIGN, "encoder_layers", "classification")
+    foreign = ("classification",)
     kind = "a decoder"
     evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig
@@ -215,10 +205,12 @@ class LanguageModeling(EncoderTask):
     auto_class = "AutoModelForCausalLM"
     pipeline = "text-generation"
     model_class = VanillaTransformerDecoderForCausalLM
+    predictor_class = NextTokenScorer
+    known_metrics = "language_models:LANGUAGE_MODEL_METRICS"
+    least_length, why_least = 2, "a block needs its first token and at least one more"
     metrics: tuple[str, ...] = ("perplexity", "bits_per_character")
     item = "tokens"
     use = "Writing text that goes on"
-    least_warmup = LEAST_WARMUP
     size_presets: tuple[SizePreset, ...] = (
         SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
         SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
@@ -226,33 +218,18 @@ class LanguageModeling(EncoderTask):
         SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 5),
     )
 
-    def check(self, recipe: Recipe) -> None:
-        """Also refuses blocks in which nothing is predicted."""
-        super().check(recipe)
-        if recipe.data.max_length < 2:
-            raise RecipeError(
-                f"max_length must be 2 or more for {self.name}: a block needs its first token and at least one more."
-            )
-
     def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
         """Returns the task for separate texts, or for continuous text."""
         return PackedLanguageModeling() if recipe.data.documents == "packed" else self
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder for the recipe's block length."""
-        return _BlockEncoder(self.name, recipe.data.max_length)
+        """Returns the encoder of texts as blocks of at most the recipe's length."""
 
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Metrics of language models."""
-        from vanilla_transformer.evaluation.language_models import LANGUAGE_MODEL_METRICS
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+            rows = ids_of_texts(texts["text"], tokenizer)
+            return {"text": [block for ids in rows for block in in_blocks(ids, recipe.data.max_length)]}
 
-        return LANGUAGE_MODEL_METRICS
-
-    def config(self, recipe: Recipe) -> VanillaTransformerDecoderConfig:
-        """Returns the sizes of the model, with the block length as its context."""
-        config = super().config(recipe)
-        config.max_position_embeddings = recipe.data.max_length
-        return config
+        return self.row_encoder(encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts all tokens but the first."""
@@ -268,31 +245,6 @@ class LanguageModeling(EncoderTask):
             "labels": pad(rows["text"], LABEL_PADDING)[0],
         }
 
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the text, whose characters and bytes are counted."""
-        return row["text"]
-
-    def written(self, prediction: Prediction) -> str:
-        """Returns its log-probability and its tokens, as `predict` writes them."""
-        return prediction.line
-
-    def scorer(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        batch_tokens: int | None = None,
-        **settings: Any,
-    ) -> TextScorer:
-        """Returns a scorer that gives each text its cost."""
-        return TextScorer(model, tokenizer, batch_tokens, **settings)
-
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> TextScorer:
-        """Returns a predictor that gives each text its log-probability."""
-        return TextScorer(model, tokenizer, batch_tokens)
-
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Continues each text by greedy search."""
         continued, tokenizer = [], plain_text(tokenizer)
@@ -304,16 +256,21 @@ class LanguageModeling(EncoderTask):
         return continued
 
 
+def _encode_pieces(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+    rows = zip(texts["text"], token_ids(texts["text"], tokenizer), strict=True)
+    return {"text": [ids[1:] if piece else ids for piece, ids in rows]}
+
+
 class PackedLanguageModeling(LanguageModeling):
     """A row is a block of continuous text: each token but the first is an item of the loss."""
 
     form = PACKED_TEXT
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns an encoder of pieces, which are cut into blocks afterwards."""
-        return _PieceEncoder(self.name)
+        """Returns an encoder of pieces, which are cut into blocks afterwards; an empty piece begins a new text."""
+        return self.row_encoder(_encode_pieces, settings=("packed",))
 
-    def config(self, recipe: Recipe) -> VanillaTransformerDecoderConfig:
+    def config(self, recipe: Recipe) -> Any:
         """Also records that texts had no end."""
         config = super().config(recipe)
         config.documents = "packed"
@@ -335,13 +292,13 @@ class PackedLanguageModeling(LanguageModeling):
         from vanilla_transformer.evaluation.metrics import score
 
         self.check_settings(settings)
-        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
+        predictor: Any = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
         texts, ids = self._texts(corpus, tokenizer)
         start = time.perf_counter()
         losses = self._losses(predictor, ids, processes, _in_proportion(progress, len(corpus), predictor.blocks(ids)))
         seconds = time.perf_counter() - start
         costs = predictor.costs(ids, losses)
-        scores = score(metrics, list(map(str, costs)), [[text] for text in texts], self.known_metrics())
+        scores = score(metrics, list(map(str, costs)), [[text] for text in texts], self._metrics)
         return _ScoredText(scores, [cost.line for cost in costs], seconds, 0, "texts", sum(map(len, ids)) - len(ids))
 
     def evaluate_worker(
@@ -355,12 +312,12 @@ class PackedLanguageModeling(LanguageModeling):
         **settings: Any,
     ) -> None:
         """Computes a part of the blocks."""
-        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
+        predictor: Any = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
         self._losses(predictor, self._texts(corpus, tokenizer)[1], processes)
 
     def _losses(
         self,
-        scorer: TextScorer,
+        scorer: NextTokenScorer,
         texts: Sequence[Sequence[int]],
         processes: "Processes | None",
         progress: Callable[[int], object] = lambda count: None,
@@ -372,7 +329,7 @@ class PackedLanguageModeling(LanguageModeling):
     def _texts(self, corpus: "Dataset", tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[list[int]]]:
         """Returns the whole texts of a corpus, and their ids as in training."""
         pieces = list(corpus["text"])
-        encoded = _PieceEncoder(self.name).encode({"text": pieces}, tokenizer)["text"]
+        encoded = _encode_pieces({"text": pieces}, tokenizer)["text"]
         starts = [place for place, piece in enumerate(pieces) if not piece]
         bounds = list(pairwise([*starts, len(pieces)]))
         texts = ["".join(pieces[start:end]) for start, end in bounds]

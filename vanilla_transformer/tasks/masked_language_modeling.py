@@ -1,8 +1,8 @@
 """Masked language modeling with an encoder-only model that reads what stands before and after each masked token."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -11,22 +11,16 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from vanilla_transformer.analysis.cost import tokens_masked
 from vanilla_transformer.analysis.text_cost import TextCost
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import TEXTS_IN_BLOCKS, TextForm
-from vanilla_transformer.data.preparation import token_ids
+from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import VanillaTransformerEncoderForMaskedLM
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
+from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.tasks.encoders import EncoderTask, Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
-from vanilla_transformer.tasks.language_modeling import summed_losses
-
-if TYPE_CHECKING:
-    from vanilla_transformer.evaluation.metrics import Metric
+from vanilla_transformer.tasks.language_modeling import ModelingOfTexts, TextScorer
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
 _HIDDEN, _HIDDEN_OR_OTHER = 0.8, 0.9
@@ -61,31 +55,8 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, mo
     return found
 
 
-class _MaskedEncoder:
-    """Encodes texts as blocks of at most `most` ids."""
-
-    form: TextForm = TEXTS_IN_BLOCKS
-    columns: tuple[str, ...] = ("text",)
-    settings: tuple[Any, ...] = ()
-
-    def __init__(self, name: str, most: int) -> None:
-        self.name, self.most = name, most
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return len(tokenizer)
-
-    def encode(
-        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, list[list[int]]]:
-        return {"text": [block for text in blocks_of_texts(texts["text"], tokenizer, self.most) for block in text]}
-
-
-class MaskedScorer(EncoderPredictor):
+class MaskedScorer(TextScorer):
     """Masks each text, always at the same places, and computes the cost of the masked tokens."""
-
-    def read(self, line: str) -> Row:
-        """Returns the line as a row."""
-        return (line,)
 
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """Returns the cost of each nonempty text; texts too long for the model are read in blocks."""
@@ -96,7 +67,7 @@ class MaskedScorer(EncoderPredictor):
         places = [place for place, text in zip(full, texts, strict=True) for _ in text]
         hidden: Any = [masked(ids, np.random.default_rng(ids), config.vocab_size) for text in texts for ids in text]
         nats, tokens = [0.0] * len(rows), [0] * len(rows)
-        costs = summed_losses(self, [seen for seen, _ in hidden], [labels for _, labels in hidden], shift=0)
+        costs = self.summed_losses([seen for seen, _ in hidden], [labels for _, labels in hidden], shift=0)
         for place, (_, labels), loss in zip(places, hidden, costs, strict=True):
             nats[place] += loss
             tokens[place] += int((labels != LABEL_PADDING).sum())
@@ -108,24 +79,24 @@ class MaskedScorer(EncoderPredictor):
         return predictions
 
 
-class MaskedLanguageModeling(EncoderTask):
+class MaskedLanguageModeling(ModelingOfTexts):
     """A row is a text between `<s>` and `</s>`, or a block of one: each masked token is an item of the loss.
 
     15% of a row's tokens are masked, others in each epoch: 80% of them become `<mask>`, 10% any token and 10% stay.
     """
 
     name = "masked-language-modeling"
-    form = TEXTS_IN_BLOCKS
-    columns: tuple[str, ...] = ("text",)
     foreign = (*EncoderTask.foreign, "labels")
     special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
     pipeline = "fill-mask"
     model_class = VanillaTransformerEncoderForMaskedLM
+    predictor_class = MaskedScorer
+    known_metrics = "language_models:MASKED_METRICS"
+    least_length, why_least = 3, "<s>, </s> and a token between them"
     metrics: tuple[str, ...] = ("masked_perplexity",)
     item = "masked tokens"
     use = "Filling in masked words, and as the beginning of classifiers"
-    least_warmup = LEAST_WARMUP
     size_presets: tuple[SizePreset, ...] = (
         SizePreset(20_000, 4_000, "tiny", "tiny", 0.1, 2_048, 100),
         SizePreset(100_000, 8_000, "tiny", "tiny", 0.1, 4_096, 60),
@@ -133,27 +104,14 @@ class MaskedLanguageModeling(EncoderTask):
         SizePreset(math.inf, 32_000, "base", "small", 0.1, 25_000, 10),
     )
 
-    def check(self, recipe: Recipe) -> None:
-        """Also refuses blocks without a token to mask."""
-        super().check(recipe)
-        if recipe.data.max_length < 3:
-            raise RecipeError(f"max_length must be 3 or more for {self.name}: <s>, </s> and a token between them.")
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """Returns the encoder of texts as blocks of at most the recipe's length."""
 
-    def encoder(self, recipe: Recipe) -> _MaskedEncoder:
-        """Returns the encoder for the recipe's block length."""
-        return _MaskedEncoder(self.name, recipe.data.max_length)
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+            rows = blocks_of_texts(texts["text"], tokenizer, recipe.data.max_length)
+            return {"text": [block for text in rows for block in text]}
 
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Metrics of masked tokens."""
-        from vanilla_transformer.evaluation.language_models import MASKED_METRICS
-
-        return MASKED_METRICS
-
-    def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
-        """Returns the sizes of the model, with the block length as its maximum."""
-        config: VanillaTransformerEncoderConfig = super().config(recipe)
-        config.max_position_embeddings = recipe.data.max_length
-        return config
+        return self.row_encoder(encode)
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts the masked tokens."""
@@ -169,25 +127,6 @@ class MaskedLanguageModeling(EncoderTask):
         input_ids, attention_mask = pad([seen for seen, _ in hidden], config.pad_token_id)
         labels, _ = pad([labels for _, labels in hidden], LABEL_PADDING)
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the text."""
-        return row["text"]
-
-    def written(self, prediction: Prediction) -> str:
-        """Returns the log-probability of its masked tokens, and their number."""
-        return prediction.line
-
-    def scorer(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        batch_tokens: int | None = None,
-        **settings: Any,
-    ) -> MaskedScorer:
-        """Returns a scorer that computes the cost of the masked tokens of each text."""
-        return MaskedScorer(model, tokenizer, batch_tokens)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None

@@ -2,22 +2,11 @@
 
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
 
 # Width and layers, with about as many parameters as the Transformer of that name; `big` is that of Luong et al. 2015.
 SIZES = {"tiny": (192, 2), "small": (384, 2), "base": (768, 3), "big": (1000, 4)}
-# Fields that only the Transformer has.
-_FOREIGN = (
-    "d_ff",
-    "num_heads",
-    "d_k",
-    "d_v",
-    "positional_encoding",
-    "attention_dropout",
-    "activation_dropout",
-    "target_direction",
-)
-_OWN = ("cell", "attention", "attention_window", "dropout", "label_smoothing", "d_model")
 
 
 def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
@@ -27,7 +16,7 @@ def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
         RecipeError: It sets a field that only the Transformer has, different numbers of encoder and decoder layers, or
             a preset that recurrent models do not have.
     """
-    for option in recipe.used(*_FOREIGN):
+    for option in recipe.used(*(name for name in MODEL_FIELDS if not hasattr(RecurrentEncoderDecoderConfig(), name))):
         raise RecipeError(f"{option} is for Transformers only: leave it out, or leave out architecture: recurrent.")
     preset = recipe.model.preset or "base"
     if preset not in SIZES:
@@ -40,7 +29,6 @@ def recurrent_config(recipe: Recipe) -> RecurrentEncoderDecoderConfig:
             f"decoder_layers must be equal, not {recipe.model.encoder_layers} and "
             f"{recipe.model.decoder_layers}."
         )
-    given = {name: recipe[name] for name in _OWN if recipe[name] is not None}
-    if recipe.tokenizer.vocab_size is not None:
-        given["vocab_size"] = recipe.tokenizer.vocab_size
+    own = (name for name in MODEL_FIELDS if hasattr(RecurrentEncoderDecoderConfig, name))
+    given = {name: recipe[name] for name in own if recipe[name] is not None}
     return RecurrentEncoderDecoderConfig(**{"d_model": width, "num_layers": layers.pop(), **given})

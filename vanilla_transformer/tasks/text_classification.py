@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import Lengths, pad
-from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS, TextForm
+from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import Ids, Rows
@@ -20,43 +20,14 @@ from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
 )
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
+from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import ONE_STACK_FOREIGN, EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.labels import label_maps, labels_in, number_of, texts_of, with_labels
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
-    from vanilla_transformer.evaluation.metrics import Metric
-
-
-@dataclass(frozen=True)
-class _LabelEncoder:
-    """Encodes texts, or pairs of texts, and the id of each one's label."""
-
-    name: str
-    labels: tuple[str, ...]
-    form: TextForm = LABELLED_TEXTS
-    columns: tuple[str, ...] = ("label", "text")
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        return (self.labels,)
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return max(len(tokenizer), len(self.labels))
-
-    def encode(
-        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, list[list[int]]]:
-        pairs = one_or_two(texts["text"], texts["text_pair"])
-        return {"text": token_ids(pairs, tokenizer), "label": self.labels_of(texts["label"])}
-
-    def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of the labels of texts."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        return [[number_of(label.strip(), numbers)] for label in texts]
 
 
 def one_or_two(texts: Sequence[str], pairs: Sequence[str]) -> list[Any]:
@@ -146,11 +117,12 @@ class TextClassification(EncoderTask):
     auto_class = "AutoModelForSequenceClassification"
     pipeline = "text-classification"
     model_class = VanillaTransformerEncoderForSequenceClassification
-    foreign: tuple[str, ...] = (*ONE_STACK_FOREIGN, "decoder_layers", "documents")
+    predictor_class: type[TextClassifier] = TextClassifier
+    known_metrics = "label_metrics:LABEL_METRICS"
+    foreign: tuple[str, ...] = ("documents",)
     metrics: tuple[str, ...] = ("accuracy", "macro_f1")
     item = "texts"
     use = "Classifying texts"
-    least_warmup = LEAST_WARMUP
     size_presets: tuple[SizePreset, ...] = (
         SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
         SizePreset(100_000, 8_000, "tiny", "tiny", 0.3, 4_096, 20),
@@ -163,19 +135,33 @@ class TextClassification(EncoderTask):
         kinds = {"multi_label_classification": MultiLabelClassification, "regression": TextRegression}
         return kinds[recipe.classification.problem_type]() if recipe.classification.problem_type in kinds else self
 
+    def check(self, recipe: Recipe) -> None:
+        """Also refuses label smoothing unless one label is right."""
+        super().check(recipe)
+        kind = recipe.classification.problem_type
+        if recipe.model.label_smoothing and kind not in (None, "single_label_classification"):
+            raise RecipeError(f"label_smoothing is for one label a text, not for {kind}: leave it out.")
+
+    def labels_in(self, text: str) -> list[str]:
+        """Returns the labels that a text of the column names."""
+        return [text.strip()] if text.strip() else []
+
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """Returns the recipe with the labels of `train`."""
-        return with_labels(recipe, corpora, "label", lambda text: [text.strip()] if text.strip() else [])
+        return with_labels(recipe, corpora, "label", self.labels_in)
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder with the ids of the labels."""
-        return _LabelEncoder(self.name, recipe.classification.labels or ())
+        """Returns the encoder of texts, or pairs of texts, and the id of each one's label."""
+        labels = recipe.classification.labels or ()
+        numbers = {label: number for number, label in enumerate(labels)}
+        return self._encoder(lambda text: [number_of(text.strip(), numbers)], (labels,), len(labels))
 
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Metrics of labels."""
-        from vanilla_transformer.evaluation.label_metrics import LABEL_METRICS
+    def _encoder(self, number_label: Callable[[str], list[int]], settings: tuple[Any, ...], numbers: int) -> Encoder:
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+            pairs = one_or_two(texts["text"], texts["text_pair"])
+            return {"text": token_ids(pairs, tokenizer), "label": list(map(number_label, texts["label"]))}
 
-        return LABEL_METRICS
+        return self.row_encoder(encode, settings=settings, ids=lambda tokenizer: max(len(tokenizer), numbers))
 
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
         """Returns the sizes of the model, its labels, and the pooling of its states."""
@@ -184,12 +170,13 @@ class TextClassification(EncoderTask):
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
-        """Returns the labels, of which one is right."""
-        return {**label_maps(recipe), "problem_type": "single_label_classification"}
+        """Returns the labels, and how many of them are right."""
+        problem_type = recipe.classification.problem_type or "single_label_classification"
+        return {**label_maps(recipe), "problem_type": problem_type}
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts each text as one item."""
-        return lengths[0]
+        return np.ones_like(lengths[0])
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads texts to `input_ids` and `attention_mask`; `labels` come from `targets`."""
@@ -209,71 +196,36 @@ class TextClassification(EncoderTask):
         return torch.from_numpy(np.concatenate(labels).astype(np.int64))
 
     def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the label."""
-        return row["label"].strip()
+        """Returns the label or the labels."""
+        return BETWEEN_LABELS.join(self.labels_in(row["label"]))
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
         """Refuses a missing label, or one unknown to the model."""
         if row["text"].strip():
             number_of(self.reference(row), labels)
 
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> "TextClassifier":
-        """Returns a predictor of the likeliest label."""
-        return TextClassifier(model, tokenizer, batch_tokens)
-
-
-@dataclass(frozen=True)
-class _LabelSetEncoder(_LabelEncoder):
-    """Encodes texts with several labels: their ids from 1, or 0 for a text without labels."""
-
-    form: TextForm = MULTI_LABELLED_TEXTS
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        return ("several", self.labels)
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return max(len(tokenizer), len(self.labels) + 1)
-
-    def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
-        numbers = {label: number for number, label in enumerate(self.labels, start=1)}
-        return [[number_of(label, numbers) for label in labels_in(text)] or [0] for text in texts]
-
 
 class MultiLabelClassification(TextClassification):
     """Each text is an item of the loss: the summed cross-entropy of one yes-or-no question per label."""
 
     form = MULTI_LABELLED_TEXTS
+    predictor_class = MultiLabelClassifier
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
+    known_metrics = "label_metrics:LABEL_SET_METRICS"
 
-    def check(self, recipe: Recipe) -> None:
-        """Also refuses label smoothing, because each label is a question of its own."""
-        super().check(recipe)
-        _refuse_smoothing(recipe)
-
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """Returns the recipe with the labels of `train`."""
-        return with_labels(recipe, corpora, "label", labels_in)
+    def labels_in(self, text: str) -> list[str]:
+        """Returns the labels, separated by commas."""
+        return labels_in(text)
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder with the ids of the labels."""
-        return _LabelSetEncoder(self.name, recipe.classification.labels or ())
+        """Returns the encoder with the ids of the labels from 1, or 0 for a text without labels."""
+        labels = recipe.classification.labels or ()
+        numbers = {label: number for number, label in enumerate(labels, start=1)}
 
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Metrics of sets of labels."""
-        from vanilla_transformer.evaluation.label_metrics import LABEL_SET_METRICS
+        def number_labels(text: str) -> list[int]:
+            return [number_of(label, numbers) for label in labels_in(text)] or [0]
 
-        return LABEL_SET_METRICS
-
-    def head(self, recipe: Recipe) -> dict[str, Any]:
-        """Returns the labels, of which each may be right."""
-        return {**label_maps(recipe), "problem_type": "multi_label_classification"}
-
-    def items(self, *lengths: Lengths) -> Lengths:
-        """Counts each text as one item."""
-        return np.ones_like(lengths[0])
+        return self._encoder(number_labels, ("several", labels), len(labels) + 1)
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
         """Returns ones at the labels of each text, (rows, labels)."""
@@ -282,34 +234,10 @@ class MultiLabelClassification(TextClassification):
             row[torch.from_numpy(numbers.astype(np.int64))] = 1
         return ones[:, 1:]
 
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the labels."""
-        return BETWEEN_LABELS.join(labels_in(row["label"]))
-
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
         """Refuses a label unknown to the model."""
         for label in labels_in(row["label"]):
             number_of(label, labels)
-
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> MultiLabelClassifier:
-        """Returns a predictor of all labels with a probability above one half."""
-        return MultiLabelClassifier(model, tokenizer, batch_tokens)
-
-
-class _NumberEncoder(_LabelEncoder):
-    """Encodes texts with a number: the bits of its float32."""
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        return ("number",)
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return 1 << 32
-
-    def labels_of(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[int(np.float32(number_in(text)).view(np.uint32))] for text in texts]
 
 
 def number_in(text: str) -> float:
@@ -330,15 +258,12 @@ def number_in(text: str) -> float:
 class TextRegression(TextClassification):
     """Each text is an item of the loss: the squared error of its number."""
 
+    predictor_class = TextRegressor
     metrics: tuple[str, ...] = ("pearson", "mean_squared_error")
+    known_metrics = "label_metrics:NUMBER_METRICS"
     use = "Giving texts a number"
     loss = "squared error"
     foreign = (*TextClassification.foreign, "labels")
-
-    def check(self, recipe: Recipe) -> None:
-        """Also refuses label smoothing."""
-        super().check(recipe)
-        _refuse_smoothing(recipe)
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """Returns the recipe unchanged, after checking that all labels are numbers."""
@@ -353,18 +278,12 @@ class TextRegression(TextClassification):
         return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of numbers instead of labels."""
-        return _NumberEncoder(self.name, ())
-
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Metrics of numbers."""
-        from vanilla_transformer.evaluation.label_metrics import NUMBER_METRICS
-
-        return NUMBER_METRICS
+        """Returns the encoder of texts and the bits of each one's number as a float32."""
+        return self._encoder(lambda text: [int(np.float32(number_in(text)).view(np.uint32))], ("number",), 1 << 32)
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """Returns a head with one number."""
-        return {"num_labels": 1, "problem_type": "regression"}
+        return {**super().head(recipe), "num_labels": 1}
 
     def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
         """Refuses a label that is not a number."""
@@ -374,16 +293,3 @@ class TextRegression(TextClassification):
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
         """Returns the numbers, (rows,)."""
         return torch.from_numpy(np.concatenate(labels).astype(np.uint32).view(np.float32))
-
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> TextRegressor:
-        """Returns a predictor of a number."""
-        return TextRegressor(model, tokenizer, batch_tokens)
-
-
-def _refuse_smoothing(recipe: Recipe) -> None:
-    if recipe.model.label_smoothing:
-        raise RecipeError(
-            f"label_smoothing is for one label a text, not for {recipe.classification.problem_type}: leave it out."
-        )

@@ -1,30 +1,28 @@
 """A tag for each word of a sentence, by an encoder-only model that reads it off the word's first piece."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES, TextForm
+from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
 from vanilla_transformer.data.preparation import Encoder
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.plain_text import plain_text
-from vanilla_transformer.recipe.defaults import LEAST_WARMUP, SizePreset
+from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row
+from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
 from vanilla_transformer.tasks.labels import label_maps, number_of, with_labels
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
-    from vanilla_transformer.evaluation.metrics import Metric
 
 
 def pieces_of_words(
@@ -44,40 +42,6 @@ def pieces_of_words(
         ]
         found.append((encoding.ids, begins))
     return found
-
-
-@dataclass(frozen=True)
-class _TagEncoder:
-    """Encodes words as pieces, and the id of each word's tag.
-
-    In the column of words each id is doubled, plus one where a word begins; so the number of tags of a row is the
-    length of their column.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    form: TextForm = TAGGED_SENTENCES
-    columns: tuple[str, ...] = ("tags", "words")
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        return (self.labels,)
-
-    def ids(self, tokenizer: PreTrainedTokenizerFast) -> int:
-        return max(2 * len(tokenizer), len(self.labels))
-
-    def encode(
-        self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, list[list[int]]]:
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        marked = []
-        for ids, begins in pieces_of_words([row.split(BETWEEN_WORDS) for row in texts["words"]], tokenizer):
-            doubled = [2 * one for one in ids]
-            for place in begins:
-                doubled[place] += 1
-            marked.append(doubled)
-        tags = [[number_of(tag, numbers) for tag in row.split(BETWEEN_WORDS)] for row in texts["tags"]]
-        return {"words": marked, "tags": tags}
 
 
 class Tagger(EncoderPredictor):
@@ -118,10 +82,11 @@ class TokenClassification(EncoderTask):
     auto_class = "AutoModelForTokenClassification"
     pipeline = "token-classification"
     model_class = VanillaTransformerEncoderForTokenClassification
+    predictor_class = Tagger
+    known_metrics = "label_metrics:TAG_METRICS"
     metrics: tuple[str, ...] = ("token_accuracy",)
     item = "words"
     use = "Tagging the words of sentences"
-    least_warmup = LEAST_WARMUP
     size_presets: tuple[SizePreset, ...] = (
         SizePreset(20_000, 4_000, "tiny", "tiny", 0.3, 2_048, 40),
         SizePreset(100_000, 8_000, "tiny", "tiny", 0.2, 4_096, 20),
@@ -139,14 +104,25 @@ class TokenClassification(EncoderTask):
         )
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder with the ids of the labels."""
-        return _TagEncoder(self.name, recipe.classification.labels or ())
+        """Returns the encoder of words as pieces, and the id of each word's tag.
 
-    def known_metrics(self) -> "Mapping[str, Metric]":
-        """Metrics of tags."""
-        from vanilla_transformer.evaluation.label_metrics import TAG_METRICS
+        In the column of words each id is doubled, plus one where a word begins; so the number of tags of a row is the
+        length of their column.
+        """
+        labels = recipe.classification.labels or ()
+        numbers = {label: number for number, label in enumerate(labels)}
 
-        return TAG_METRICS
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+            marked = []
+            for ids, begins in pieces_of_words([row.split(BETWEEN_WORDS) for row in texts["words"]], tokenizer):
+                doubled = [2 * one for one in ids]
+                for place in begins:
+                    doubled[place] += 1
+                marked.append(doubled)
+            tags = [[number_of(tag, numbers) for tag in row.split(BETWEEN_WORDS)] for row in texts["tags"]]
+            return {"words": marked, "tags": tags}
+
+        return self.row_encoder(encode, settings=(labels,), ids=lambda tokenizer: max(2 * len(tokenizer), len(labels)))
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """Returns the labels."""
@@ -175,9 +151,3 @@ class TokenClassification(EncoderTask):
         """Refuses a tag unknown to the model."""
         for tag in row["tags"].split(BETWEEN_WORDS):
             number_of(tag, labels)
-
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> Tagger:
-        """Returns a predictor of each word's likeliest tag."""
-        return Tagger(model, tokenizer, batch_tokens)

@@ -15,13 +15,10 @@ from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config
-from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
-    RecurrentEncoderDecoderForConditionalGeneration,
-)
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import LEAST_WARMUP, MODEL_FIELDS, SIZE_PRESETS
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.registration import model_class
 from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.recurrent_sizes import recurrent_config
 from vanilla_transformer.translation import translate_lines
@@ -44,7 +41,7 @@ class Translation(Task):
     settings: tuple[Any, ...] = ()
     special_tokens = SpecialTokens()
     size_presets = SIZE_PRESETS
-    least_warmup = LEAST_WARMUP
+    config_class = VanillaTransformerConfig
     auto_class = "AutoModelForSeq2SeqLM"
     pipeline = "translation"
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
@@ -82,31 +79,22 @@ class Translation(Task):
         for option in recipe.used("recurrent"):
             raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
-        direction = recipe.model.target_direction
-        config = VanillaTransformerConfig.from_preset(
-            recipe.model.preset or "base", target_direction=direction, **given
-        )
+        config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
         longest = recipe.data.max_length + recipe.decoding.max_length_beyond_source
         config.max_position_embeddings = max(config.max_position_embeddings, longest)
         return config
 
-    def build(
-        self, recipe: Recipe
-    ) -> VanillaTransformerForConditionalGeneration | RecurrentEncoderDecoderForConditionalGeneration:
+    def build(self, recipe: Recipe) -> PreTrainedModel:
         """Builds the recipe's model, with random weights and with the recipe's search for `generate`."""
-        config = self.config(recipe)
-        model: VanillaTransformerForConditionalGeneration | RecurrentEncoderDecoderForConditionalGeneration
-        if isinstance(config, RecurrentEncoderDecoderConfig):
-            model = RecurrentEncoderDecoderForConditionalGeneration(config)
-        else:
-            model = VanillaTransformerForConditionalGeneration(config)
+        config, decoding = self.config(recipe), recipe.decoding
+        model: PreTrainedModel = model_class(config)(config)
         model.generation_config = paper_generation_config(
             model.config,
-            recipe.decoding.num_beams,
-            recipe.decoding.length_penalty,
-            recipe.decoding.length_penalty_type,
-            recipe.decoding.max_length_beyond_source,
+            decoding.num_beams,
+            decoding.length_penalty,
+            decoding.length_penalty_type,
+            decoding.max_length_beyond_source,
         )
         return model
 

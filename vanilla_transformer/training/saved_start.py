@@ -54,17 +54,13 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
             "fine-tune it with the Seq2SeqTrainer of transformers, as in examples/fine_tune_with_trainer.py."
         )
     sizes = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
-    for name, value in sizes.items():
-        if recipe[name] not in (None, value):
+    for name in recipe.used(*sizes):
+        if recipe[name] != (value := sizes[name]):
             raise RecipeError(
                 f"{name} is {recipe[name]} in the recipe and {value} in {path}: leave it out, or give "
                 f"--{name.replace('_', '-')} {value} beside a recipe that has it."
             )
-    direction = getattr(config, "target_direction", recipe.model.target_direction)
-    if recipe.model.target_direction not in (Recipe().model.target_direction, direction):
-        raise RecipeError(f"{path} writes its target {direction}: leave target_direction out.")
     chosen = {name: getattr(config, name) for name in _TRAINING_FIELDS if recipe[name] is None}
-    chosen["target_direction"] = direction
     preset = recipe.model.preset or _preset_of(config)
     taken = recipe.with_options(**sizes, **chosen, preset=preset, tokenizer=path)
     wanted = task.config(taken)
@@ -101,7 +97,7 @@ def _config(path: str) -> VanillaTransformerBaseConfig:
 
 def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
     """Returns the preset whose sizes the model has, if there is one."""
-    names = [name for name in _SIZES if name != "vocab_size" and hasattr(config, name)]
+    names = [name for name in _SIZES if name not in ("vocab_size", "target_direction") and hasattr(config, name)]
     for preset in type(config).presets():
         other = type(config).from_preset(preset)
         if all(getattr(other, name) == getattr(config, name) for name in names):
