@@ -51,12 +51,21 @@ def average_checkpoints(paths: Sequence[str | Path], adapters: Collection[ModelA
         weights = read_weights(path)
         for adapter in adapters:
             weights = adapter.merged(weights)
-        for name, tensor in _like_the_first(dtypes, weights, path).items():
-            if name in total:
-                total[name] += _as_shape(tensor, total[name].shape, name, path)
+        if total and weights.keys() != total.keys():
+            name = sorted(weights.keys() ^ total.keys())[0]
+            raise AveragingError(
+                f"{path} is from a different model than the first checkpoint: only one of them has {name}."
+            )
+        for name, tensor in weights.items():
+            if name not in total:
+                dtypes[name], total[name] = tensor.dtype, tensor.double()
+            elif tensor.shape == total[name].shape:
+                total[name] += tensor
             else:
-                dtypes[name] = tensor.dtype
-                total[name] = tensor.double()
+                raise AveragingError(
+                    f"{name} has shape {tuple(tensor.shape)} in {path} but {tuple(total[name].shape)} in the first "
+                    "checkpoint."
+                )
     return {name: (tensor / len(paths)).to(dtypes[name]).contiguous() for name, tensor in total.items()}
 
 
@@ -124,24 +133,6 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         raise AveragingError(f"The weights {file} cannot be read: {error}.") from None
     rename_old_weights(weights)
     return weights
-
-
-def _like_the_first(first: dict[str, torch.dtype], weights: Weights, path: str | Path) -> Weights:
-    """Returns the weights of a checkpoint, checked to have the same names as the first."""
-    if first and weights.keys() != first.keys():
-        name = sorted(weights.keys() ^ first.keys())[0]
-        raise AveragingError(
-            f"{path} is from a different model than the first checkpoint: only one of them has {name}."
-        )
-    return weights
-
-
-def _as_shape(tensor: torch.Tensor, shape: torch.Size, name: str, path: str | Path) -> torch.Tensor:
-    if tensor.shape != shape:
-        raise AveragingError(
-            f"{name} has shape {tuple(tensor.shape)} in {path} but {tuple(shape)} in the first checkpoint."
-        )
-    return tensor
 
 
 def keep_plain_names(accelerator: "Accelerator") -> None:

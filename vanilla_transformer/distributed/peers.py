@@ -97,20 +97,12 @@ class Peers:
         Raises:
             LaunchError: Raised on the main process; the others raise SystemExit.
         """
-        key = self._next_key()
-        if not self.is_main:
-            self._set(f"{key} {self.rank}", (socket.gethostname(), facts))
-            self._get(key, 0)
-            return
-        for other in range(1, self.size):
-            host, theirs = self._get(f"{key} {other}", other)
-            for name in facts:
-                if theirs[name] != facts[name]:
+        for other, (host, theirs) in enumerate(self.gather((socket.gethostname(), facts))):
+            for name, ours in facts.items():
+                if theirs[name] != ours:
                     process = f"Process {other} on {host}"
-                    raise LaunchError(
-                        sentence.format(process=process, name=name, theirs=theirs[name], ours=facts[name])
-                    )
-        self._set(key, None)
+                    raise LaunchError(sentence.format(process=process, name=name, theirs=theirs[name], ours=ours))
+        self.broadcast_from_main(lambda: None)
 
     def _next_key(self) -> str:
         self._calls += 1

@@ -1,8 +1,9 @@
 """A run without training: all processes start, agree, prepare the text, and report what each would do."""
 
 import socket
-from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -10,13 +11,12 @@ from accelerate.utils import gather_object
 from vanilla_transformer.analysis.devices import describe_device
 from vanilla_transformer.checkpointing.sharded import is_sharded
 from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
-from vanilla_transformer.data.batching import Indices, Step, StepPlan, share
-from vanilla_transformer.data.token_corpus import TrainingCorpus
+from vanilla_transformer.data.batching import Indices, StepPlan, share
 from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import broadcast_from_main
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.prefetch import make_plan
+from vanilla_transformer.training.prefetch import DataPosition, PlannedStep, make_plan, planned_steps
 from vanilla_transformer.training.run_directory import AlreadyFinished
 from vanilla_transformer.training.setup import RunContext, start_run
 
@@ -42,7 +42,8 @@ def _dry_run(given: Recipe) -> None:
     with start_run(given) as context:
         recipe, inputs, accelerator = context.recipe, context.inputs, context.accelerator
         position = broadcast_from_main(accelerator, lambda: _position(context))
-        ahead = _steps_from(position, inputs.train, recipe)
+        start = DataPosition(position.epoch, position.step_in_part, part=position.part)
+        ahead = planned_steps(partial(make_plan, recipe=recipe), inputs.train, start)
         steps = list(islice(ahead, min(STEPS_SHOWN, recipe.optimization.max_steps - position.step)))
         mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator, task_for(recipe).form.unit)])
         everyone = gather_object([mine])
@@ -55,20 +56,8 @@ def _position(context: RunContext) -> Progress:
     return checkpoint.progress() if checkpoint is not None else Progress()
 
 
-def _steps_from(position: Progress, corpus: TrainingCorpus, recipe: ResolvedRecipe) -> Iterator[tuple[StepPlan, Step]]:
-    """Yields the coming steps, each with the plan of its part of an epoch."""
-    first, done = position.part, position.step_in_part
-    for epoch in count(position.epoch):
-        for part in corpus.epoch_parts(epoch, first):
-            plan = make_plan(part.corpus, recipe)
-            for step in plan.epoch(epoch, part.number)[done:]:
-                yield plan, step
-            done = 0
-        first = 0
-
-
 def _overview(
-    recipe: ResolvedRecipe, context: RunContext, pairs: int, steps: Sequence[tuple[StepPlan, Step]], position: Progress
+    recipe: ResolvedRecipe, context: RunContext, pairs: int, steps: Sequence[PlannedStep], position: Progress
 ) -> str:
     accelerator, run, unit = context.accelerator, context.run, task_for(recipe).form.unit
     weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
@@ -81,8 +70,8 @@ def _overview(
             f"begins: after step {position.step:,} of {recipe.optimization.max_steps:,}",
             f"a step: up to {tokens}, on any number of processes",
             *(
-                f"  step {number:,}: {_sizes(plan, step.batches, unit)}"
-                for number, (plan, step) in enumerate(steps, start=position.step + 1)
+                f"  step {number:,}: {_sizes(planned.plan, planned.step.batches, unit)}"
+                for number, planned in enumerate(steps, start=position.step + 1)
             ),
         ]
     )
@@ -107,12 +96,11 @@ def _name(accelerator: Accelerator) -> str:
     )
 
 
-def _lines(
-    steps: Sequence[tuple[StepPlan, Step]], position: Progress, accelerator: Accelerator, unit: str
-) -> list[str]:
+def _lines(steps: Sequence[PlannedStep], position: Progress, accelerator: Accelerator, unit: str) -> list[str]:
+    rank, processes = accelerator.process_index, accelerator.num_processes
     return [
-        f"  step {number:,}: {_sizes(plan, share(step, accelerator.process_index, accelerator.num_processes), unit)}"
-        for number, (plan, step) in enumerate(steps, start=position.step + 1)
+        f"  step {number:,}: {_sizes(planned.plan, share(planned.step, rank, processes), unit)}"
+        for number, planned in enumerate(steps, start=position.step + 1)
     ]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from vanilla_transformer.data.batching import StepPlan, share
-from vanilla_transformer.data.token_corpus import PreparedCorpus, Rows, TrainingCorpus
+from vanilla_transformer.data.batching import Step, StepPlan, share
+from vanilla_transformer.data.token_corpus import EpochPart, PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 
@@ -64,24 +64,44 @@ def local_steps(
         position: Where to start.
         pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
     """
+    for planned in planned_steps(make_plan, corpus, position):
+        plan, part = planned.plan, planned.part
+        batches, tokens = [], []
+        for rows in share(planned.step, position.rank, position.processes):
+            random = RowRandom(plan.seed, planned.epoch, part.corpus.row_numbers(rows))
+            batch = collate(part.corpus.rows(rows), random)
+            batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
+            tokens.append(plan.real_and_all_tokens(rows))
+            # An epoch's batches are views of one array: a name for one of them would keep the whole array.
+            del rows, random
+        real, padded = map(sum, zip(*tokens, strict=True))
+        yield LocalStep(planned.epoch, part.number, planned.epoch_done, batches, planned.step.items, real, padded)
+        # For a large corpus two parts do not fit in memory.
+        del planned, plan, part
+
+
+class PlannedStep(NamedTuple):
+    """A step of all processes: its rows, and the part of the epoch with the plan that it belongs to."""
+
+    epoch: int
+    part: EpochPart
+    plan: StepPlan
+    step: Step
+    epoch_done: float
+
+
+def planned_steps(
+    make_plan: Callable[[PreparedCorpus], StepPlan], corpus: TrainingCorpus, position: DataPosition
+) -> Iterator[PlannedStep]:
+    """Yields the rows of the steps from a position on, part after part and epoch after epoch, without end."""
     first, done = position.part, position.step_in_part
     for epoch in count(position.epoch):
         for part in corpus.epoch_parts(epoch, first):
             plan = make_plan(part.corpus)
             steps = plan.epoch(epoch, part.number)
             for index in range(done, len(steps)):
-                # An epoch's batches are views of one array: a name for one of them here would keep the whole array.
-                batches, tokens = [], []
-                for rows in share(steps[index], position.rank, position.processes):
-                    random = RowRandom(plan.seed, epoch, part.corpus.row_numbers(rows))
-                    batch = collate(part.corpus.rows(rows), random)
-                    batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
-                    tokens.append(plan.real_and_all_tokens(rows))
-                    del rows, random
-                real, padded = map(sum, zip(*tokens, strict=True))
                 over = part.before + part.share * ((index + 1) / len(steps))
-                yield LocalStep(epoch, part.number, over, batches, steps[index].items, real, padded)
-            # For a large corpus two parts do not fit in memory.
+                yield PlannedStep(epoch, part, plan, steps[index], over)
             del part, plan, steps
             done = 0
         first = 0

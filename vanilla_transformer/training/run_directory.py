@@ -57,47 +57,25 @@ def output_path(recipe: Recipe) -> Path:
 
 
 class RunDirectory:
-    """Paths inside the output directory, named by their content."""
+    """The output directory of a run, which one run at a time may use.
+
+    Attributes:
+        checkpoints: One directory per checkpoint.
+        tokenizer_config: The last tokenizer file to be written.
+        prepared: The corpus in tokens, kept as long as the run needs it.
+        vocabulary: Identifies the text from which the run's own tokenizer was learned.
+        metrics: One JSON object per line for every log line and every measurement on `dev`.
+        log: Everything the run printed.
+        summary: Written last: a run is finished once it exists.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoints, self.prepared = path / "checkpoints", path / "prepared"
+        self.tokenizer_config, self.vocabulary = path / "tokenizer_config.json", self.prepared / "vocabulary.json"
+        self.metrics, self.log, self.summary = path / "metrics.jsonl", path / "train.log", path / SUMMARY
         # Not the soft lock: a killed process leaves it behind, and the next would wait for it in vain.
         self._lock = FileLock(path / LOCK, blocking=False, thread_local=False, fallback_to_soft=False)
-
-    @property
-    def checkpoints(self) -> Path:
-        """One directory per checkpoint."""
-        return self.path / "checkpoints"
-
-    @property
-    def tokenizer_config(self) -> Path:
-        """The last tokenizer file to be written."""
-        return self.path / "tokenizer_config.json"
-
-    @property
-    def prepared(self) -> Path:
-        """The corpus in tokens, kept as long as the run needs it."""
-        return self.path / "prepared"
-
-    @property
-    def vocabulary(self) -> Path:
-        """Identifies the text from which the run's own tokenizer was learned."""
-        return self.prepared / "vocabulary.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per line for every log line and every measurement on `dev`."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """Everything the run printed."""
-        return self.path / "train.log"
-
-    @property
-    def summary(self) -> Path:
-        """Written last: a run is finished once it exists."""
-        return self.path / SUMMARY
 
     @property
     def is_locked(self) -> bool:
