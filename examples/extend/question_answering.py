@@ -137,8 +137,8 @@ class QuestionAnswering(EncoderTask):
         return np.ones_like(lengths[0])
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
-        """Pads texts to `input_ids` and `attention_mask`; `labels` are the two places, (questions, 2)."""
-        input_ids, attention_mask = pad(rows["text"] or [[config.pad_token_id]], config.pad_token_id)
+        """Pads texts to `input_ids` and `attention_mask`; `labels` are the two places, (questions, 2), or none."""
+        input_ids, attention_mask = pad(rows["text"], config.pad_token_id)
         labels = torch.tensor([[int(at) for at in span] for span in rows["span"]] or [[LABEL_PADDING] * 2])
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 

@@ -127,11 +127,9 @@ class CheckpointWriter:
         save_accelerator_state(
             str(unfinished), [], [], [self.schedule], [], accelerator.process_index, accelerator.step
         )
-        if not accelerator.is_main_process and not is_sharded(accelerator):
-            return lambda: None
         if is_sharded(accelerator):
             state = gather_full_state(self.model, self.optimizer)
-        else:
+        elif accelerator.is_main_process:
             state = {
                 "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),
                 "optimizer": self.optimizer.state_dict(),

@@ -115,7 +115,11 @@ def padding_share(plan: StepPlan, epoch: int) -> float:
 
 
 def pad(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids."""
+    """Return rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids.
+
+    Without rows, return a row of padding alone: a process with nothing to do in a step computes with it.
+    """
+    rows = rows if len(rows) else [[padding]]
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask = np.arange(lengths.max()) < lengths[:, None]
     ids = np.full(mask.shape, padding, dtype=np.int64)

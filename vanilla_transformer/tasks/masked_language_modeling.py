@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.analysis.cost import tokens_masked
@@ -119,10 +118,6 @@ class MaskedLanguageModeling(ModelingOfTexts):
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Masks texts and pads them to `input_ids`, `attention_mask` and `labels`."""
-        if not rows["text"]:
-            nothing = torch.full((1, 1), config.pad_token_id)
-            labels = torch.full_like(nothing, LABEL_PADDING)
-            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": labels}
         hidden = [masked(ids, rng[place], config.vocab_size) for place, ids in enumerate(rows["text"])]  # type: ignore[arg-type]
         input_ids, attention_mask = pad([seen for seen, _ in hidden], config.pad_token_id)
         labels, _ = pad([labels for _, labels in hidden], LABEL_PADDING)

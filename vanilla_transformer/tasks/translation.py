@@ -131,18 +131,11 @@ class Translation(Task):
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads pairs to `input_ids`, `attention_mask` and `labels` (with -100), and soft targets if there are any."""
-        if not rows["source"]:
-            nothing = torch.full((1, 1), config.pad_token_id)
-            return {
-                "input_ids": nothing,
-                "attention_mask": torch.ones_like(nothing),
-                "labels": torch.full_like(nothing, LABEL_PADDING),
-            }
         input_ids, attention_mask = pad(rows["source"], config.pad_token_id)
         labels, of_target = pad(rows["target"], LABEL_PADDING)
         batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         for name, kind in _SOFT_TARGETS.items():
-            if name in rows:
+            if rows.get(name):
                 of_tokens = np.concatenate(rows[name]).astype(kind)
                 padded = np.zeros((*labels.shape, of_tokens.shape[1]), dtype=kind)
                 padded[of_target.numpy() == 1] = of_tokens
