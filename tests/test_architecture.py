@@ -162,6 +162,33 @@ def test_nothing_but_tasks_asks_which_task_it_is(path: Path):
             assert not re.fullmatch(r"(.*\.)?task(\.name)?", words), f"{path.name}, line {node.lineno}: {words}"
 
 
+# The end of the name of a class whose head belongs to one task.
+HEAD = re.compile(r"For(CausalLM|ConditionalGeneration|MaskedLM|QuestionAnswering|(Sequence|Token)Classification)")
+# Rooms that read no text, and so need not know in which form a task has it.
+READS_NO_TEXT = ("cli", "reporting", "evaluation", "hub", "hub.py", "translation", "checkpointing", "distributed")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_but_tasks_knows_tasks_by_the_classes_of_their_heads_or_by_their_text(path: Path):
+    part = path.relative_to(PACKAGE).parts[0]
+    if part in ("tasks", "model", "registration.py"):
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        words = []
+        if isinstance(node, ast.Dict):
+            words = node.keys
+        elif isinstance(node, ast.Compare):
+            words = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "endswith":
+            words = node.args
+        for word in [found for part_of in words if part_of is not None for found in ast.walk(part_of)]:
+            if isinstance(word, ast.Constant) and isinstance(word.value, str):
+                assert not HEAD.fullmatch(word.value), f"{path.name}, line {node.lineno}: {word.value}"
+        if part in READS_NO_TEXT and isinstance(node, ast.Attribute):
+            asked = re.search(r"\btask\.form\.(parallel|tagged|packed|in_blocks)$", ast.unparse(node))
+            assert not asked, f"{path.name}, line {node.lineno}: {ast.unparse(node)}"
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_files_import_only_what_the_hub_can_follow(name: str):
     for imported in imports(PACKAGE / "model" / f"{name}.py", in_try=False):

@@ -231,7 +231,7 @@ def test_an_export_computes_the_same_and_refuses_what_it_does_not_know(tmp_path,
     arrays = dict(np.load(tmp_path / "model.npz"))
     expected = model(torch.tensor([ids])).logits[0].detach().numpy()
     np.testing.assert_allclose(program.next_token_logits(arrays, ids), expected, atol=1e-5)
-    model.model.layers[0].dropout = torch.nn.LayerNorm(16)
+    model.model.layers[0].second_norm = torch.nn.LayerNorm(16)
     with pytest.raises(program.ExportError, match=r"layers\.0"):
         program.export(model, tmp_path / "other.npz")
     learned = VanillaTransformerDecoderConfig(**sizes, positional_encoding="learned")

@@ -89,7 +89,11 @@ class AnswerFinder(EncoderPredictor):
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """Finds the answer to each question; a context that is too long is read up to the model's limit."""
         found = [Prediction("", "", {"answer": None})] * len(rows)
-        encoded = plain_text(self.tokenizer)([question for _, question in rows], [context for context, _ in rows])
+        full = [place for place, row in enumerate(rows) if all(row)]
+        progress(len(rows) - len(full))
+        if not full:
+            return found
+        encoded = plain_text(self.tokenizer)([rows[place][1] for place in full], [rows[place][0] for place in full])
         ids = encoded["input_ids"]
         for place, logs in self.answers([self.cut(row) for row in ids], progress):
             inside = [at for at, part in enumerate(encoded.sequence_ids(place)[: len(logs)]) if part == 1]
@@ -97,9 +101,9 @@ class AnswerFinder(EncoderPredictor):
             if spans:
                 log, first, last = max(spans)
                 start, end = encoded.token_to_chars(place, first).start, encoded.token_to_chars(place, last).end
-                answer = rows[place][0][start:end].strip()
+                answer = rows[full[place]][0][start:end].strip()
                 values = {"answer": answer, "score": round(float(np.exp(log)), 6)}
-                found[place] = Prediction(answer, answer, values, truncated=len(ids[place]) > self.longest)
+                found[full[place]] = Prediction(answer, answer, values, truncated=len(ids[place]) > self.longest)
         return found
 
 

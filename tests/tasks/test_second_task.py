@@ -52,7 +52,7 @@ class Bigrams:
 
     name = "bigrams"
     form, columns, settings, special_tokens = TEXTS, ("text",), (), SpecialTokens()
-    auto_class, pipeline, metrics = "AutoModelForCausalLM", "text-generation", ()
+    auto_class, translates, pipeline, metrics = "AutoModelForCausalLM", False, "text-generation", ()
     size_presets, item, use, loss = SIZE_PRESETS, "tokens", "Text", "nats"
 
     def of_recipe(self, recipe):

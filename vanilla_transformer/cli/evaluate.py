@@ -135,9 +135,9 @@ class Evaluate:
         self.rescoring.check(self.decoding.num_beams)
         self._check_paths()
         task = task_of_model(self.model)
-        if self.rescoring.rescore and not task.form.parallel:
+        if self.rescoring.rescore and not task.translates:
             raise UsageError(f"--rescore chooses among translations, but {self.model} does not translate.")
-        if self.models and not task.form.parallel:
+        if self.models and not task.translates:
             raise UsageError(
                 f"Only translation models can be scored as an ensemble, but {self.model} does not translate."
             )
@@ -156,9 +156,9 @@ class Evaluate:
         processes: "Peers",
     ) -> None:
         """Does the main process's work: it alone scores, writes and prints."""
-        if task.form.parallel and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+        if task.translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
             warn("source and target of the corpus are identical, so the scores only measure copying.")
-        unit = "sources" if task.form.parallel else task.form.unit
+        unit = "sources" if task.translates else task.form.unit
         self.decoding.announce(model)
         with progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size)) as bar:
             try:

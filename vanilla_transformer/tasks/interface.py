@@ -109,6 +109,7 @@ class Task(Architecture, Protocol):
         form: The columns of text that it reads, and the word for its rows.
         special_tokens: Special tokens in its texts.
         auto_class: The Auto class of `transformers` that loads its models.
+        translates: Whether its models turn a source into a target, so that several can do so together.
         pipeline: Name of the pipeline of `transformers` that its models work in, also their tag on the Hub.
         metrics: Metrics of `dev` and `test` unless a recipe names others.
         item: Name of an item of the loss, in the plural.
@@ -122,6 +123,7 @@ class Task(Architecture, Protocol):
     name: str
     special_tokens: SpecialTokens
     auto_class: str
+    translates: bool = False
     pipeline: str
     item: str
     loss: str

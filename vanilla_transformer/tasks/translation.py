@@ -43,6 +43,7 @@ class Translation(Task):
     size_presets = SIZE_PRESETS
     config_class = VanillaTransformerConfig
     auto_class = "AutoModelForSeq2SeqLM"
+    translates = True
     pipeline = "translation"
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
     item = "target tokens"
