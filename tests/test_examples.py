@@ -265,6 +265,6 @@ def test_a_task_of_another_kind_finds_answers_in_contexts(tmp_path, monkeypatch,
     (tmp_path / "lines").write_text("dora went to berlin on friday\twho ?\n\n")
     assert main(["predict", str(tmp_path / "model"), str(tmp_path / "lines")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
-    (tmp_path / "wrong.tsv").write_text("context\tquestion\tanswer\na b\twho ?\tc\n")
+    (tmp_path / "wrong.tsv").write_text(Path(train_table).read_text() + "a b\twho ?\tc\n")
     with pytest.raises(ValueError, match="the answer 'c' does not occur"):
         program.main([str(tmp_path / "wrong.tsv"), str(tmp_path / "other"), "--dev", dev_table, "--max-steps", "1"])

@@ -72,7 +72,7 @@ def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_th
 def test_a_classifier_may_read_the_first_token_alone_and_those_trained_from_it_do(request, tmp_path):
     recipe = recipe_of("labelled", request).with_options(max_steps=1)
     first = train(recipe.with_options(classifier_pooling="first", output=str(tmp_path / "first")))
-    sizes = dict.fromkeys(("preset", *MODEL_FIELDS))
+    sizes = {name: Recipe()[name] for name in ("preset", *MODEL_FIELDS)}
     further = recipe.with_options(**sizes, from_model=str(first), output=str(tmp_path / "further"))
     for directory, pooling in (
         (first, "first"),

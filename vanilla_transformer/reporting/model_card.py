@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.data.sources import BUILT_IN, PREPARED, CorpusSpec, split_off, table_suffix
+from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weights
 
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
 _TRANSLATION = ("translation", "translate")
-# The pipeline of each other head, by the suffix of its class, and its name in the card.
-_PIPELINES = {
-    "ForMaskedLM": ("fill-mask", "fill"),
-    "ForSequenceClassification": ("text-classification", "classify"),
-    "ForTokenClassification": ("token-classification", "tag"),
-    "ForCausalLM": ("text-generation", "generate"),
+# The name of each pipeline in the card.
+_NAMES = {
+    "translation": "translate",
+    "fill-mask": "fill",
+    "text-classification": "classify",
+    "token-classification": "tag",
+    "text-generation": "generate",
 }
 # The command for a model that works in a pipeline.
 _COMMANDS = {
@@ -320,8 +322,13 @@ def _json(file: Path) -> dict[str, Any]:
 
 def _pipeline(directory: Path) -> tuple[str, str]:
     """Returns the pipeline for the model of a directory, and its name in the card."""
-    name = "".join((_json(directory / "config.json").get("architectures") or [""])[:1])
-    return next((found for end, found in _PIPELINES.items() if name.endswith(end)), _TRANSLATION)
+    from vanilla_transformer.tasks import task_of_model
+
+    try:
+        tag = task_of_model(directory).pipeline
+    except (OSError, ValueError, RecipeError):
+        return _TRANSLATION  # Its files do not tell.
+    return tag, _NAMES.get(tag, "model")
 
 
 def _count_parameters(directory: Path) -> int:
