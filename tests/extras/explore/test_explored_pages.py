@@ -1,5 +1,6 @@
 """The page in a real browser: text is only text, switches change the answer beside the old one, and nothing leaves."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def test_an_empty_field_and_a_text_that_is_too_long_are_told(visit):
     assert "first 512 tokens" in page.text_content(".warning")
     page.fill("#text", "a dog")
     playwright.expect(page.locator(".warning")).to_have_count(0)
+    playwright.expect(page.locator("#encoder-embedding .chips li")).not_to_have_count(512)
     assert len(read(page)) < 9
 
 
@@ -183,7 +185,10 @@ def test_a_number_that_is_kept_follows_the_text(visit):
 
 def test_a_number_leads_to_its_section_its_equation_and_its_chapter(visit):
     page = visit("trained")
-    page.locator("#encoder-0 figure", has_text="Scores").first.locator("canvas").click(position={"x": 60, "y": 40})
+    canvas = page.locator("#encoder-0 figure", has_text="Scores").first.locator("canvas")
+    canvas.scroll_into_view_if_needed()
+    playwright.expect(canvas).to_have_attribute("style", re.compile("height"))
+    canvas.click(position={"x": 60, "y": 40})
     assert "Section 3.2.1, Eq. 1" in page.text_content("#inspector")
     link = page.locator("#inspector").get_by_role("link", name="Read the chapter")
     assert link.get_attribute("href") == "../paper/3.2-attention.html"
