@@ -118,8 +118,8 @@ def choose_columns(
         names: All columns of the table.
         languages: Languages of the column ``translation``, in its own order.
         wanted: Names for the columns of the form. By default a pair is the two languages of ``translation``. Otherwise
-            a form looks for the names it knows, and a pair or a single text takes the columns that are left if there
-            are as many.
+            a form looks for the names it knows, and a pair or a single text takes the columns in order if there are
+            as many and no name says otherwise.
         where: Name of the table in messages.
         form: The form to look for.
     """
@@ -139,9 +139,9 @@ def choose_columns(
     for place, column in enumerate(form.columns):
         known = [name for alias in column.aliases for name in names if name.strip().lower() == alias]
         chosen[place] = chosen[place] or next((name for name in known if name not in wanted), None)
-    if form.in_order and len(names) == len(chosen) and not languages:
-        left = iter([name for name in names if name not in chosen])
-        chosen = [name or next(left, None) for name in chosen]
+    in_order = all(name in (None, column) for name, column in zip(chosen, names, strict=False))
+    if form.in_order and len(names) == len(chosen) and not languages and in_order:
+        chosen = list(names)
     for name, column in zip(chosen, form.columns, strict=True):
         if name is None and not column.optional:
             raise CorpusError(
