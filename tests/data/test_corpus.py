@@ -263,7 +263,7 @@ def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
         (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], r"a\.csv, line 3: 3 columns where 2 are needed"),
         (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], r"a\.csv, line 3: not a row of CSV"),
         (["a.csv"], ["en,en\n1,2\n"], "2 columns are named 'en'"),
-        (["a.csv"], ["source,source\n1,2\n"], "cannot tell which column is the target"),
+        (["a.csv"], ["source,source\n1,2\n"], "2 columns are named .source."),
         (["a.csv"], ["id,source\n1,2\n"], "cannot tell which column is the target"),
         (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], r"a\.csv, line 3: not UTF-8"),
         (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], r"a\.jsonl, line 2: not JSON"),
