@@ -154,6 +154,28 @@ def test_a_global_hook_is_declined(ways_taken):
     assert unknown(model) is None
 
 
+@pytest.mark.parametrize(
+    ("place", "other"),
+    [
+        ("model.encoder.layers.0.dropout", nn.LayerNorm(16)),
+        ("model.decoder.layers.1.self_attention.out_proj", nn.LayerNorm(16)),
+        ("model.decoder.layers.0.feed_forward_norm", nn.Linear(16, 16)),
+        ("model.encoder.layers.0.feed_forward", nn.Linear(16, 16)),
+    ],
+)
+def test_a_known_module_in_anothers_place_is_declined(ways_taken, place, other):
+    model = sharp(0)
+    model.set_submodule(place, other)
+    assert place in unknown(model)
+    assert_equal_or_declined(model, ways_taken, must_decline=True)
+
+
+def test_a_layer_of_the_other_stack_is_declined():
+    model = sharp(0)
+    model.model.encoder.layers[0] = copy.deepcopy(model.model.decoder.layers[1])
+    assert "a layer of model.encoder" in unknown(model)
+
+
 def eps(model):
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):

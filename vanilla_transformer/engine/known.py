@@ -61,6 +61,24 @@ CLASSES: dict[tuple[str, str], _Class] = {
     ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderModel"): _names("", _STACK),
     ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderForCausalLM"): _names("", "model lm_head"),
 }
+# The class that each of these submodules must have.
+_CLASS_OF = {
+    name: kind
+    for kind, names in {
+        "Linear": "q_proj k_proj v_proj out_proj w_1 w_2 lm_head",
+        "LayerNorm": "self_attention_norm cross_attention_norm feed_forward_norm",
+        "Embedding": "embed_tokens shared learned",
+        "Dropout": "dropout activation_dropout",
+        "MultiHeadAttention": "self_attention cross_attention",
+        "PositionwiseFeedForward": "feed_forward",
+        "PositionalEncoding": "positional_encoding",
+        "ModuleList": "layers",
+        "Encoder": "encoder",
+        "Decoder": "decoder",
+    }.items()
+    for name in names.split()
+}
+_LAYERS = {"Encoder": "EncoderLayer", "Decoder": "DecoderLayer", "VanillaTransformerDecoderModel": "DecoderLayer"}
 # A recurrent decoder is advanced step by step through its own layers, without their `forward`.
 RECURRENT: dict[tuple[str, str], _Class] = {name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)} | {
     ("modeling_recurrent_encoder_decoder", name): _ANYTHING
@@ -149,8 +167,14 @@ def _unknown_module(name: str, module: nn.Module, allowed: _Class, methods: froz
         if buffer is not None:
             return f"the buffer {name}.{key}"
     for key, child in module._modules.items():
-        if child is not None and allowed.children is not None and key not in allowed.children:
+        if child is None or allowed.children is None:
+            continue
+        if key not in allowed.children:
             return f"the module {name}.{key}"
+        if type(child).__name__ != _CLASS_OF.get(key, type(child).__name__):
+            return f"{name}.{key}, which is a {type(child).__name__}"
+        if key == "layers" and any(type(layer).__name__ != _LAYERS[type(module).__name__] for layer in child):
+            return f"a layer of {name} that is not a {_LAYERS[type(module).__name__]}"
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
         return f"{name}, which has a max_norm"
     return None
