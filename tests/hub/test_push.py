@@ -30,7 +30,7 @@ CODE = {
     f"{name}.py"
     for name in (
         "configuration_vanilla_transformer",
-        "direction",
+        "encoder_decoder",
         "generation",
         "heads",
         "layers",
