@@ -173,7 +173,7 @@ def _unknown_module(name: str, module: nn.Module, allowed: _Class, methods: froz
             return f"the module {name}.{key}"
         if type(child).__name__ != _CLASS_OF.get(key, type(child).__name__):
             return f"{name}.{key}, which is a {type(child).__name__}"
-        if key == "layers" and any(type(layer).__name__ != _LAYERS[type(module).__name__] for layer in child):
+        if key == "layers" and {type(layer).__name__ for layer in child.children()} - {_LAYERS[type(module).__name__]}:
             return f"a layer of {name} that is not a {_LAYERS[type(module).__name__]}"
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
         return f"{name}, which has a max_norm"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from vanilla_transformer import load_exported, translate_lines
@@ -49,6 +50,20 @@ def test_the_command_needs_no_torch_and_says_what_the_engine_cannot_do(exported,
     assert done.returncode == 0 and done.stdout.count(" ||| ") == 4
     assert done.stderr.count("\n") == done.stderr.startswith("CTranslate2's search differs from the paper's: ")
     assert bool(done.stderr) == (exported.name == "ctranslate2")
+
+
+@pytest.mark.parametrize("asked", ["1", "3"])
+def test_an_export_has_as_many_threads_as_omp_num_threads_says(onnx_export, monkeypatch, asked):
+    begun = []
+    session = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda *given, **others: begun.append(given[1].intra_op_num_threads) or session(*given, **others),
+    )
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    load_exported(onnx_export)
+    assert begun == [int(asked)]
 
 
 def test_in_python_too(exported, spelled_backwards):

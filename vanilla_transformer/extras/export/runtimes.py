@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from vanilla_transformer.cores import own_threads
 from vanilla_transformer.fingerprints import fingerprint_file, fingerprint_settings
 from vanilla_transformer.translation.exported import ExportedModel, ExportError
 from vanilla_transformer.translation.lines import (
@@ -227,7 +228,7 @@ class OnnxModel(_Model):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
+        options.intra_op_num_threads = threads or own_threads()
         options.log_severity_level = 3  # It warns of each input that has a default.
         providers = onnxruntime.get_available_providers()
         self._session = onnxruntime.InferenceSession(directory / GRAPH, options, providers=providers)
@@ -326,7 +327,7 @@ class Ctranslate2Model(_Model):
         here = ctranslate2.get_supported_compute_types("cpu")
         compute_type = "default" if model["quantization"] != "int16" or "int16" in here else "float32"
         self._translator = ctranslate2.Translator(
-            str(directory), compute_type=compute_type, intra_threads=threads or 0
+            str(directory), compute_type=compute_type, intra_threads=threads or own_threads()
         )
         self._positions = int(model["positions"])
 
