@@ -169,7 +169,7 @@ READS_NO_TEXT = ("cli", "reporting", "evaluation", "hub", "hub.py", "translation
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_but_tasks_knows_tasks_by_the_classes_of_their_heads_or_by_their_text(path: Path):
+def test_only_tasks_know_their_head_classes_and_text_forms(path: Path):
     part = path.relative_to(PACKAGE).parts[0]
     if part in ("tasks", "model", "registration.py"):
         return

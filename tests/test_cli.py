@@ -115,7 +115,7 @@ def test_help_of_every_command_imports_no_heavy_library():
         assert option in done.stdout
 
 
-def test_help_of_train_names_the_fields_and_takes_their_defaults_from_the_recipe(run, tmp_path):
+def test_train_help_names_the_fields_and_the_recipes_defaults(run, tmp_path):
     (tmp_path / "mine.yaml").write_text("max_steps: 12345\n")
     code, out, _ = run("train", tmp_path / "mine.yaml", "--help-all")
     assert code == 0
@@ -222,7 +222,7 @@ def test_help_of_each_command_has_no_empty_default(run, name):
     assert code == 0 and "(default: )" not in out and "(default: None)" not in out
 
 
-def test_help_is_wrapped_where_the_terminal_ends_and_not_where_the_source_does(run, monkeypatch):
+def test_help_wraps_at_the_terminal_width(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run("translate", "--help")
     assert code == 0 and help_of(Translate)["resume"] in " ".join(out.replace("│", " ").split())
@@ -309,7 +309,7 @@ def test_translate_reports_lines_that_are_too_long_by_number(run, model):
     assert err == "vanilla-transformer: warning: line 2 is too long for the model and was cut.\n"
 
 
-def test_translate_answers_each_line_of_a_pipe_and_ends_quietly_without_a_reader(model):
+def test_translate_answers_each_line_and_ends_quietly_on_a_closed_pipe(model):
     process = subprocess.Popen(
         [*COMMAND, "translate", model, "--num-beams", "1", *SHORT],
         stdin=subprocess.PIPE,
@@ -371,7 +371,7 @@ def test_errors_are_one_sentence_on_standard_error(run, model, tmp_path, words, 
     assert_one_sentence(err, part)
 
 
-def test_text_and_a_tokenizer_of_ones_own_replace_what_a_recipe_says_of_its_own(run, model, corpus, tmp_path, capsys):
+def test_own_text_and_tokenizer_replace_those_of_the_recipe(run, model, corpus, tmp_path, capsys):
     text = ["--train", *corpus, "--dev", *corpus, "--test"]
     words = ["train", "wmt14-en-de-base", *text, "--tokenizer", model, "--output", tmp_path / "run", "--dry-run"]
     code, out, err = run(*words)
@@ -455,7 +455,7 @@ def corpus(tmp_path):
     return tmp_path / "test.en", tmp_path / "test.de"
 
 
-def test_evaluate_prints_each_metric_with_its_signature_and_writes_the_translations(run, model, corpus, tmp_path):
+def test_evaluate_prints_signed_metrics_and_writes_translations(run, model, corpus, tmp_path):
     options = ["--metrics", "wer", "sacrebleu", "--output", tmp_path / "out", *SHORT]
     code, out, err = run("evaluate", model, "--data", *corpus, *options)
     assert (code, err) == (0, "")
@@ -477,7 +477,7 @@ def test_evaluate_names_its_corpus_as_train_does(run, model, tmp_path):
     assert_one_sentence(err, "--data", "one corpus")
 
 
-def test_evaluate_never_writes_over_its_corpus_and_knows_before_whether_it_can_write(run, model, corpus, tmp_path):
+def test_evaluate_refuses_its_corpus_or_unwritable_files_as_output(run, model, corpus, tmp_path):
     for output, part in ((corpus[1], "both input and output"), (tmp_path / "none" / "out", "no directory")):
         code, out, err = run("evaluate", model, "--data", *corpus, "--output", output, *SHORT)
         assert code in (1, 2) and out == ""
@@ -632,7 +632,7 @@ def test_average_takes_files_of_weights_with_a_model_beside_them(run, model, tmp
     assert code == 1 and f"{tmp_path / 'alone'} is not a model directory: it has no config.json" in err
 
 
-def test_average_refuses_weights_that_are_not_as_their_manifest_says_or_no_numbers(run, model, tmp_path):
+def test_average_refuses_damaged_or_nonfinite_weights(run, model, tmp_path):
     paths = []
     for step in (10, 20):
         partial = partial_path(tmp_path / "run" / "checkpoints", step)

@@ -39,7 +39,7 @@ def test_lines_that_cannot_be_counted_have_no_number(tmp_path):
         assert count_lines(tmp_path / name) is None
 
 
-def test_a_log_gets_few_lines_with_the_rate_since_the_start_and_the_time_left(capsys):
+def test_log_gets_few_lines_with_rate_and_remaining_time(capsys):
     clock = itertools.count(0)  # A second passes with each look at it.
     lines = ProgressLines("lines", done=1000, clock=lambda: float(next(clock)))
     lines.set_total(lambda: 101_000)

@@ -81,7 +81,7 @@ def test_a_damaged_checkpoint_is_skipped_with_the_reason(tmp_path, said, harm, r
     assert any("step-00000012" in line and reason in line for line in said)
 
 
-def test_a_checkpoint_that_is_still_being_written_is_not_seen_and_is_cleared_away(tmp_path, said):
+def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path, said):
     write(tmp_path, 3)
     partial = partial_path(tmp_path, 12)
     partial.mkdir()

@@ -88,7 +88,7 @@ def assert_same(mine, other):
     torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
 
-def test_a_checkpoint_holds_the_moment_it_was_asked_for_however_far_the_loop_is_by_then(run, held):
+def test_checkpoint_holds_the_state_at_its_request_while_training_goes_on(run, held):
     run.step()
     run.save(1)
     then = run.state()
@@ -161,7 +161,7 @@ def test_leaving_the_writer_waits_for_the_last_checkpoint(run, held):
 
 
 @pytest.mark.parametrize("place", ["_write_large", "commit_checkpoint"])
-def test_a_failure_comes_back_in_one_sentence_and_leaves_the_earlier_checkpoint(run, monkeypatch, place):
+def test_failed_write_is_reported_and_keeps_the_earlier_checkpoint(run, monkeypatch, place):
     run.save(1)
     run.writer.wait()
     monkeypatch.setattr(checkpoint_writer, place, failing(OSError(30, "Read-only file system")))
@@ -190,7 +190,7 @@ def test_a_mistake_in_the_thread_is_no_silent_end_of_checkpoints(run, monkeypatc
         run.writer.wait()
 
 
-def test_what_ended_the_run_is_told_before_a_checkpoint_that_failed_beside_it(run, monkeypatch):
+def test_cause_of_the_stop_is_reported_before_a_failed_checkpoint(run, monkeypatch):
     monkeypatch.setattr(checkpoint_writer, "_write_large", failing(OSError(28, "No space left on device")))
     with pytest.raises(ZeroDivisionError), run.writer:
         run.save(1)

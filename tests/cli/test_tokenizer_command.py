@@ -83,7 +83,7 @@ def test_the_vocabulary_is_looked_up_once_for_all_lines(text, tmp_path, capsys, 
     assert len(asked) - before < 10
 
 
-def test_an_output_that_cannot_be_made_is_refused_before_anything_is_learned(text, tmp_path, capsys, monkeypatch):
+def test_unwritable_output_is_refused_before_learning(text, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(VanillaTransformerTokenizer, "train", lambda *_, **__: pytest.fail("learned"))
     words = ["tokenizer", "train", str(text), "--vocab-size", "300", "--output"]
     assert main([*words, str(text / "tokenizer")]) == 2

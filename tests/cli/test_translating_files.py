@@ -89,9 +89,7 @@ def interrupt():
 
 @pytest.mark.parametrize("options", [[], ["--nbest", "2"]])
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_after_an_interruption_the_same_command_with_resume_gives_the_whole_output(
-    run, break_off, tmp_path, options, name
-):
+def test_resume_after_an_interruption_completes_the_output(run, break_off, tmp_path, options, name):
     assert run("in", "--output", f"whole-{name}", *options)[0] == 0
     code, err = break_off(interrupt, "in", "--output", name, *options)
     assert code == 130
@@ -279,7 +277,7 @@ def test_weights_that_a_model_is_linked_to_are_not_written_over(run, model, tmp_
 
 
 @pytest.mark.parametrize("words", [["there", "--output", "out"], ["in", "--output", "there"]])
-def test_a_directory_in_the_place_of_a_file_is_refused_before_anything_is_written(run, tmp_path, words):
+def test_directory_given_as_a_file_is_refused_before_writing(run, tmp_path, words):
     (tmp_path / "there").mkdir()
     (tmp_path / "out").write_text("of yesterday\n")
     code, err = run(*words)
@@ -319,7 +317,7 @@ def test_a_full_disk_is_told_with_what_was_written_to_it(run, monkeypatch):
     assert code == 1 and err.endswith("error: Standard output: No space left on device.\n")
 
 
-def test_streams_that_are_closed_are_told_and_not_needed_where_files_are_given(run, monkeypatch, tmp_path):
+def test_closed_streams_are_reported_unless_files_are_given(run, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdin", None)
         code, err = run()
@@ -362,7 +360,7 @@ def test_standard_input_that_is_a_file_is_resumed_too(run, break_off, tmp_path, 
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_other_models_settings_and_inputs_are_refused_and_other_batches_are_not(run, break_off, model, tmp_path):
+def test_resume_refuses_another_job_but_accepts_another_batch_size(run, break_off, model, tmp_path):
     break_off(interrupt, "in", "--output", "out")
     other = tmp_path / "other"
     shutil.copytree(model, other)
@@ -504,7 +502,7 @@ def test_int8_rounds_weights_that_are_read_exactly(monkeypatch):
         ("int8", 512, False, True, "int8 with weights of 7 bits", "8 would be wrong on this processor"),
     ],
 )
-def test_precision_is_what_suits_the_processor_and_said_where_it_is_not_what_one_expects(
+def test_precision_suits_the_processor_and_surprises_are_announced(
     monkeypatch, capsys, precision: str, width: int, has_products: bool, saturated: bool, taken: str, why: str | None
 ):
     monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, [], width=width))

@@ -176,9 +176,7 @@ def test_processes_share_a_step_without_loss_and_in_step(world_size, batches, ro
         (4, 12, [4]),
     ],
 )
-def test_what_is_left_over_for_fewer_batches_than_processes_is_cut_no_finer_than_it_must_be(
-    batches, world_size, pieces
-):
+def test_too_few_batches_are_split_only_as_far_as_processes_need(batches, world_size, pieces):
     step = Step(tuple(np.split(np.arange(12 * batches), batches)), items=0)
     for rank in range(world_size):
         sizes = [len(batch) for batch in share(step, rank, world_size)]

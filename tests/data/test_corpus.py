@@ -202,7 +202,7 @@ def test_a_null_is_an_empty_text(tmp_path, write, read):
     ("header", "order"),
     [("id\tsource\ttarget", "1\t{0}\t{1}"), ("tgt\tsrc", "{1}\t{0}"), ("Source \tTarget", "{0}\t{1}")],
 )
-def test_a_tsv_file_whose_first_line_names_both_sides_is_read_by_these_names(write, read, header, order):
+def test_tsv_header_that_names_both_sides_selects_the_columns(write, read, header, order):
     rows = [order.format(*pair) for pair in PAIRS]
     assert read(write("c.tsv", "\n".join([header, *rows]))) == PAIRS
 

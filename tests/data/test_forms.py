@@ -36,7 +36,7 @@ def test_plain_text_is_a_text_a_line(write, tmp_path):
     assert rows(str(tmp_path / "b.txt.gz"), TEXTS) == [("one",)]
 
 
-def test_one_column_is_found_by_its_name_its_number_or_because_there_is_no_other(write, tmp_path):
+def test_column_is_selected_by_name_by_number_or_as_the_only_one(write, tmp_path):
     assert rows([write("a.tsv", "x\ty\n"), "text_column=2"], TEXTS) == [("y",)]
     assert rows(write("b.csv", "id,Text\n1,x\n"), TEXTS) == [("x",)]
     assert rows(write("c.csv", "anything\nx\n"), TEXTS) == [("x",)]

@@ -85,7 +85,7 @@ def test_the_seed_decides_which_pairs_come_once_more_and_nothing_else(parts, tok
     assert texts(one, tokenizer) != texts(other, tokenizer)
 
 
-def test_what_has_no_whole_number_of_repetitions_is_drawn_anew_in_each_epoch(parts, tokenizer):
+def test_fractional_repetitions_are_redrawn_in_each_epoch(parts, tokenizer):
     mixed = MixedCorpus(parts[:2], [10, 6], seed=1)
     epochs = [counts(mixed.of_epoch(epoch), tokenizer) for epoch in range(12)]
     # Four pairs, six places: all once, and in the course of the epochs each is among those that come again.

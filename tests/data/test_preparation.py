@@ -107,7 +107,7 @@ def test_ids_take_two_bytes_where_that_is_enough(prepare):
     assert {ids[0].dtype for ids in prepare().rows([0]).values()} == {np.dtype(np.uint16)}
 
 
-def test_a_text_that_must_be_too_long_is_not_tokenized_and_counted_all_the_same(prepare, tokenizer, monkeypatch):
+def test_certainly_too_long_texts_are_counted_without_tokenization(prepare, tokenizer, monkeypatch):
     original, lengths = preparation._encoded, []
 
     def encoded(pairs, *arguments):
@@ -152,9 +152,7 @@ def test_the_same_again_is_opened_and_not_made(prepare, forbid_tokenizing):
     assert again.report == first.report
 
 
-def test_the_layout_of_the_corpus_and_earlier_calls_of_the_tokenizer_do_not_matter(
-    prepare, tokenizer, forbid_tokenizing
-):
+def test_tokens_do_not_depend_on_layout_or_earlier_tokenizer_calls(prepare, tokenizer, forbid_tokenizing):
     prepare()
     tokenizer("something", padding="max_length", max_length=9, truncation=True)
     forbid_tokenizing()
@@ -228,7 +226,7 @@ def test_a_report_that_cannot_be_true_is_made_anew(prepare, tmp_path, changes):
 
 
 @pytest.mark.parametrize("missing", [("tokens",), ("settings", "text", "tokens", "stamp", "id")])
-def test_tokens_of_an_earlier_version_are_made_anew_and_else_refused_in_one_sentence(prepare, tmp_path, missing):
+def test_tokens_of_an_earlier_version_are_rebuilt_or_refused(prepare, tmp_path, missing):
     expected, path = as_lists(prepare().rows(range(4))), tmp_path / "prepared" / "report.json"
     report = {name: value for name, value in json.loads(path.read_text()).items() if name not in missing}
     path.write_text(json.dumps(report))

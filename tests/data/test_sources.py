@@ -10,7 +10,7 @@ def test_one_corpus_is_its_words():
     assert parse_corpora(("wmt14:de-en:train",)) == (CorpusSpec(("wmt14:de-en:train",)),)
 
 
-def test_a_plus_stands_between_corpora_and_settings_belong_to_the_one_they_are_with():
+def test_plus_separates_corpora_and_settings_belong_to_their_own():
     words = "news.en news.de weight=0.7 + weight=3e-1 org/name:train source_column=en target-column=de streaming=True"
     assert parse_corpora(words.split()) == (
         CorpusSpec(("news.en", "news.de"), weight=0.7),
@@ -103,7 +103,7 @@ def test_mappings_that_say_no_corpus_are_refused(corpora, message):
         corpora_from_values(corpora)
 
 
-def test_the_brackets_of_a_tag_may_be_left_out_as_a_shell_has_its_own_use_for_them():
+def test_brackets_of_a_tag_are_optional():
     assert parse_corpora(["a.tsv", "tag=BT"]) == parse_corpora(["a.tsv", "tag=<BT>"])
     with pytest.raises(CorpusError, match="only training data can have a tag"):
         parse_corpus(["a.tsv", "tag=BT"])

@@ -100,9 +100,7 @@ def steps_of(recipe, directory, folder):
     [(((2, 1), (1, 3), (4, 5), (2, STEPS)), {}), (((4, 1), (2, 3), (1, STEPS)), SHARDED)],
     ids=["copies", "sharded"],
 )
-def test_a_run_goes_on_with_another_number_of_processes_as_if_nothing_had_happened(
-    recipe, alone, tmp_path, stages, environment
-):
+def test_resuming_with_another_number_of_processes_changes_nothing(recipe, alone, tmp_path, stages, environment):
     for number, last_step in stages:
         deed = partial(ask_to_stop, last_step=last_step) if last_step < STEPS else None
         launch = Launch(number, command(recipe, tmp_path / "model"), tmp_path, environment=environment, deed=deed)
@@ -197,9 +195,7 @@ def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path, d
         ),
     ],
 )
-def test_a_process_that_finds_itself_alone_where_several_were_asked_for_says_so(
-    monkeypatch, tmp_path, environment, sentence
-):
+def test_process_without_its_companions_is_refused(monkeypatch, tmp_path, environment, sentence):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match=sentence):

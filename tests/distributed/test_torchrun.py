@@ -27,7 +27,7 @@ def torchrun(options, accident, words, said):
         return subprocess.Popen([*launcher, WORKER, *accident, *words], stdout=file, stderr=file, env=environment)
 
 
-def test_started_again_after_a_kill_it_ends_with_the_same_weights_bit_for_bit(recipe, tmp_path):
+def test_restart_after_a_kill_ends_with_identical_weights(recipe, tmp_path):
     dropout = {"dropout": 0.3}
     undisturbed = Launch(2, command(recipe, tmp_path / "alone", **dropout), tmp_path / "launch")
     words, said = command(recipe, tmp_path / "model", **dropout), tmp_path / "said"

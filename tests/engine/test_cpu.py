@@ -108,7 +108,7 @@ def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_model_in_16_bits_decodes_in_float32_where_they_would_be_emulated(
+def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(
     emulating, monkeypatch, tiny_model: VanillaTransformerForConditionalGeneration, dtype: torch.dtype, num_beams: int
 ):
     asked, make = [], PackedWeights.projections

@@ -173,7 +173,7 @@ def model() -> VanillaTransformerForConditionalGeneration:
 
 
 @torch.no_grad()
-def test_hypotheses_attend_to_their_ancestors_through_every_reordering_and_compaction(model, monkeypatch):
+def test_hypotheses_attend_to_their_ancestors_after_reordering(model, monkeypatch):
     """Against the whole decoder over each hypothesis's own tokens."""
     monkeypatch.setattr(decoder_module, "POSITIONS_AT_A_TIME", 3)
     random = torch.Generator().manual_seed(1)

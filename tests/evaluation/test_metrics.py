@@ -84,7 +84,7 @@ def test_error_rates_do_not_depend_on_the_order_of_references(given_items):
         assert value(name, predictions, forwards) == value(name, predictions, backwards)
 
 
-def test_signature_of_error_rates_says_how_many_items_and_references_were_counted():
+def test_error_rate_signature_counts_items_and_references():
     [wer] = score(["wer"], ["A", "B"], [["A"], ["B", "C", "D"]])
     assert "items:2|nrefs:1-3" in wer.signature
     assert str(wer).startswith("wer = 0.00 ")

@@ -27,7 +27,7 @@ def test_paper_bleu_parts_compounds_at_their_hyphens():
     assert value("paper_bleu", ["a b c d-e"], ["a b c d-f"]) == pytest.approx(100 * (1 / 3) ** 0.25)
 
 
-def test_paper_bleu_leaves_the_hyphens_that_stand_alone_and_every_second_of_single_letters():
+def test_paper_bleu_splits_only_hyphens_within_words():
     hyphens_apart = "a - b c ##AT##-##AT## d-e - f"
     raw, reference = "a - b c-d-e - f", "a - b x"
     assert value("paper_bleu", [raw], [reference]) == value("tokenized_bleu", [hyphens_apart], [reference])

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_space_is_made_and_then_has_the_files_of_the_folder_and_no_others(ann: HubServer, folder: Path):
+def test_new_space_has_exactly_the_files_of_the_folder(ann: HubServer, folder: Path):
     assert push_space(folder, "ann/page", message="first") == f"{ann.url}/spaces/ann/page"
     repository = ann.repositories["spaces/ann/page"]
     assert (repository.sdk, repository.private, repository.messages[-1]) == ("static", False, "first")

@@ -208,7 +208,7 @@ def test_greedy_search_is_the_same_whatever_is_cached(settings: dict[str, Any], 
     assert torch.equal(model.generate(**inputs, **settings), model.generate(**inputs))
 
 
-def test_generation_goes_on_from_embeddings_from_a_cache_and_from_an_assistant():
+def test_generation_continues_from_embeddings_cache_and_assistant():
     model = build(VanillaTransformerDecoderForCausalLM, eos_token_id=None)
     expected = model.generate(IDS[:1], max_new_tokens=6)
     embeddings = model.get_input_embeddings()(IDS[:1])

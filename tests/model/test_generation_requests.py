@@ -77,7 +77,7 @@ def test_a_longer_length_of_the_caller_counts(model, beams, way):
     assert found.shape[1] == 9 and torch.equal(found, model.generate(**INPUTS, **asked, max_length=9))
 
 
-def test_a_longer_length_of_the_caller_is_no_reason_to_refuse_a_static_cache_with_room_for_what_is_found(model):
+def test_static_cache_with_room_for_the_output_is_accepted(model):
     asked = {"num_beams": 2, "max_new_tokens": 3, "forced_eos_token_id": END}
     dynamic, static = (
         model.generate(**INPUTS, **asked, **cache, stopping_criteria=[MaxLengthCriteria(9)])
@@ -123,7 +123,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 @pytest.mark.parametrize("own", ["the paper's", "greedy search", "another length"])
-def test_a_setting_means_the_same_as_an_argument_and_in_a_generation_config(model, request_: dict, own: str):
+def test_argument_and_generation_config_mean_the_same(model, request_: dict, own: str):
     model = copy.deepcopy(model)
     if own == "greedy search":
         model.generation_config = paper_generation_config(model.config, num_beams=1)
@@ -151,7 +151,7 @@ def test_a_generation_config_that_says_which_penalty_keeps_it(model, tmp_path):
     assert torch.equal(scores(of_library, generation_config=model.generation_config), by_paper)
 
 
-def test_settings_that_a_trainer_wrote_a_length_into_mean_the_paper_s_limit(model):
+def test_lengths_written_by_a_trainer_mean_the_papers_limit(model):
     polluted = copy.deepcopy(model.generation_config)
     polluted.update(**polluted._get_default_generation_params(), defaults_only=True)
     assert polluted.max_length == 20
@@ -223,7 +223,7 @@ def test_prediction_in_a_trainer_takes_the_fast_path(ways_taken, tmp_path, quant
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_source_of_padding_alone_gives_what_it_gives_in_the_librarys_search(implementation: str, beams: int):
+def test_source_of_padding_alone_decodes_as_in_the_library(implementation: str, beams: int):
     source = torch.tensor([[5, 9, 7, END], [PAD] * 4, [8, END, PAD, PAD]])
     asked = {"num_beams": beams, "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
     found = []
@@ -282,7 +282,7 @@ def test_rows_that_have_ended_are_filled_with_the_padding_asked_for(model, path:
 
 @pytest.mark.parametrize("path", ["engine", "library"])
 @pytest.mark.parametrize("start", [9, [9, 9, 9]])
-def test_a_prompt_that_begins_with_the_start_token_asked_for_is_given_no_other(model, path: str, start):
+def test_prompt_with_the_start_token_gets_no_second_one(model, path: str, start):
     asked = {"decoder_start_token_id": start, "suppress_tokens": [END, PAD], "max_length_beyond_source": 2}
     if path == "library":
         asked |= {"output_scores": True, "return_dict_in_generate": True}

@@ -232,7 +232,7 @@ def test_a_saved_pipeline_loads_as_the_packages_own_without_a_question(
     assert (tmp_path / "pipeline_vanilla_transformer.py").is_file()
 
 
-def test_importing_the_package_adds_to_what_is_registered_and_changes_nothing() -> None:
+def test_import_adds_registrations_and_changes_none() -> None:
     script = """
 from transformers import Pipeline, pipelines
 from transformers.models.auto import configuration_auto, modeling_auto, tokenization_auto

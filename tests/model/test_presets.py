@@ -109,7 +109,7 @@ def test_a_name_like_no_preset_lists_them_all():
         ("activation_function", 3),
     ],
 )
-def test_settings_of_the_wrong_type_or_beyond_all_sense_are_refused_before_memory_is_taken(name, value):
+def test_senseless_settings_are_refused_before_memory_is_taken(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be [^\n]*\.$"):
         VanillaTransformerConfig(**{name: value})
 

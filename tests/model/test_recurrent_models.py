@@ -160,7 +160,7 @@ def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feedi
     assert ours[0].past_key_values.get_seq_length() == theirs[0].past_key_values.get_seq_length()
 
 
-def test_what_the_search_cannot_do_with_recurrent_models_is_refused_or_left_to_the_library(source):
+def test_unsupported_recurrent_searches_are_refused_or_the_librarys(source):
     model = make()
     with pytest.raises(ValueError, match="which has no 8-bit weights"):
         model.generate(**source, quantization="int8")

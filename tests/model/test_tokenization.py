@@ -323,7 +323,7 @@ def test_streamer_writes_the_text(tokenizer: VanillaTransformerTokenizer, capsys
     assert capsys.readouterr().out == "Über der Matte tanzen Mäuse!\n"
 
 
-def test_saved_tokenizers_load_without_this_package_and_without_trusting_code(tmp_path: Path) -> None:
+def test_saved_tokenizers_load_without_the_package_or_remote_code(tmp_path: Path) -> None:
     saved = {algorithm: train(algorithm) for algorithm in ("bpe", "presplit")}
     for algorithm, tokenizer in saved.items():
         reloaded(tokenizer, tmp_path / algorithm)
@@ -389,7 +389,7 @@ def test_what_stands_around_a_text_is_as_asked():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_tokenizer_that_lower_cases_does_so_for_text_and_not_for_a_target(algorithm, tmp_path):
+def test_lowercasing_applies_to_text_but_not_to_targets(algorithm, tmp_path):
     size = None if algorithm == "presplit" else 260
     tokenizer = VanillaTransformerTokenizer.train(["hello", "HH AH"], size, algorithm, lowercase=True)
     tokenizer.save_pretrained(tmp_path)

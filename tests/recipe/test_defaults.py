@@ -81,7 +81,7 @@ def test_what_is_given_is_kept():
     assert {name: recipe[name] for name in given} == given
 
 
-def test_dropout_that_the_paper_does_not_name_is_off_unless_it_is_asked_for():
+def test_dropout_outside_the_paper_is_off_by_default():
     recipe, _ = chosen(29_000, GPU)
     assert (recipe.model.attention_dropout, recipe.model.activation_dropout) == (0, 0)
     config = TASK.config(chosen(29_000, GPU, attention_dropout=0.2, activation_dropout=0.3)[0])
@@ -100,7 +100,7 @@ def test_more_pairs_never_get_a_smaller_model():
     assert sizes == sorted(sizes) and sizes[-1] < 1024
 
 
-def test_the_presets_of_the_paper_keep_their_dropout_and_ours_follow_the_data():
+def test_paper_presets_fix_dropout_and_ours_follow_the_data():
     assert chosen(29_000, GPU, preset="big")[0].model.dropout == 0.3
     assert chosen(29_000, GPU, preset="table3-D-dropout0.2")[0].model.dropout == 0.2
     assert chosen(29_000, GPU, preset="tiny")[0].model.dropout == SIZE_PRESETS[1].dropout
@@ -152,13 +152,13 @@ def test_sizes_that_make_no_model_are_refused(given, message):
         check_sizes(Recipe.of(**given), TASK)
 
 
-def test_sizes_that_suit_one_preset_of_those_that_may_be_chosen_are_not_refused_before_it_is_chosen():
+def test_sizes_that_suit_one_preset_are_accepted_before_the_choice():
     check_sizes(Recipe.of(d_model=12), TASK)
     check_sizes(Recipe(), TASK)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 30, 60, 300, 2_800, 6_000, 20_000, 100_000])
-def test_of_few_steps_a_third_is_warm_up_and_the_peak_is_no_higher_than_of_many(steps):
+def test_short_runs_warm_up_for_a_third_without_a_higher_peak(steps):
     recipe, _ = chosen(3_000, LAPTOP, max_steps=steps)
     assert recipe.optimization.warmup_steps <= max(1, steps / 3)
     peak = recipe.optimization.learning_rate_scale * paper_learning_rate(

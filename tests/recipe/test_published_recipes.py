@@ -114,7 +114,7 @@ def test_every_recipe_can_be_followed_on_any_device(name):
 
 
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
-def test_every_recipe_says_where_its_data_is_from_and_with_what_command_it_is_followed(name, monkeypatch):
+def test_each_recipe_names_its_data_source_and_command(name, monkeypatch):
     text = shipped_recipes()[name].read_text(encoding="utf-8")
     assert re.search(r"licence|research", text, re.IGNORECASE)
     commands = []
@@ -221,7 +221,7 @@ def test_a_batch_of_the_big_model_fits_into_a_small_device():
 
 
 @pytest.mark.parametrize("batches_per_step", [4, 8])
-def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step(batches_per_step):
+def test_1_2_and_8_devices_share_each_steps_pairs_and_gradient(batches_per_step):
     recipe = resolved("wmt14-en-de-base", DEVICES[0]).with_options(vocab_size=50, dropout=0.0, **TINY)
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 12, (2, 200), dtype=np.int32)
@@ -245,7 +245,7 @@ def test_1_2_and_8_devices_take_the_same_pairs_and_the_same_gradient_from_a_step
 
 
 @pytest.mark.parametrize("name", WMT)
-def test_the_papers_recipes_train_average_and_score_on_text_of_the_shape_of_wmt(name, stand_in, tmp_path, monkeypatch):
+def test_paper_recipes_train_average_and_score_on_wmt_like_text(name, stand_in, tmp_path, monkeypatch):
     monkeypatch.chdir(stand_in)
     given = load_recipe(name)
     averaged = given.run.average_checkpoints
@@ -295,7 +295,7 @@ def train_on(processes, recipe):
     return [json.loads(line) for line in Path(recipe.run.output, "metrics.jsonl").read_text().splitlines()]
 
 
-def test_1_2_and_8_processes_have_the_same_tokens_and_the_same_loss_in_every_step(stand_in, tmp_path):
+def test_1_2_and_8_processes_share_each_steps_tokens_and_loss(stand_in, tmp_path):
     sizes = {"vocab_size": 280, "batch_tokens": 1200, "batches_per_step": 8, "max_steps": 4, "warmup_steps": 1}
     data = {"train": (f"{stand_in}/wmt14:de-en:train",), "dev": (), "test": ()}
     # With such an epsilon Adam does not make up for gradients that are too long or too short.

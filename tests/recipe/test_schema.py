@@ -97,7 +97,7 @@ run:
     assert load_recipe(written(tmp_path, flat)) == load_recipe(written(tmp_path, blocks))
 
 
-def test_blocks_that_are_not_used_are_not_written_and_options_that_are_off_are():
+def test_unused_blocks_are_omitted_and_disabled_options_written():
     text = Recipe.of(metrics=(), max_steps=3).to_yaml()
     assert "metrics: []" in text and "max_steps: 3" in text
     assert not [name for name in ("lora", "distillation", "sampling", "recurrent") if f"{name}:" in text]
@@ -202,7 +202,7 @@ def test_what_the_reader_of_yaml_stumbles_over_is_told_with_the_file(tmp_path, t
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_that_is_a_directory_of_the_package_or_cannot_be_opened_is_told(tmp_path, monkeypatch):
+def test_directory_or_unreadable_file_as_recipe_is_refused(tmp_path, monkeypatch):
     def closed(*_, **__):
         raise PermissionError(13, "Permission denied")
 

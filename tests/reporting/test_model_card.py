@@ -307,7 +307,7 @@ def test_the_card_shows_what_the_model_makes_of_the_examples(directory: Path) ->
 
 
 @pytest.mark.parametrize(("start", "base"), [("org/model", "org/model"), (".", None), (None, None)])
-def test_the_card_names_the_model_that_it_was_trained_from_where_the_hub_has_it(directory, start, base) -> None:
+def test_card_names_the_base_model_if_it_is_on_the_hub(directory, start, base) -> None:
     write_model_card(directory, RECIPE.with_options(from_model=start), SUMMARY, ("en", "de"))
     assert card_of(directory).data.get("base_model") == base
 
@@ -324,7 +324,7 @@ def test_the_card_says_what_its_metrics_count_and_what_the_dictionary_is(directo
     assert "more.tsv" in rows
 
 
-def test_the_card_at_the_top_is_the_quickstarts_as_its_recipe_and_this_version_make_it():
+def test_top_level_card_is_the_one_this_version_writes():
     """`make card` writes it; a changed recipe, template or option makes it stale."""
     root = Path(__file__).parents[2]
     text = (root / "model_card.md").read_text("utf-8")

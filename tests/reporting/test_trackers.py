@@ -61,7 +61,7 @@ def recorded(directory, name):
 
 
 @needs("tensorboard")
-def test_tensorboard_gets_what_metrics_jsonl_gets_under_the_name_of_the_output(run):
+def test_tensorboard_gets_all_metrics_under_the_outputs_name(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     directory = run("tensorboard")

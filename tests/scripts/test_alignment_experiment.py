@@ -8,7 +8,7 @@ from vanilla_transformer import RecurrentEncoderDecoderConfig, RecurrentEncoderD
 from vanilla_transformer.extras.inspection.alignment import STEPS
 
 
-def test_the_error_rate_is_none_for_the_links_themselves_and_counts_both_sides():
+def test_alignment_error_rate_is_zero_for_itself_and_symmetric():
     gold = [{(0, 0), (1, 1)}, {(0, 1)}]
     assert error_rate(gold, gold) == 0
     assert error_rate([{(0, 0)}, {(1, 0)}], gold) == 1 - 2 * 1 / 5

@@ -33,7 +33,7 @@ def test_ratios_are_those_within_a_turn():
     assert bench.ratio(theirs, ours) == "2.00 (1.00 to 3.00)"
 
 
-def test_table_has_a_row_for_each_contestant_and_compares_with_others_alone():
+def test_table_has_a_row_per_contestant_and_ratios_to_the_others():
     turns = {"ours-int8": [turn(1.0)], "ours-float32": [turn(2.0)], "marian-float32": [turn(8.0)]}
     memory = {name: {"peak": 2_000_000_000, "versions": "some"} for name in turns}
     lines = bench.table({"a case": turns}, memory).splitlines()

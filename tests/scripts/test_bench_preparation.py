@@ -27,7 +27,7 @@ def test_the_corpus_has_the_lines_asked_for_and_frequent_words_first(directory):
     assert (directory / "corpus.target").read_text().splitlines() != lines
 
 
-def test_the_text_is_read_twice_and_its_tokens_written_once_and_nothing_of_it_when_started_again(directory):
+def test_text_is_read_twice_and_tokens_are_written_once(directory):
     text = sum((directory / name).stat().st_size for name in bench_preparation.SIDES)
     first = bench_preparation._measured(directory, first=True)
     assert first["pairs"] == 5_000

@@ -77,7 +77,7 @@ def contests():
 
 
 @pytest.mark.parametrize(("task", "name"), contests())
-def test_a_contestant_takes_the_steps_it_is_asked_for_and_counts_its_tokens(job, text_job, task, name):
+def test_contestant_takes_the_requested_steps_and_counts_tokens(job, text_job, task, name):
     optimizer_steps, job = [], text_job.get(task, job)
     hook = register_optimizer_step_post_hook(lambda *_: optimizer_steps.append(name))
     parent = Parent(1, 3, 0)

@@ -25,7 +25,7 @@ def look(one: Attention, layer: int, head: int, query: int, key: int) -> None:
     one.weights["encoder"][layer, head, query, key] = 1
 
 
-def test_the_head_that_looks_far_is_found_and_not_one_where_all_words_look_alike_nor_one_at_a_mark():
+def test_far_looking_head_is_found_but_not_uniform_or_mark_heads():
     one, other = read("a b c d e f g . </s>"), read("a b c d e f g . </s>")
     for query in range(9):
         look(one, 0, 0, query, 6)  # All look there: nothing stands out.
@@ -38,7 +38,7 @@ def test_the_head_that_looks_far_is_found_and_not_one_where_all_words_look_alike
     assert pick.value == pytest.approx(1 - 1 / 9)
 
 
-def test_the_pronouns_head_is_the_one_with_the_highest_mean_and_neighbours_do_not_count():
+def test_pronoun_head_has_the_highest_mean_without_neighbours():
     one, other = read("the dog and It ran ."), read("it is a big tree .")
     look(one, 0, 0, 3, 2)  # Beside it.
     look(one, 1, 2, 3, 1)
@@ -51,7 +51,7 @@ def test_the_pronouns_head_is_the_one_with_the_highest_mean_and_neighbours_do_no
         heads.steadiest([one, other], 2, {"she"})
 
 
-def test_two_heads_differ_most_and_the_sentence_is_the_one_nearest_to_the_mean():
+def test_shown_heads_differ_most_in_the_sentence_nearest_the_mean():
     all_read = [read("a b c d") for _ in range(3)]
     for one, differing in zip(all_read, (0, 1, 4), strict=True):
         for query in range(differing):

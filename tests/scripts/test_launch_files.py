@@ -89,7 +89,7 @@ def test_slurm_starts_one_torchrun_a_machine_and_ends_all_with_one(start, tmp_pa
         assert machine["environment"]["OMP_NUM_THREADS"] == "4"
 
 
-def test_a_dry_run_of_eight_says_what_each_would_do_and_leaves_the_run_as_it_was(tmp_path):
+def test_dry_run_of_eight_describes_each_and_changes_nothing(tmp_path):
     recipe, output = write_recipe(tmp_path), tmp_path / "model"
     places = [{"LOCAL_RANK": str(rank % 4), "LOCAL_WORLD_SIZE": "4"} for rank in range(8)]
     launch = Launch(8, [*command(recipe, output), "--dry-run"], tmp_path, environment=places)

@@ -6,7 +6,7 @@ from scripts.experiments import parsing
 from vanilla_transformer.extras.parsing.trees import read_trees
 
 
-def test_no_two_trees_have_the_same_words_so_that_every_sentence_has_one_answer(tmp_path):
+def test_each_sentence_has_exactly_one_tree(tmp_path):
     parsing.write_treebank(tmp_path, {"train": 300, "test": 100})
     pairs = [pair for name in ("train", "test") for pair in read_trees(str(tmp_path / f"{name}.mrg"))]
     assert len(pairs) == 400 and len({sentence for sentence, _ in pairs}) == 400

@@ -41,7 +41,7 @@ def test_swapped_inputs_are_refused_or_begun_anew(name, seed):
 
 
 @pytest.mark.parametrize(("name", "seed"), spread(misuse.GROUPS, 10))
-def test_models_that_differ_and_values_out_of_range_are_refused_or_used_as_they_are(name, seed):
+def test_misuse_is_refused_or_has_the_stated_effect(name, seed):
     cases.case(misuse.GROUPS, name, seed)
 
 
@@ -54,7 +54,7 @@ def test_full_disks_and_flipped_bits_lose_nothing(name, seed):
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 1}, {"num_beams": 3, "length_penalty": 2.0}])
-def test_the_reference_and_the_model_translate_alike_without_a_line_of_code_in_common(settings):
+def test_independent_reference_translates_like_the_model(settings):
     place = cases.model_ground() / "model"
     ours = [line.text for line in translate_lines(*load_model(place, device="cpu"), LINES, **settings)]
     reference = Reference.load(place)

@@ -41,7 +41,7 @@ def test_restricted_attention_sees_its_window_alone():
     assert [place for place in range(12) if gradient[0, place].abs().max() > 0] == [4, 5, 6, 7, 8]
 
 
-def test_attention_keeps_memory_with_the_square_of_the_length_and_recurrence_with_the_length():
+def test_memory_is_quadratic_for_attention_and_linear_for_recurrence():
     def kept(name: str, n: int) -> int:
         return table1.saved_bytes(ROWS[name].make(64), torch.randn(1, n, 64, requires_grad=True))
 

@@ -120,7 +120,7 @@ def test_table_holds_what_the_runs_measured_and_no_run_is_made_twice(pairs, tmp_
         table3.main([*asked, "--max-steps", "5"])
 
 
-def test_directions_are_differences_from_the_same_seed_and_need_more_than_their_spread():
+def test_directions_pair_seeds_and_must_exceed_their_spread():
     def result(row, perplexities, scores):
         seeds = [
             {"seed": seed, "diverged": False, "perplexity": perplexity, "chrf": score}

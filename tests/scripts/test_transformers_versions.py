@@ -16,6 +16,6 @@ def test_the_oldest_and_the_newest_that_are_allowed_are_tested():
         oldest_and_newest(PUBLISHED, SpecifierSet(">=7"))
 
 
-def test_transformers_has_an_upper_bound_and_the_installed_version_is_within():
+def test_installed_transformers_is_within_an_upper_bound():
     assert {clause.operator for clause in allowed()} >= {">=", "<"}
     assert transformers.__version__ in allowed()

@@ -57,7 +57,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, request, kind, tag, 
     assert again == pytest.approx(found)
 
 
-def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_them(trained):
+def test_labels_have_a_fixed_order_in_configuration_and_pipeline(trained):
     config = json.loads((trained["labelled"] / "config.json").read_text())
     assert config["id2label"] == {"0": "animal", "1": "plant"} and config["label2id"] == {"animal": 0, "plant": 1}
     assert config["problem_type"] == "single_label_classification"
@@ -69,7 +69,7 @@ def test_labels_stand_in_the_configuration_in_a_fixed_order_and_pipelines_say_th
     assert [(one["entity"], one["end"] > 8) for one in first_pieces] == [("B-ANI", False), ("B-ANI", True)]
 
 
-def test_a_classifier_may_read_the_first_token_alone_and_those_trained_from_it_do(request, tmp_path):
+def test_first_token_pooling_is_inherited_by_further_training(request, tmp_path):
     recipe = recipe_of("labelled", request).with_options(max_steps=1)
     first = train(recipe.with_options(classifier_pooling="first", output=str(tmp_path / "first")))
     sizes = {name: Recipe()[name] for name in ("preset", *MODEL_FIELDS)}
@@ -239,7 +239,7 @@ def by_number(labelled, tmp_path_factory):
     return train(recipe.with_options(output=str(directory / "model")))
 
 
-def test_columns_are_read_by_the_numbers_of_the_recipe_and_a_header_by_its_names(by_number, tmp_path, capsys):
+def test_columns_are_read_by_recipe_number_or_header_name(by_number, tmp_path, capsys):
     (tmp_path / "plain.tsv").write_text("7\tthe oak is the elm\tplant\n")
     (tmp_path / "named.tsv").write_text("label\ttext\nplant\tthe oak is the elm\n")
     for name in ("plain", "named"):

@@ -149,7 +149,7 @@ def test_a_batch_without_rows_has_nothing_to_learn(kind):
     assert float(loss.detach()) == 0 and all(one.grad is None or not one.grad.any() for one in model.parameters())
 
 
-def test_lists_of_labels_are_read_from_parquet_and_one_with_a_comma_is_refused(several, tmp_path):
+def test_label_lists_are_read_from_parquet_and_commas_refused(several, tmp_path):
     for labels in (["animal", "stone"], ["a,b"]):
         table = pa.table({"text": ["the cat", "the oak"], "labels": [labels, []]})
         pq.write_table(table, tmp_path / f"{len(labels)}.parquet")

@@ -43,7 +43,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, lines, capsys):
     assert text["generated_text"].startswith("the dog sees the")
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights_and_checkpoints_are_averaged(trained, lines, stopped, tmp_path):
+def test_resumed_run_ends_with_identical_weights_and_averages(trained, lines, stopped, tmp_path):
     assert stopped(lines) == (trained["lines"] / "model.safetensors").read_bytes()
     assert main(["average", str(trained["lines"]), "--last", "2", "--output", str(tmp_path / "mean")]) == 0
     assert (tmp_path / "mean/model.safetensors").read_bytes() == (trained["lines"] / "model.safetensors").read_bytes()

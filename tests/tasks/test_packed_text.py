@@ -51,7 +51,7 @@ def model(packed, tmp_path_factory):
 
 @pytest.mark.parametrize("algorithm", ["character", "bpe", "wordpiece", "unigram"])
 @pytest.mark.parametrize("most", [2, 9, 500])
-def test_every_token_of_a_file_is_predicted_once_and_every_character_comes_back(algorithm, most, tmp_path):
+def test_each_token_is_predicted_once_and_each_character_returned(algorithm, most, tmp_path):
     (tmp_path / "in.txt").write_bytes(TEXT.encode())
     tokenizer = VanillaTransformerTokenizer.train(
         [TEXT], 262 if algorithm == "character" else 264, algorithm=algorithm, begins=True, ends=False
@@ -69,7 +69,7 @@ def test_every_token_of_a_file_is_predicted_once_and_every_character_comes_back(
     assert corpus.report.kept == corpus.report.read == len(blocks)
 
 
-def test_text_without_a_line_end_is_read_in_pieces_and_a_second_file_begins_anew(tmp_path):
+def test_text_without_line_ends_is_read_in_pieces(tmp_path):
     (tmp_path / "in.txt").write_text("ab" * LONGEST_PIECE + "c")
     form = task_for(PACKED).form
     pieces = read_corpus([str(tmp_path / "in.txt")], form=form, cache_dir=tmp_path / "cache")["text"]
@@ -144,7 +144,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(model, packed, stopped):
     assert stopped(packed) == (model / "model.safetensors").read_bytes()
 
 
-def test_a_mean_of_checkpoints_without_a_recipe_is_known_to_have_learned_text_that_goes_on(model, tmp_path, capsys):
+def test_averaged_model_without_a_recipe_still_reads_packed_text(model, tmp_path, capsys):
     assert main(["average", str(model), "--last", "2", "--output", str(tmp_path / "mean")]) == 0
     capsys.readouterr()
     assert not (tmp_path / "mean/recipe.yaml").exists() and task_of_model(tmp_path / "mean").form.packed

@@ -28,7 +28,7 @@ def predict(*words):
     return main(["predict", *map(str, words)])
 
 
-def test_labels_come_in_order_with_their_probabilities_and_are_those_of_the_pipeline(trained, text, tmp_path, capsys):
+def test_labels_and_probabilities_are_ordered_and_the_pipelines(trained, text, tmp_path, capsys):
     assert predict(trained["labelled"], text, "--precision", "float32") == 0
     lines = capsys.readouterr().out.split("\n")
     assert [line.partition("\t")[0] for line in lines] == ["animal", "", "plant", "", "plant", ""]

@@ -157,7 +157,7 @@ def test_every_token_but_the_first_of_a_row_counts_once_in_an_epoch(recipe, tmp_
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_random_numbers_in_batches_are_those_of_the_rows_on_any_number_of_processes(processes):
+def test_random_numbers_follow_rows_on_any_number_of_processes(processes):
     class Corpus(PreparedCorpus):
         lengths = {"text": np.random.default_rng(0).integers(2, 9, 40).astype(np.int32)}
 

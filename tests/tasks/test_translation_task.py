@@ -50,7 +50,7 @@ def test_a_task_that_there_is_not_is_refused_with_those_that_there_are():
         get_task("translating")
 
 
-def test_a_sample_of_a_corpus_is_evenly_spaced_and_keeps_all_targets_of_a_source():
+def test_corpus_sample_is_evenly_spaced_with_all_targets_of_a_source():
     sources = [f"{number}" for number in range(10) for _ in range(2)]
     corpus = Dataset.from_dict({"source": sources, "target": [f"{row}" for row in range(20)]})
     sample = TASK.sample(corpus, 4)

@@ -88,7 +88,7 @@ def test_a_run_on_a_mixture_that_was_stopped_ends_as_if_it_had_not_been(files, t
     assert summary["pairs"] == len(NEWS) + len(LAW)  # However often they come in an epoch.
 
 
-def test_a_run_on_a_share_drawn_anew_in_each_epoch_ends_as_if_it_had_never_stopped(files, tmp_path):
+def test_resumed_run_on_a_redrawn_share_ends_with_identical_weights(files, tmp_path):
     # Twelve pairs once and four 2.25 times: a step or two an epoch, and stops within one and between two.
     words = (*files[:2], "weight=12", *files[2:], "weight=9", *COLUMNS)
     shape = {"d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
@@ -116,7 +116,7 @@ def test_columns_named_for_all_are_those_of_the_tables(files, gather):
     assert texts(gathered, gathered.dev) == NEWS
 
 
-def test_columns_named_for_all_are_those_of_a_table_for_dev_beside_files_to_learn_from(files, gather):
+def test_named_columns_apply_to_a_dev_table_beside_plain_files(files, gather):
     gathered, _ = gather(files[:2], source_column="de", target_column="en", dev=(files[3],))
     assert texts(gathered, gathered.train) == NEWS
     assert texts(gathered, gathered.dev) == [(target, source) for source, target in LAW]
@@ -211,7 +211,7 @@ def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gath
         gather([*files[:2], "+", str(tmp_path / "source"), str(tmp_path / "target")])
 
 
-def test_a_recipe_takes_corpora_as_mappings_and_writes_words_that_it_reads_back(tmp_path):
+def test_corpora_given_as_mappings_round_trip(tmp_path):
     (tmp_path / "recipe.yaml").write_text(
         "train:\n"
         "- {corpus: [news.en, news.de], weight: 0.7}\n"
@@ -247,7 +247,7 @@ def first_pieces(gathered):
     return gathered.tokenizer.convert_ids_to_tokens(ids)
 
 
-def test_a_tag_is_one_piece_before_each_source_of_its_corpus_and_of_no_other(files, gather):
+def test_tag_is_one_piece_before_each_source_of_its_corpus_only(files, gather):
     plain, _ = gather([*files, *COLUMNS])
     gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
     assert len(gathered.tokenizer) == 264 and "<BT>" in gathered.tokenizer.get_vocab()
@@ -280,7 +280,7 @@ def test_a_tokenizer_without_the_tag_is_refused_and_one_with_it_is_taken(files, 
     assert first_pieces(gathered)[-1] == "<BT>"
 
 
-def test_a_tokenizer_that_is_named_comes_before_one_that_an_earlier_try_has_left(files, gather, tmp_path):
+def test_named_tokenizer_replaces_one_left_by_an_earlier_run(files, gather, tmp_path):
     gathered, _ = gather([*files, *COLUMNS, "tag=BT"])
     gathered.tokenizer.save_pretrained(tmp_path / "named")
     shutil.rmtree(tmp_path / "run")
@@ -292,7 +292,7 @@ def test_a_tokenizer_that_is_named_comes_before_one_that_an_earlier_try_has_left
     assert there == json.loads((tmp_path / "named" / "tokenizer.json").read_text())
 
 
-def test_another_tag_makes_another_vocabulary_and_other_tokens_in_the_same_directory(files, gather):
+def test_changed_tag_rebuilds_vocabulary_and_tokens(files, gather):
     hashes = []
     for tag in ([], ["tag=BT"], ["tag=FT"], []):
         gathered, _ = gather([*files, *COLUMNS, *tag])
@@ -303,7 +303,7 @@ def test_another_tag_makes_another_vocabulary_and_other_tokens_in_the_same_direc
     assert hashes[0] == hashes[3] and hashes[0] != hashes[1]
 
 
-def test_a_run_on_a_tagged_corpus_that_was_stopped_ends_as_if_it_had_not_been(files, tmp_path):
+def test_resumed_run_on_a_tagged_corpus_ends_with_identical_weights(files, tmp_path):
     sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 264}
     words = ("tag=BT", "weight=1", *files[:2], "+", files[3], *COLUMNS, "weight=1")
     recipe = Recipe.of(train=words, max_steps=6, save_steps=2, warmup_steps=2, learning_rate_scale=1.0, **sizes)

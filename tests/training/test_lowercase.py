@@ -46,7 +46,7 @@ def test_upper_case_sources_are_learned_from_as_lower_case_ones(recipe, tmp_path
     assert (upper / "model.safetensors").read_bytes() == (train(recipe) / "model.safetensors").read_bytes()
 
 
-def test_the_recipe_of_the_first_run_lower_cases_and_the_command_can_say_otherwise(recipe, tmp_path, capsys):
+def test_quickstart_recipe_lowercases_unless_overridden(recipe, tmp_path, capsys):
     assert load_recipe("cmudict").tokenizer.lowercase and not Recipe().tokenizer.lowercase
     with pytest.raises(SystemExit):
         main(["train", "cmudict", "--help-all"])

@@ -84,9 +84,7 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(shutil, "_use_fd_functions", False)
 
 
-def test_a_run_without_what_windows_lacks_ends_and_goes_on_with_the_same_weights(
-    recipe, tmp_path, monkeypatch, request
-):
+def test_run_without_posix_features_resumes_to_identical_weights(recipe, tmp_path, monkeypatch, request):
     train(recipe.with_options(output=str(tmp_path / "linux")))
     request.getfixturevalue("elsewhere")
     elsewhere = recipe.with_options(output=str(tmp_path / "elsewhere"))

@@ -311,7 +311,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 
 
-def test_a_loss_that_is_no_number_from_the_first_step_speaks_of_no_checkpoint(recipe, tmp_path, monkeypatch):
+def test_nan_loss_at_the_first_step_mentions_no_checkpoint(recipe, tmp_path, monkeypatch):
     original = loop.TrainingLoop._loss
     monkeypatch.setattr(loop.TrainingLoop, "_loss", lambda *args, **kwargs: original(*args, **kwargs) * float("nan"))
     with pytest.raises(DivergenceError, match=r"infinite at step 1, with the learning rate \S+\. Start again"):
@@ -466,7 +466,7 @@ def test_a_command_that_failed_can_be_given_again_without_its_mistake(recipe, un
     assert_same_run(train(into(recipe, tmp_path / "model")), undisturbed)
 
 
-def test_another_vocabulary_is_learned_where_the_first_try_has_learned_nothing_else(recipe, undisturbed, tmp_path):
+def test_vocabulary_left_by_a_failed_start_is_relearned(recipe, undisturbed, tmp_path):
     with pytest.raises(CorpusError):
         train(into(recipe, tmp_path / "model", vocab_size=None, test=("nowhere.en", "nowhere.de")))
     VanillaTransformerTokenizer.train(["one two"], vocab_size=265).save_pretrained(tmp_path / "model")
@@ -580,7 +580,7 @@ def as_of_an_earlier_version(run, data):
             (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_mixture_that_an_earlier_version_began_to_learn_from_is_not_gone_on_with(recipe, tmp_path, monkeypatch):
+def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path, monkeypatch):
     """It drew the same pairs for a share that is no whole number in each epoch, and today others are drawn."""
 
     def mixture(*weights):
@@ -651,13 +651,13 @@ def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):
         train(into(recipe, tmp_path / "model", train=()))
 
 
-def test_sizes_that_make_no_model_are_refused_before_text_is_read_or_a_directory_made(recipe, tmp_path):
+def test_impossible_sizes_are_refused_before_reading_or_writing(recipe, tmp_path):
     with pytest.raises(ValueError, match="d_model 7 is not a multiple of num_heads 2"):
         train(into(recipe, tmp_path / "model", d_model=7, train=("nowhere.en", "nowhere.de")))
     assert not (tmp_path / "model").exists()
 
 
-def test_a_longer_run_goes_on_where_the_shorter_one_ended_as_if_it_had_never_stopped(recipe, undisturbed, tmp_path):
+def test_extended_run_ends_with_identical_weights(recipe, undisturbed, tmp_path):
     train(into(recipe, tmp_path / "model", max_steps=18))
     longer = train(into(recipe, tmp_path / "model"))
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
@@ -736,7 +736,7 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
     assert str(tmp_path) not in card
 
 
-def test_a_short_run_is_scored_on_a_part_and_says_so_wherever_the_score_stands(recipe, tmp_path, monkeypatch):
+def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(finalize, "LEAST_SCORED", 5)
     train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",)))
     [score] = json.loads((tmp_path / "model" / "summary.json").read_text())["scores"]["dev"]

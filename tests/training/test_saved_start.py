@@ -102,7 +102,7 @@ def test_the_learning_rate_is_its_own_and_printed(further, tmp_path):
     assert "a learning rate of 0.00079 after the warm-up" in (directory / "train.log").read_text()
 
 
-def test_a_killed_run_goes_on_to_the_same_weights_and_a_changed_model_is_refused(further, tmp_path, train_until):
+def test_killed_run_resumes_exactly_but_not_from_a_changed_model(further, tmp_path, train_until):
     source = shutil.copytree(further.start.model, tmp_path / "source")
     mine = further.with_options(from_model=str(source))
     undisturbed = train(mine.with_options(output=str(tmp_path / "undisturbed")))

@@ -56,7 +56,7 @@ def test_a_sample_follows_from_its_line_and_the_seed_alone(model, tokenizer):
     assert [a == b for a, b in zip(whole, other, strict=True)] == [not line for line in LINES]
 
 
-def test_the_fast_path_draws_what_the_library_draws_and_neither_asks_torchs_generator(model, tokenizer):
+def test_fast_path_and_library_draw_alike_from_their_own_generator(model, tokenizer):
     before = torch.get_rng_state()
     fast = samples(model, tokenizer, LINES, sampling=Sampling(top_k=100, top_p=0.9, temperature=0.7))
     assert torch.equal(torch.get_rng_state(), before)

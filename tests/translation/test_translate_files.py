@@ -82,7 +82,7 @@ def broken_off(at, *arguments, **options):
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def test_killed_at_any_step_again_and_again_the_output_is_that_of_an_uninterrupted_run(text, output):
+def test_repeatedly_killed_run_writes_the_uninterrupted_output(text, output):
     whole = expected(text, output)
     at = 1
     while broken_off(at, text, output, resume=False):
@@ -124,7 +124,7 @@ def test_chunks_that_are_on_the_disk_are_not_translated_again(text, output):
     assert output.read_bytes() == expected(text, output)
 
 
-def test_a_finished_output_is_left_as_it_is_and_the_record_stays_for_who_resumes(text, output):
+def test_finished_output_and_its_record_stay_under_resume(text, output):
     translate(text, output)
     before = output.read_bytes()
     assert translate(text, output, translator=None) == len(LINES)
@@ -146,7 +146,7 @@ def stopped_after(chunks, text, output):
         translate(broken, output)
 
 
-def test_lines_before_one_that_is_not_utf8_are_written_and_after_mending_it_goes_on(text, output):
+def test_lines_before_invalid_utf8_are_written_and_the_run_resumes(text, output):
     stopped_after(2, text, output)
     opened = gzip.open if output.suffix == ".gz" else open
     with opened(output, "rt", encoding="utf-8") as file:
@@ -223,7 +223,7 @@ def test_two_processes_do_not_write_the_same_output(text, output):
     translate(text, output)
 
 
-def test_a_full_disk_at_any_byte_leaves_whole_lines_and_after_making_room_it_goes_on(text, tmp_path):
+def test_full_disk_leaves_whole_lines_and_the_run_resumes(text, tmp_path):
     output = tmp_path / "out"
     whole = expected(text, output)
     for size in range(0, len(whole), 61):

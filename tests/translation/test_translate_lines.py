@@ -187,7 +187,7 @@ def test_several_hypotheses_come_best_first(tokenizer, model):
         assert translation.score == scores[0]
 
 
-def test_a_model_in_training_translates_without_dropout_and_goes_on_training(tokenizer, model):
+def test_model_in_training_mode_translates_without_dropout(tokenizer, model):
     config = VanillaTransformerConfig(**SIZES, dropout=0.9)
     trained = VanillaTransformerForConditionalGeneration(config)
     trained.load_state_dict(model.state_dict())
@@ -316,7 +316,7 @@ def test_settings_that_the_command_refuses_are_refused_by_the_function(copying, 
         translate_lines(copying, tokenizer, ["a"], **{setting: value})
 
 
-def test_what_is_no_line_is_refused_and_one_text_is_not_taken_for_its_letters(copying, tokenizer):
+def test_non_text_and_a_bare_string_are_refused(copying, tokenizer):
     with pytest.raises(ValueError, match=r"lines must be several texts, not one: give \['A dog\.'\]"):
         translate_lines(copying, tokenizer, "A dog.")
     with pytest.raises(ValueError, match="Line 2 is None, which is not text"):

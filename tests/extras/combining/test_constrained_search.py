@@ -87,7 +87,7 @@ def best_of_all(table_VV, longest, phrases, begin=frozenset(), end=frozenset()):
         ([(3, 4), (0,)], (4, 5), (0, 3, 4, 5)),
     ],
 )
-def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_that_hold_the_phrases(phrases, begin, end):
+def test_exhaustive_beam_finds_the_best_sequence_with_the_phrases(phrases, begin, end):
     for seed in range(3):
         found = search(table(seed), 700, limits(4), [phrases], begin, end)
         score = best_of_all(table(seed), 4, phrases, frozenset(begin), frozenset(end))

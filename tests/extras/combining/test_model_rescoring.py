@@ -94,7 +94,7 @@ def test_the_searching_model_says_of_its_translations_what_its_search_said(direc
 
 
 @pytest.mark.parametrize("name", ["same", "other", "from-right", "recurrent"])
-def test_another_model_says_the_log_probability_of_the_text_in_its_own_tokens(directories, name):
+def test_rescorer_scores_the_text_in_its_own_tokens(directories, name):
     translator = candidates(directories)
     found = translator.translate(LINES)
     scores = rescorer(directories, translator, name).scores(LINES, found)

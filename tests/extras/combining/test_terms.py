@@ -66,7 +66,7 @@ def test_rows_that_say_nothing_are_named(tmp_path, text, message):
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram"])
-def test_every_hypothesis_holds_the_terms_as_whole_words_and_other_lines_are_as_without(tmp_path, algorithm):
+def test_terms_appear_as_whole_words_and_leave_other_lines_alone(tmp_path, algorithm):
     model, tokenizer = model_and_tokenizer(algorithm)
     settings = {"num_beams": 3, "num_return_sequences": 3, "scores": True, "max_length_beyond_source": 12}
     plain = translator_of(model, tokenizer, **settings)

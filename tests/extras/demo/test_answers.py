@@ -93,7 +93,7 @@ def test_ten_at_once_from_threads_get_their_own_answers(shown):
         ("a", (2, 0.6, 3), "A beam of 2 cannot give 3 translations: choose a beam size of 3 or more."),
     ],
 )
-def test_what_is_not_taken_is_said_in_a_sentence_and_others_get_their_answers(shown, text, values, sentence):
+def test_bad_request_is_explained_and_its_neighbour_answered(shown, text, values, sentence):
     refused, answered = shown.reply([(text, values), ("A dog.", DEFAULTS)])
     assert isinstance(refused, DemoError) and str(refused) == sentence
     assert answered[0]["source"] == "A dog."

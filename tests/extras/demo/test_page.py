@@ -43,7 +43,7 @@ def client(address) -> gradio_client.Client:
     return gradio_client.Client(address, verbose=False, analytics_enabled=False)
 
 
-def test_each_kind_of_model_has_an_endpoint_of_its_name_and_the_page_has_no_other(client):
+def test_page_has_only_the_endpoint_of_its_kind_of_model(client):
     endpoints = client.view_api(return_format="dict")["named_endpoints"]
     assert set(endpoints) == {"/translate", "/classify", "/tag", "/fill", "/continue"}
     names = [one["parameter_name"] for one in endpoints["/translate"]["parameters"]]
@@ -121,7 +121,7 @@ def test_the_page_is_there_for_this_machine_alone(address):
     assert [one for one in listening if int(one.partition(":")[2], 16) == port] == [f"0100007F:{port:04X}"]
 
 
-def test_a_missing_model_a_wrong_address_and_a_port_in_use_are_said_in_a_sentence(translating, capsys):
+def test_missing_model_bad_address_and_used_port_are_reported(translating, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -53,7 +53,7 @@ def test_a_weight_that_is_tied_is_there_once(explored):
     np.testing.assert_array_equal(found, one.model.lm_head.weight.detach().numpy())
 
 
-def test_a_training_is_replayed_by_as_many_checkpoints_as_there_is_room_for(explored, tmp_path, monkeypatch):
+def test_replay_takes_as_many_checkpoints_as_fit(explored, tmp_path, monkeypatch):
     one = explored("plain")
     run = run_of(one.model, tmp_path / "run", [10, 20, 30, 40, 50, 60])
     write_page(one.model, one.tokenizer, tmp_path / "all", name="all", examples=["a"], run=run)

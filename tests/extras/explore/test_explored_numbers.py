@@ -74,7 +74,7 @@ def test_all_values_of_all_layers_are_the_models(opened, kind: str):
 @pytest.mark.parametrize(
     "kind", ["plain", "other", "deep", "language-model", "recurrent-lstm", "recurrent-gru", "recurrent-2014"]
 )
-def test_a_search_finds_what_generate_finds_and_each_node_of_its_tree_has_the_models_probability(opened, kind: str):
+def test_search_tree_matches_generate_and_has_the_models_probabilities(opened, kind: str):
     explored, page = opened(kind)
     model, tokenizer = explored.model, explored.tokenizer
     ends = model.config.eos_token_id

@@ -84,7 +84,7 @@ def test_words_are_the_texts_own_though_pieces_spell_another():
     assert set(cut.of_piece) == {0, 1} and cut.texts == ("Zwei", "xyz")
 
 
-def test_prediction_difference_is_what_a_masked_source_token_takes_from_the_target(model, tokenizer):
+def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, tokenizer):
     (pair,) = sides(model, tokenizer, SOURCES[1:2], TARGETS[1:2])
     found = prediction_difference(Aligner(model, tokenizer), *pair)
     inputs = tokenizer(SOURCES[1], return_tensors="pt")
@@ -101,9 +101,7 @@ def test_prediction_difference_is_what_a_masked_source_token_takes_from_the_targ
     torch.testing.assert_close(found[:, 3], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_heads_that_are_chosen_agree_more_than_any_alone_and_stay_with_the_model(
-    model_directory, tokenizer, tmp_path
-):
+def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directory, tokenizer, tmp_path):
     model = VanillaTransformerForConditionalGeneration.from_pretrained(model_directory)
     with pytest.raises(AlignmentError, match="No alignment heads have been chosen"):
         alignments(model, tokenizer, SOURCES, TARGETS)

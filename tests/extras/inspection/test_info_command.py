@@ -97,7 +97,7 @@ def test_flops_stand_beside_those_of_table_2(preset, share):
     assert table_2["share"] == pytest.approx(share, abs=0.005)
 
 
-def test_a_model_is_one_of_the_papers_by_its_shape_and_not_by_its_directory(model, tmp_path):
+def test_paper_models_are_recognized_by_shape_not_by_name(model, tmp_path):
     sizes = ("d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers")
     for name, preset in (("tiny-of-mine", "big"), ("big", None)):
         config = VanillaTransformerConfig.from_preset(preset, vocab_size=500, dropout=0.1) if preset else None
@@ -154,7 +154,7 @@ def test_a_model_is_counted_from_its_configuration_alone(model, tmp_path):
     assert "TRAINING RUN" not in page(tmp_path, *ONE_SENTENCE)
 
 
-def test_a_training_log_ends_with_tokens_flops_time_and_the_share_of_the_peak(finished):
+def test_training_log_ends_with_tokens_flops_time_and_peak_share(finished):
     summary = json.loads((finished / "summary.json").read_text())
     last = (finished / "train.log").read_text().splitlines()[-1]
     assert f"{summary['target_tokens']:,} target tokens in " in last and " minutes on " in last

@@ -74,7 +74,7 @@ def test_a_space_before_a_mark_goes_only_where_it_was_the_markups(line, plain):
     assert MarkedLine.from_line(line).plain == plain
 
 
-def test_a_pair_that_no_unit_looks_at_for_half_goes_around_the_one_that_looks_most():
+def test_markup_without_a_majority_goes_around_the_most_attentive_unit():
     marked = MarkedLine.from_line("a <b>b</b> c")
     spans = [(0, 1), (2, 3), (4, 5)]
     weights = torch.tensor([[0.7, 0.2, 0.1], [0.35, 0.4, 0.25]])
@@ -134,7 +134,7 @@ def test_nothing_is_lost_and_each_item_is_there_once(line, text, seed):
         assert f"{first}{second}" in text or f"{first}{second}" not in MARKUP.sub("", written)
 
 
-def test_lines_without_markup_are_translated_as_ever_and_others_without_theirs(model, tokenizer):  # noqa: F811
+def test_markup_does_not_change_the_translated_text(model, tokenizer):  # noqa: F811
     plain = LineTranslator.from_model(
         model, tokenizer, num_beams=2, num_return_sequences=2, max_length_beyond_source=2
     )

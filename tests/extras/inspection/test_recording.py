@@ -175,7 +175,7 @@ def test_ten_thousand_words_are_refused_before_they_are_read(model, tokenizer, m
             attention(model, tokenizer, "dog " * 10_000, target)
 
 
-def test_a_model_that_was_looked_at_still_decodes_on_the_fast_path_and_with_scores(tokenizer):
+def test_recorded_model_still_decodes_fast_and_with_scores(tokenizer):
     torch.manual_seed(0)
     sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
     model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))

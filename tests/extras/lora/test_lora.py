@@ -50,7 +50,7 @@ def weights(directory):
 
 
 @needs_peft
-def test_the_output_is_a_plain_model_in_which_the_targets_alone_have_changed(recipe, tmp_path):
+def test_output_is_a_plain_model_with_only_the_targets_changed(recipe, tmp_path):
     mine = recipe.with_options(lora_targets=("q_proj", "w_1"), output=str(tmp_path / "model"))
     directory = train(mine)
     source, found = weights(tmp_path / recipe.start.model), weights(directory)

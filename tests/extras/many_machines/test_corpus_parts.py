@@ -67,7 +67,7 @@ def test_parts_are_of_about_equal_size_and_know_how_many_they_hold(tmp_path):
     assert [CorpusPiece.from_json(values) for values in kept] == [piece for (piece,) in parts]
 
 
-def test_files_that_are_not_aligned_are_refused_with_their_numbers_of_lines(tmp_path):
+def test_unaligned_files_are_refused_with_their_line_counts(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3")
     (tmp_path / "b").write_text("1\n2\n")
     with pytest.raises(CorpusError, match="a has 3 lines and .*b has 2: line-aligned files must have equally many"):

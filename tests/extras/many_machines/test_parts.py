@@ -37,7 +37,7 @@ def test_parts_are_of_about_equal_size(tmp_path):
     assert sum(sizes) == 1000 and max(sizes) - min(sizes) <= 1
 
 
-def test_a_byte_order_mark_is_no_text_and_what_is_not_utf8_is_named_by_its_place(tmp_path):
+def test_byte_order_mark_is_skipped_and_invalid_utf8_located(tmp_path):
     (tmp_path / "in").write_bytes(b"\xef\xbb\xbfa\r\nb\nc\xff\n")
     assert list(read_part(cut([str(tmp_path / "in")], 4)[0])) == ["a"]
     with pytest.raises(CorpusError, match="in, byte 10: not UTF-8"):

@@ -469,7 +469,7 @@ assert len(part.corpus) and list(copies.glob("*.arrow"))
     assert not (tmp_path / "copies").exists()
 
 
-def test_processes_share_the_steps_of_every_part_whose_rows_keep_their_numbers(in_four, tmp_path):
+def test_processes_share_each_parts_steps_and_rows_keep_their_numbers(in_four, tmp_path):
     corpus = ShardedCorpus(str(in_four), seed=1, part_pairs=30, copies=tmp_path)
     parts = [part.number for epoch in range(2) for part in corpus.epoch_parts(epoch)]
 

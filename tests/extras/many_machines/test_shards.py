@@ -157,7 +157,7 @@ def test_the_next_part_is_fetched_while_one_is_in_use(elsewhere, tmp_path, monke
     assert threads[:first] == [here] * first and set(threads[first:]) == {"shards"}
 
 
-def test_what_cannot_be_fetched_is_said_in_one_sentence_when_its_part_is_due(elsewhere, tmp_path):
+def test_failed_fetch_is_reported_when_its_part_is_due(elsewhere, tmp_path):
     corpus = opened(elsewhere, tmp_path)
     second = corpus._shards_of_parts(0)[1][0]
     filesystem, path = fsspec.url_to_fs(elsewhere)

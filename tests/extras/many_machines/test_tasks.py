@@ -101,7 +101,7 @@ def test_a_task_that_is_killed_goes_on_where_it_was(tmp_path, text):
 
 
 @pytest.mark.parametrize("name", ["put", "write"])
-def test_a_task_that_is_broken_off_at_its_end_is_put_there_without_being_done_again(folder, text, monkeypatch, name):
+def test_task_interrupted_at_its_end_is_finished_without_repetition(folder, text, monkeypatch, name):
     def fail(*arguments):
         raise OSError("no room")
 

@@ -104,7 +104,7 @@ def kill_a_worker():
         (["in", "--output", "out", "--tasks", 2, "--engine", "slurm"], "--engine "),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_before_a_model_is_loaded(run, tmp_path, words, message):
+def test_conflicting_options_are_refused_before_loading_a_model(run, tmp_path, words, message):
     code, err = run(*words)
     assert code in (1, 2) and message in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -259,7 +259,7 @@ def test_a_line_has_the_same_sample_in_one_file_and_in_tasks_of_any_number(run, 
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_under_slurm_a_node_finds_the_program_of_datatrove_beside_this_python():
+def test_slurm_node_finds_datatrove_beside_this_python():
     executor = pytest.importorskip("datatrove.executor.slurm").SlurmPipelineExecutor
     required = ["time=1:00:00", "partition=main"]
     settings = engines._settings(executor, "slurm", required)

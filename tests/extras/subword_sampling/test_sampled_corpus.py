@@ -241,7 +241,7 @@ def test_a_tokenizer_that_splits_in_a_way_of_its_own_is_refused(bpe, tmp_path):
 
 
 @pytest.mark.parametrize(("algorithm", "settings"), [("bpe", {"dropout": 0.0}), ("unigram", {"alpha": 1e6})])
-def test_the_tokenizer_of_a_masked_language_model_is_sampled_but_for_its_mask(algorithm, settings, tmp_path):
+def test_sampling_never_splits_the_mask_token(algorithm, settings, tmp_path):
     masked = VanillaTransformerTokenizer.train(SENTENCES * 3, 350, algorithm, mask_token=True)
     sentences = [*SENTENCES, "walking <mask> it"]
     base, usual = corpus_of(masked, tmp_path, sentences=sentences, **settings)

@@ -54,7 +54,7 @@ def test_the_first_filter_that_takes_a_pair_is_its_reason(line, translation, rea
     assert filters.reason(line, translation, tuple(words([line, translation]))) == reason
 
 
-def test_a_line_is_selected_once_whatever_stands_between_and_its_line_breaks_are_spaces(tmp_path):
+def test_repeated_lines_are_selected_once_with_spaces_for_breaks(tmp_path):
     lines = ["a b", "", "c\u2028d", "  ", "a b", "e " * 5, "c d", "f"]
     counts = select_lines(lambda: lines, tmp_path / "selected", words, 4)
     assert (tmp_path / "selected").read_text("utf-8") == "a b\nc d\nf\n"

@@ -165,7 +165,7 @@ def test_other_filters_take_other_pairs_without_a_new_translation(run, tmp_path,
     assert json.loads((tmp_path / "pairs" / "report.json").read_text())["dropped"]["length_ratio"] > 0
 
 
-def test_copies_are_taken_out_of_back_translations_and_not_of_distillations(run, model, tmp_path, translating):
+def test_copies_are_dropped_from_back_translations_only(run, model, tmp_path, translating):
     from dataclasses import replace
 
     def copied(line, translation):
