@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 import vanilla_transformer
 from vanilla_transformer import seams
@@ -286,7 +287,7 @@ def test_public_names_are_these():
     ]
     for name in vanilla_transformer.__all__:
         assert getattr(vanilla_transformer, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'Transformer'"):
+    with refused(AttributeError, "'Transformer'"):
         vanilla_transformer.Transformer  # noqa: B018
 
 

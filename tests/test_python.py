@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 import vanilla_transformer
 from vanilla_transformer import evaluate, train
@@ -101,11 +102,11 @@ def test_a_recipe_is_named_and_changed_in_one_call_and_names_its_directory(pairs
     Path("mine.yaml").write_text("train: [train.en, train.de]\nmax_steps: 500\n")
     run = train("mine.yaml", max_steps=1, **SIZES)
     assert run.directory == Path("mine") and run.summary["steps"] == 1
-    with pytest.raises(RecipeError, match="'max_step' is not a field of a recipe, did you mean 'max_steps'"):
+    with refused(RecipeError, "'max_step'", "'max_steps'"):
         train("mine.yaml", max_step=1)
-    with pytest.raises(RecipeError, match="processes is 2"):
+    with refused(RecipeError, "processes is 2"):
         train("mine.yaml", processes=2)
-    with pytest.raises(RecipeError, match="multi30k-en-de comes without data"):
+    with refused(RecipeError, "multi30k-en-de"):
         train("multi30k-en-de")
 
 

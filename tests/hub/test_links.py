@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import HubServer
+from refusals import refused
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.hub import push_space
@@ -59,7 +60,7 @@ def test_a_space_is_not_made_of_another_folder(ann: HubServer, tmp_path: Path, s
     folder.mkdir()
     (folder / "README.md").write_text("---\nsdk: static\ntags: [vanilla_transformer]\n---\n")
     (folder / "more").symlink_to(secret.parent, target_is_directory=True)
-    with pytest.raises(OSError, match="more is a link to"):
+    with refused(OSError, "more"):
         push_space(folder, "ann/page")
     assert not ann.repositories
 
@@ -83,5 +84,5 @@ def test_links_within_a_folder_and_to_the_blobs_of_its_snapshot_are_sent(
     assert first["model.safetensors"] == again["model.safetensors"] and first["config.json"] == again["config.json"]
     (cache / "blobs" / "456").symlink_to(secret)
     (snapshot / "notes").symlink_to("../../blobs/456")
-    with pytest.raises(OSError, match="notes is a link to"):
+    with refused(OSError, "notes"):
         refuse_links_out(snapshot, snapshot.iterdir())

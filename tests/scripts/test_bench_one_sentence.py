@@ -2,7 +2,7 @@
 
 import argparse
 
-import pytest
+from refusals import refused
 
 from scripts.benchmarks import one_sentence as bench
 
@@ -34,5 +34,5 @@ def test_a_checkout_is_named(tmp_path):
     (tmp_path / "vanilla_transformer").mkdir()
     assert bench._checkout(f"before={tmp_path}") == ("before", str(tmp_path))
     for wrong in (str(tmp_path), f"here={tmp_path}", f"before={tmp_path / 'none'}"):
-        with pytest.raises(argparse.ArgumentTypeError, match="not NAME=DIRECTORY"):
+        with refused(argparse.ArgumentTypeError, "NAME=DIRECTORY"):
             bench._checkout(wrong)

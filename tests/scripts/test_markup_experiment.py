@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from refusals import refused
 
 from scripts.experiments import markup
 from scripts.experiments.markup import Case, Landing, Places
@@ -79,5 +80,5 @@ def test_a_model_is_measured(model_directory, tmp_path, capsys):  # noqa: F811
     assert told.startswith("4 lines; all markup once in 4, the same words as without it in 4,")
     assert [len(re.findall(r"\d% of \d", row)) for row in table[3:]] == [4, 4]
     (tmp_path / "links").write_text("0-0\n")
-    with pytest.raises(ExperimentError, match="they must match"):
+    with refused(ExperimentError, "match"):
         markup.main(words)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from refusals import refused
 
 from scripts.experiments import recurrence
 from scripts.experiments.runs import ExperimentError
@@ -62,15 +63,15 @@ def test_the_longest_third_holds_the_longest_sources():
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "named"),
     [
-        (["--architectures", "lstms"], "no architecture 'lstms'"),
+        (["--architectures", "lstms"], "'lstms'"),
         (["--runs", "0"], "at least 1"),
         (["--minutes", "0"], "above 0"),
-        (["--dev"], "measured on dev"),
-        (["--architecture", "recurrent"], "has to be the Transformer's"),
+        (["--dev"], "dev"),
+        (["--architecture", "recurrent"], "Transformer"),
     ],
 )
-def test_what_cannot_be_compared_is_said(pairs, tmp_path, more, message):
-    with pytest.raises(ExperimentError, match=message):
+def test_what_cannot_be_compared_is_said(pairs, tmp_path, more, named):
+    with refused(ExperimentError, *named.split()):
         recurrence.main(options(pairs, tmp_path / "table", *more))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from scripts.stress import cases, disks, inputs, misuse, models, options
 from scripts.stress.cases import Command, Fault, Outcome, check_manners, check_untouched, snapshot
@@ -64,7 +65,7 @@ def test_independent_reference_translates_like_the_model(settings):
 def test_the_reference_takes_no_weights_that_contradict_the_configuration(tmp_path):
     with cases.copied(cases.model_ground() / "model", tmp_path, *models._PARTS):
         models._change(tmp_path, models.CONFIG, "decoder_layers", 9)
-    with pytest.raises(Unusable, match="layers.2"):
+    with refused(Unusable, "layers.2"):
         Reference.load(tmp_path)
 
 
@@ -116,35 +117,36 @@ TRAINING = {"max_steps": "4"}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        (partial(change_json, "model/summary.json", "last_loss", float("nan")), "holds NaN, which is no JSON"),
-        (partial(change_json, "model/config.json", "d_ff", 7), "d_ff is 7 in config.json"),
-        (partial(change_json, "model/generation_config.json", "num_beams", 7), "the model's search is"),
-        (change_weights, "is not the mean of the last 2 checkpoints"),
+        (partial(change_json, "model/summary.json", "last_loss", float("nan")), "NaN JSON"),
+        (partial(change_json, "model/config.json", "d_ff", 7), "d_ff 7 config.json"),
+        (partial(change_json, "model/generation_config.json", "num_beams", 7), "search"),
+        (change_weights, "mean 2 checkpoints"),
         (stumble, "traceback"),
         (run_away, "runs away"),
     ],
 )
-def test_a_run_that_is_not_what_its_options_say_is_noticed(tmp_path, monkeypatch, change, message):
+def test_a_run_that_is_not_what_its_options_say_is_noticed(tmp_path, monkeypatch, change, named):
     monkeypatch.setattr(cases, "SABOTAGE", partial(after, change))
     cases.write_corpora(tmp_path)
     values = options.BASE | TRAINING
     words = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", value)]
     outcome = cases.run(Command(["train", *cases.corpora(), *words, "--output", "model"]), tmp_path)
-    with pytest.raises(Fault, match=message):
+    with pytest.raises(Fault) as caught:
         options.judge_train(tmp_path, outcome, TRAINING, values, snapshot(tmp_path))
+    assert all(name in str(caught.value) for name in named.split())
 
 
 def test_a_value_that_is_taken_and_makes_no_sense_is_noticed(tmp_path):
     outcome = Outcome(0, "three\n", "")
-    with pytest.raises(Fault, match="taken without a word: length_penalty"):
+    with refused(Fault, "taken", "length_penalty"):
         options.judge_translation(tmp_path, outcome, {"length_penalty": "nan"}, ["ten"], {}, tmp_path, written=False)
 
 
 def test_a_value_that_makes_sense_and_is_refused_is_noticed(tmp_path):
     outcome = Outcome(2, "", "vanilla-transformer: error: --num-beams must be odd, not 2.\n")
-    with pytest.raises(Fault, match="refused, though it makes sense"):
+    with refused(Fault, "refused"):
         options.judge_translation(tmp_path, outcome, {"num_beams": "2"}, ["ten"], {}, tmp_path, written=False)
 
 
@@ -152,11 +154,11 @@ def test_another_translation_than_the_best_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(cases, "SABOTAGE", partial(after, say_another_word))
     model = cases.model_ground() / "model"
     outcome = cases.run(Command(["translate", str(model)], stdin=b"one two three\n"), tmp_path)
-    with pytest.raises(Fault, match="2 lines for 1"):
+    with refused(Fault, "2 lines"):
         options.judge_translation(tmp_path, outcome, {}, ["one two three"], {}, model, written=False)
     lines = outcome.out.splitlines()
     options.check_translations(Reference.load(model), ["one two three"], f"{lines[0]}\n")
-    with pytest.raises(Fault, match="and the reference has"):
+    with refused(Fault, "reference"):
         options.check_translations(Reference.load(model), ["one two three"], f"{lines[1]}\n")
 
 
@@ -164,24 +166,24 @@ def test_damage_that_is_used_in_silence_is_noticed(tmp_path):
     (tmp_path / "model").mkdir()
     with cases.copied(cases.model_ground() / "model", tmp_path / "model", *models._PARTS):
         models.not_finite(tmp_path / "model", random.Random(0))
-    with pytest.raises(Fault, match="used in silence"):
+    with refused(Fault, "silence"):
         models.judge(tmp_path, Outcome(0, "ten\n", ""), "ten\n", ["ten"], models.WEIGHTS)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "message"),
+    ("outcome", "named"),
     [
         (Outcome(1, "", "Traceback (most recent call last):\n"), "traceback"),
-        (Outcome(1, "", "something went wrong\n"), "otherwise than in one sentence"),
-        (Outcome(1, "", "vanilla-transformer: error: Nothing is right.\n"), "without one of num_beams"),
+        (Outcome(1, "", "something went wrong\n"), "one sentence"),
+        (Outcome(1, "", "vanilla-transformer: error: Nothing is right.\n"), "num_beams"),
         (Outcome(-11, "", ""), "signal 11"),
         (Outcome(0, "", "UserWarning: think again\n"), "noise"),
         (Outcome(0, "", "", seconds=1e9), "no end"),
         (Outcome(0, "", "", memory=1 << 40), "runs away"),
     ],
 )
-def test_bad_manners_are_noticed(outcome, message):
-    with pytest.raises(Fault, match=message):
+def test_bad_manners_are_noticed(outcome, named):
+    with refused(Fault, *named.split()):
         check_manners(outcome, names=["num_beams"])
 
 
@@ -190,17 +192,17 @@ def test_what_a_refused_command_changes_is_noticed(tmp_path):
     before = snapshot(tmp_path)
     check_untouched(before, tmp_path)
     (tmp_path / "new").touch()
-    with pytest.raises(Fault, match="left new"):
+    with refused(Fault, "new"):
         check_untouched(before, tmp_path)
     (tmp_path / "mine").write_text("yours")
-    with pytest.raises(Fault, match="changed mine"):
+    with refused(Fault, "mine"):
         check_untouched(before, tmp_path)
 
 
 def test_a_run_that_goes_on_with_other_text_in_silence_is_noticed():
     whole = models.stopped_ground() / "whole"
     models.check_same_run(whole, whole)
-    with pytest.raises(Fault, match="is another than that of the run from the start"):
+    with refused(Fault, "from the start"):
         models.check_same_run(cases.model_ground() / "other", whole)
 
 

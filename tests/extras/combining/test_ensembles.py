@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from transformers import T5Config, T5ForConditionalGeneration, pipeline
 
 from vanilla_transformer import (
@@ -158,7 +159,7 @@ def test_eight_bits_are_those_of_each_member(source):
         same = searched(EnsembleForConditionalGeneration(models[:1]), source, {**search, "quantization": "int8"})
         assert torch.equal(same[0], searched(models[0], source, {**search, "quantization": "int8"})[0])
     assert searched(ensemble, source, {"quantization": "int8"})[1] is not None
-    with pytest.raises(ValueError, match="RecurrentEncoderDecoder.*has no 8-bit weights"):
+    with refused(ValueError, "RecurrentEncoderDecoderForConditionalGeneration", "8-bit"):
         searched(EnsembleForConditionalGeneration([models[0], recurrent(1)]), source, {"quantization": "int8"})
 
 
@@ -173,38 +174,38 @@ def test_the_shortest_positions_of_any_member_end_all(source):
 
 
 @pytest.mark.parametrize(
-    ("models", "message"),
+    ("models", "named"),
     [
-        ([], "at least one model"),
+        ([], "one model"),
         (
             [transformer(0), transformer(1, 31)],
-            "Models 1 and 2 cannot decode together: vocab_size is 30 in one and 31 in",
+            "1 2 vocab_size 30 31",
         ),
-        ([transformer(0), recurrent(1, eos_token_id=3)], "eos_token_id is 2 in one and 3"),
-        ([EnsembleForConditionalGeneration([transformer(0)])], "cannot be a member of another"),
+        ([transformer(0), recurrent(1, eos_token_id=3)], "eos_token_id 2 3"),
+        ([EnsembleForConditionalGeneration([transformer(0)])], "member"),
         (
             [
                 T5ForConditionalGeneration(
                     T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
                 )
             ],
-            "A T5ForConditionalGeneration cannot be a member.*convert",
+            "T5ForConditionalGeneration convert",
         ),
     ],
 )
-def test_what_cannot_decode_together_is_refused(models, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_decode_together_is_refused(models, named):
+    with refused(ValueError, *named.split()):
         EnsembleForConditionalGeneration(models)
 
 
 def test_what_only_the_librarys_search_does_is_refused(source):
     ensemble = EnsembleForConditionalGeneration([transformer(0), transformer(1)])
     for asked in ({"output_scores": True, "return_dict_in_generate": True}, {"use_cache": False}):
-        with pytest.raises(ValueError, match=f"does not support {next(iter(asked))}=.*single model"):
+        with refused(ValueError, next(iter(asked)), "single model"):
             ensemble.generate(**source, **asked)
-    with pytest.raises(ValueError, match="mean must be one of"):
+    with refused(ValueError, "mean"):
         EnsembleForConditionalGeneration([transformer(0)], "logits")
-    with pytest.raises(ValueError, match="An ensemble cannot be saved"):
+    with refused(ValueError, "ensemble", "saved"):
         ensemble.save_pretrained("nowhere")
 
 

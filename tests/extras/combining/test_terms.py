@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from refusals import refused
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -48,20 +49,20 @@ def test_a_line_requires_the_longest_terms_that_it_has_as_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("dog\tHund\nhouse Haus\n", "line 2: a row must be a source term, a tab and a target term, not 'house Haus'"),
-        ("dog\t \n", "line 1: a row must be"),
-        ("dog\tHund\tx\n", "line 1: a row must be"),
-        ("dog\tHund\ncat\tKatze\ndog\tKöter\n", "line 3: 'dog' has the target term 'Hund' in"),
-        ("\n", "has no terms"),
+        ("dog\tHund\nhouse Haus\n", "line 2 'house Haus'"),
+        ("dog\t \n", "line 1"),
+        ("dog\tHund\tx\n", "line 1"),
+        ("dog\tHund\ncat\tKatze\ndog\tKöter\n", "line 3 'dog' 'Hund'"),
+        ("\n", "no terms"),
     ],
 )
-def test_rows_that_say_nothing_are_named(tmp_path, text, message):
-    with pytest.raises(TermError, match=re.escape(message)):
+def test_rows_that_say_nothing_are_named(tmp_path, text, named):
+    with refused(TermError, *named.split()):
         Glossary.read(glossary(tmp_path, text))
     (tmp_path / "latin").write_bytes("dog\tHundeh\xfctte".encode("latin-1"))
-    with pytest.raises(TermError, match="latin is not valid UTF-8"):
+    with refused(TermError, "latin", "UTF-8"):
         Glossary.read(tmp_path / "latin")
 
 
@@ -84,17 +85,17 @@ def test_terms_appear_as_whole_words_and_leave_other_lines_alone(tmp_path, algor
 def test_models_that_cannot_write_terms_are_refused(tmp_path):
     terms = Glossary.read(glossary(tmp_path))
     model, tokenizer = model_and_tokenizer()
-    with pytest.raises(TermError, match="give --num-beams 2 or more"):
+    with refused(TermError, "--num-beams 2"):
         TermTranslator.from_translator(translator_of(model, tokenizer, num_beams=1), terms)
-    for algorithm, message in (("presplit", "this one expects pre-split text"), ("character", "the space before")):
+    for algorithm, named in (("presplit", "pre-split"), ("character", "space")):
         other = VanillaTransformerTokenizer.train(TEXT, 261, algorithm)
-        with pytest.raises(TermError, match=message):
+        with refused(TermError, named):
             TermTranslator.from_translator(translator_of(model, other), terms)
     unknown = VanillaTransformerTokenizer.train(TEXT, 290, ends=False)
-    with pytest.raises(TermError, match="the space before"):
+    with refused(TermError, "space"):
         TermTranslator.from_translator(translator_of(model, unknown), terms)
     long = Glossary({("dog",): "Hundehütte " * 20 + "x"})
-    with pytest.raises(ValueError, match="tokens, but .*raise max_length_beyond_source"):
+    with refused(ValueError, "max_length_beyond_source"):
         translator = translator_of(model, tokenizer, max_length_beyond_source=2)
         TermTranslator.from_translator(translator, long).translate(["a dog"])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
+from refusals import refused
 
 from vanilla_transformer import load_exported, translate_lines
 from vanilla_transformer.cli import main
@@ -126,32 +127,27 @@ def test_options_that_do_not_apply_are_refused(exported, tmp_path, capsys, optio
 
 
 def test_settings_of_generate_that_an_export_does_not_have_are_refused(exported):
-    with pytest.raises(ExportError, match="do_sample is not for an exported model, which takes length_penalty, "):
+    with refused(ExportError, "do_sample", "length_penalty"):
         list(translate_lines(load_exported(exported), None, ["a"], do_sample=True))
 
 
 def test_what_is_no_whole_export_is_refused(exported, spelled_backwards, tmp_path, capsys):
     assert is_exported(exported) and not is_exported(spelled_backwards)
-    with pytest.raises(ExportError, match="is not an exported folder: it has neither translate.onnx nor"):
+    with refused(ExportError, "translate.onnx"):
         load_exported(spelled_backwards)
-    with pytest.raises(UnusableModelError, match="is an export for another runtime, which only `translate` and"):
+    with refused(UnusableModelError, "translate"):
         load_model(exported)
-    damaged, message = ("translate.onnx", "cannot be loaded")
-    if exported.name == "ctranslate2":
-        damaged, message = ("generation_config.json", "generation_config.json cannot|cannot be loaded")
-    for name, wrong, said in (
-        ("tokenizer_config.json", None, "has no tokenizer_config.json, which it needs to translate"),
-        (damaged, "nothing", message),
-    ):
+    damaged = "generation_config.json" if exported.name == "ctranslate2" else "translate.onnx"
+    for name, wrong in (("tokenizer_config.json", None), (damaged, "nothing")):
         broken = tmp_path / name
         shutil.copytree(exported, broken)
         if wrong is None:
             (broken / name).unlink()
         else:
             (broken / name).write_text(wrong)
-        with pytest.raises(ExportError, match=said):
+        with refused(ExportError, broken if wrong else name):
             load_exported(broken)
-    with pytest.raises(ValueError, match="A model that is not exported needs its tokenizer"):
+    with refused(ValueError, "tokenizer"):
         list(translate_lines(load_model(spelled_backwards)[0], None, ["a"]))
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 from vanilla_transformer.extras.export.fsmt import from_fsmt
@@ -63,5 +64,5 @@ def test_positions_reach_to_the_end_of_the_table_and_no_further():
     ours = from_fsmt(random_fsmt())
     long = torch.full((1, 32), 5)
     assert ours(input_ids=long, decoder_input_ids=TARGET[:1]).logits.isfinite().all()
-    with pytest.raises(ValueError, match="33 tokens is longer than the 32"):
+    with refused(ValueError, "33", "32"):
         ours(input_ids=torch.full((1, 33), 5), decoder_input_ids=TARGET[:1])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -125,22 +126,22 @@ def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "named"),
     [
         ({"d_k": 4}, "d_k 4"),
         ({"d_v": 4}, "d_v 4"),
         ({"positional_encoding": "learned"}, "learned positions"),
-        ({"target_direction": "right-to-left"}, "writes from right to left"),
+        ({"target_direction": "right-to-left"}, "right to left"),
     ],
 )
-def test_what_marian_cannot_express_is_refused(tiny_config, changes: dict, reason: str):
+def test_what_marian_cannot_express_is_refused(tiny_config, changes: dict, named: str):
     config = VanillaTransformerConfig(**{**tiny_config.to_dict(), **changes})
-    with pytest.raises(ConversionError, match=reason):
+    with refused(ConversionError, *named.split()):
         to_marian(VanillaTransformerForConditionalGeneration(config))
 
 
 def test_other_numbers_of_heads_in_encoder_and_decoder_are_refused():
-    with pytest.raises(ConversionError, match="4 attention heads but the decoder 8"):
+    with refused(ConversionError, "4", "8"):
         from_marian(MarianMTModel(opus(decoder_attention_heads=8)))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from browser import open_browser, serve
+from refusals import refused
 
 from vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
@@ -200,7 +201,7 @@ def test_a_folder_that_exists_is_refused(spelled_backwards, tmp_path, capsys):
 def test_settings_that_the_graph_does_not_follow_are_refused(spelled_backwards, tmp_path):
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     model.generation_config.repetition_penalty = 1.2
-    with pytest.raises(ValueError, match="repetition_penalty=1.2 .* is not available with an exported model"):
+    with refused(ValueError, "repetition_penalty=1.2"):
         to_web.export_web(model, tokenizer, tmp_path / "web")
 
 
@@ -209,10 +210,10 @@ def test_tokenizers_that_tokenizers_js_does_not_read_are_refused(spelled_backwar
 
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt()])
-    with pytest.raises(ConversionError, match="The tokenizer has the normalizer Nmt, which tokenizers.js 0"):
+    with refused(ConversionError, "Nmt", "tokenizers.js"):
         to_web.export_web(model, tokenizer, tmp_path / "web")
     monkeypatch.setattr(browser_tokenizer, "save_tokenizer", lambda tokenizer, output: False)
-    with pytest.raises(ConversionError, match="without a tokenizer.json, the one form that tokenizers.js reads"):
+    with refused(ConversionError, "tokenizer.json", "tokenizers.js"):
         to_web.export_web(model, tokenizer, tmp_path / "web")
 
 

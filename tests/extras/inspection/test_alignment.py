@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -103,7 +104,7 @@ def test_prediction_difference_is_the_loss_from_masking_a_source_token(model, to
 
 def test_chosen_heads_beat_each_alone_and_are_saved_with_the_model(model_directory, tokenizer, tmp_path):
     model = VanillaTransformerForConditionalGeneration.from_pretrained(model_directory)
-    with pytest.raises(AlignmentError, match="No alignment heads have been chosen"):
+    with refused(AlignmentError, "alignment heads"):
         alignments(model, tokenizer, SOURCES, TARGETS)
     choice = choose_alignment_heads(model, tokenizer, SOURCES, TARGETS)
     assert choice == choose_alignment_heads(model, tokenizer, SOURCES, TARGETS) and choice.pairs == 3
@@ -151,32 +152,32 @@ def test_a_recurrent_model_has_one_head_and_needs_no_choice(tokenizer):
     (found,) = alignments(model, tokenizer, ["A dog runs."], ["Ein Hund läuft."])
     assert found.weights.shape == (3, 3)
     without = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
-    with pytest.raises(AlignmentError, match="no attention over the source"):
+    with refused(AlignmentError, "attention", "source"):
         alignments(RecurrentEncoderDecoderForConditionalGeneration(without), tokenizer, ["A"], ["B"])
 
 
 def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
     for sources, targets in (("ab", ["a", "b"]), (["a", "b"], "ab")):
-        with pytest.raises(ValueError, match="must be several texts, not one"):
+        with refused(ValueError, "several texts"):
             alignments(model, tokenizer, sources, targets)
 
 
 def test_what_cannot_be_aligned_is_said_in_a_sentence(model, tokenizer):
-    for text, message in (
-        ("7", "no head 7: its layers are 0 to 2, with heads 0 to 3"),
-        ("0:4", "no head 0:4"),
-        ("last", "are given as `output 2:0 2:1`"),
-        ("", "are given as"),
-        ("output", "are given as"),
+    for text, named in (
+        ("7", "7 0 2 3"),
+        ("0:4", "0:4"),
+        ("last", "last 2:0"),
+        ("", "2:0"),
+        ("output", "output 2:0"),
     ):
-        with pytest.raises(AlignmentError, match=message):
+        with refused(AlignmentError, *named.split()):
             AlignmentHeads.from_text(model, text)
     assert AlignmentHeads.from_text(model, "output 2 0:1").heads == ((2, 0), (2, 1), (2, 2), (2, 3), (0, 1))
-    with pytest.raises(AlignmentError, match="3 sources and 2 targets"):
+    with refused(AlignmentError, "3 sources", "2 targets"):
         alignments(model, tokenizer, SOURCES, TARGETS[:2])
-    with pytest.raises(InspectionError, match="target is empty"):
+    with refused(InspectionError, "target", "empty"):
         alignments(model, tokenizer, ["A"], [" "], heads=AlignmentHeads(((0, 0),)))
-    with pytest.raises(AlignmentError, match="at least two tokens on each side"):
+    with refused(AlignmentError, "two tokens"):
         choose_alignment_heads(model, tokenizer, [], [])
 
 

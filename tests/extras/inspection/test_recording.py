@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -103,14 +104,14 @@ def test_pieces_of_a_word_that_was_split_before_are_one_word():
 
 def test_what_is_not_there_is_named(model, tokenizer):
     seen = attention(model, tokenizer, "A dog runs.")
-    with pytest.raises(InspectionError, match="no layer 3: there are 3, counted from 0"):
+    with refused(InspectionError, "layer 3", "3"):
         seen.select("cross", 3, 0)
-    with pytest.raises(InspectionError, match="no head 4"):
+    with refused(InspectionError, "head 4"):
         seen.select("cross", -1, 4)
     for empty in ("", "  \n"):
-        with pytest.raises(InspectionError, match="source is empty"):
+        with refused(InspectionError, "source", "empty"):
             attention(model, tokenizer, empty)
-    with pytest.raises(InspectionError, match="target is empty"):
+    with refused(InspectionError, "target", "empty"):
         attention(model, tokenizer, "A dog runs.", " ")
 
 
@@ -131,9 +132,9 @@ def test_models_of_one_stack_show_its_self_attention(tokenizer, config, model_cl
     torch.testing.assert_close(seen.weights[kind], torch.cat(model(**inputs, output_attentions=True).attentions))
     assert seen.queries(kind) == seen.keys(kind) == Pieces.from_ids(tokenizer, inputs["input_ids"][0].tolist())
     assert seen.words().queries(kind).texts == ("A", "dog", "runs.", "</s>")
-    with pytest.raises(InspectionError, match=f"no {missing}.*only {kind} self-attention"):
+    with refused(InspectionError, missing, kind):
         seen.select(missing, 0, 0)
-    with pytest.raises(InspectionError, match="give no target"):
+    with refused(InspectionError, "target"):
         attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
 
 
@@ -145,13 +146,13 @@ def test_a_recurrent_model_shows_its_cross_attention(tokenizer, kind):
     seen = attention(model, tokenizer, "A dog runs.", "Ein Hund läuft.")
     assert seen.weights["cross"].shape == (1, 1, len(seen.written), len(seen.source))
     torch.testing.assert_close(seen.weights["cross"].sum(-1), torch.ones(1, 1, len(seen.written)))
-    with pytest.raises(InspectionError, match="no encoder self-attention, only cross-attention"):
+    with refused(InspectionError, "encoder self-attention", "cross-attention"):
         seen.select("encoder", 0, 0)
 
 
 def test_a_recurrent_model_without_attention_is_named(tokenizer):
     config = RecurrentEncoderDecoderConfig(vocab_size=len(tokenizer), d_model=16, attention="none")
-    with pytest.raises(InspectionError, match="has no attention"):
+    with refused(InspectionError, "attention"):
         attention(RecurrentEncoderDecoderForConditionalGeneration(config), tokenizer, "A dog", "Ein Hund")
 
 
@@ -164,14 +165,14 @@ def test_a_target_that_the_tokenizer_cannot_make_is_named(model, tokenizer):
     )
     words.backend_tokenizer.pre_tokenizer = Whitespace()
     assert attention(model, words, "cat", "dog").written.texts == ("dog",)
-    with pytest.raises(InspectionError, match="cannot represent the target: it becomes dog <unk>"):
+    with refused(InspectionError, "dog <unk>"):
         attention(model, words, "dog", "dog Hund")
 
 
 def test_ten_thousand_words_are_refused_before_they_are_read(model, tokenizer, monkeypatch):
     monkeypatch.setattr(model, "generate", lambda **_: pytest.fail("generated"))
     for target in (None, "Ein Hund."):
-        with pytest.raises(InspectionError, match="too long to show"):
+        with refused(InspectionError, "too long"):
             attention(model, tokenizer, "dog " * 10_000, target)
 
 

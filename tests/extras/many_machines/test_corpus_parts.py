@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora
 from vanilla_transformer.data.text_lines import CorpusError
@@ -70,7 +71,7 @@ def test_parts_are_of_about_equal_size_and_know_how_many_they_hold(tmp_path):
 def test_unaligned_files_are_refused_with_their_line_counts(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3")
     (tmp_path / "b").write_text("1\n2\n")
-    with pytest.raises(CorpusError, match="a has 3 lines and .*b has 2: line-aligned files must have equally many"):
+    with refused(CorpusError, "a", "3 lines", "b", "2"):
         align([str(tmp_path / "a"), str(tmp_path / "b")], [0, 2])
 
 
@@ -82,7 +83,7 @@ def test_a_text_that_has_changed_since_it_was_cut_is_refused(tmp_path):
     parts = cut_corpora(corpora, 2, tmp_path)
     for side in "ab":
         (tmp_path / side).write_text("1234\n5\n6\n")
-    with pytest.raises(CorpusError, match="has changed since it was cut into parts: restore it"):
+    with refused(CorpusError, "changed"):
         list(read_pieces(corpora, parts[0], tmp_path))
     assert corpus_identity(corpora[0]) != before
 
@@ -101,9 +102,9 @@ def test_several_corpora_of_all_kinds_follow_each_other(tmp_path):
     for tasks in (1, 3):
         parts = pairs_of(corpora, tasks, tmp_path)
         assert [pair for part in parts for pair in part] == pairs and len(parts) == tasks
-    with pytest.raises(PartsError, match=r"For 40 tasks .* would have to be cut"):
+    with refused(PartsError, "40 tasks"):
         cut_corpora(corpora, 40, tmp_path)
-    with pytest.raises(PartsError, match=r"For 2 tasks .*jsonl\.gz would have to be cut, but it can only be read"):
+    with refused(PartsError, "2 tasks", "jsonl.gz"):
         cut_corpora(corpora[2:], 2, tmp_path)
 
 

@@ -4,9 +4,9 @@ import gzip
 
 import pyarrow
 import pyarrow.parquet
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.extras.many_machines.parts import PartsError, cut, identity, read_part
@@ -40,7 +40,7 @@ def test_parts_are_of_about_equal_size(tmp_path):
 def test_byte_order_mark_is_skipped_and_invalid_utf8_located(tmp_path):
     (tmp_path / "in").write_bytes(b"\xef\xbb\xbfa\r\nb\nc\xff\n")
     assert list(read_part(cut([str(tmp_path / "in")], 4)[0])) == ["a"]
-    with pytest.raises(CorpusError, match="in, byte 10: not UTF-8"):
+    with refused(CorpusError, "byte 10", "UTF-8"):
         parts([tmp_path / "in"], 2)
 
 
@@ -53,10 +53,10 @@ def test_gz_files_go_whole_and_are_not_cut(tmp_path):
     paths = [write_gz(tmp_path / f"{number}.gz", [f"{number}"] * (10 + number)) for number in range(3)]
     assert [len(part) for part in parts(paths, 3)] == [10, 11, 12]
     assert [len(part) for part in parts(paths, 2)] in ([10, 23], [21, 12])
-    with pytest.raises(PartsError, match=r"For 8 tasks .*\.gz would have to be cut.*fewer --tasks"):
+    with refused(PartsError, "8 tasks", "gz", "--tasks"):
         parts(paths, 8)
     (tmp_path / "plain").write_text("x\n")
-    with pytest.raises(PartsError, match=r"0\.gz would have to be cut"):
+    with refused(PartsError, "0.gz"):
         parts([paths[0], tmp_path / "plain"], 5)
 
 
@@ -65,16 +65,16 @@ def test_parquet_is_cut_between_row_groups_and_has_one_column(tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet", row_group_size=3)
     expected = [["", "line 1", "line 2", "line 3", "line 4", "line 5"], ["line 6", "line 7", "line 8", "line 9"]]
     assert parts([tmp_path / "t.parquet"], 2) == expected
-    with pytest.raises(PartsError, match="For 9 tasks a row group of .*would have to be cut"):
+    with refused(PartsError, "9 tasks", "row group"):
         parts([tmp_path / "t.parquet"], 9)
     pyarrow.parquet.write_table(table.append_column("de", table["en"]), tmp_path / "two.parquet")
     assert parts([tmp_path / "two.parquet"], 1, "de") == [sum(expected, [])]
-    with pytest.raises(PartsError, match="Several columns have text in .*--source-column, of en, de"):
+    with refused(PartsError, "--source-column", "en, de"):
         parts([tmp_path / "two.parquet"], 1)
-    with pytest.raises(PartsError, match="There is no text column 'fr'"):
+    with refused(PartsError, "'fr'"):
         parts([tmp_path / "two.parquet"], 1, "fr")
     (tmp_path / "broken.parquet").write_text("x")
-    with pytest.raises(CorpusError, match="is not a Parquet file"):
+    with refused(CorpusError, "Parquet"):
         parts([tmp_path / "broken.parquet"], 1)
 
 
@@ -83,5 +83,5 @@ def test_inputs_are_told_apart_and_missing_ones_named(tmp_path):
         (tmp_path / name).write_text(text)
     a, b, c = (identity(str(tmp_path / name)) for name in "abc")
     assert a == c != b
-    with pytest.raises(CorpusError, match="none does not exist"):
+    with refused(CorpusError, "none"):
         parts([tmp_path / "none"], 2)

@@ -13,6 +13,7 @@ import fsspec
 import numpy as np
 import pytest
 import yaml
+from refusals import refused
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.batching import StepPlan
@@ -192,7 +193,7 @@ def test_what_is_done_stays_and_what_is_missing_or_cut_short_is_done_again(recip
     (place / "tokens-00002.arrow").write_bytes(b"short")
     again = begun(recipe, place, 3)
     assert again.unfinished() == [1]
-    with pytest.raises(TaskError, match=r"1 of 3 tasks in .* are missing: 1\. Run the same command again"):
+    with refused(TaskError, "1 of 3 tasks", "1."):
         again.refuse_unfinished()
     monkeypatch.setattr(vocabulary, "learn_tokenizer", lambda *_: pytest.fail("learned again"))
     assert [again.run_task(number) for number in range(3)] == [False, True, True]
@@ -200,17 +201,17 @@ def test_what_is_done_stays_and_what_is_missing_or_cut_short_is_done_again(recip
 
 
 @pytest.mark.parametrize(
-    ("changes", "tasks", "message"),
+    ("changes", "tasks", "named"),
     [
-        ({"max_length": 30}, 4, r"holds the tasks of another max_length \(22, and now 30\)"),
-        ({"vocab_size": 280}, 4, r"another vocab_size \(270, and now 280\)"),
-        ({}, 5, r"another number of --tasks \(4, and now 5\)"),
+        ({"max_length": 30}, 4, "max_length 22 30"),
+        ({"vocab_size": 280}, 4, "vocab_size 270 280"),
+        ({}, 5, "--tasks 4 5"),
         ({"train": ("cmudict:dev",)}, 4, "another text"),
     ],
 )
-def test_another_job_in_the_directory_is_refused_by_name(recipe, in_four, changes, tasks, message):
+def test_another_job_in_the_directory_is_refused_by_name(recipe, in_four, changes, tasks, named):
     before = files(in_four)
-    with pytest.raises(TaskError, match=message):
+    with refused(TaskError, *named.split()):
         begun(recipe.with_options(**changes), in_four, tasks)
     assert files(in_four) == before
 
@@ -224,7 +225,7 @@ def test_another_text_under_a_done_task_is_refused(recipe, tmp_path, monkeypatch
     (tmp_path / "text.en").write_text(changed)
     # As if the change were in the middle of a large file, of which the job knows the two ends.
     monkeypatch.setattr(ShardPreparation, "_described", lambda self, recipe: job)
-    with pytest.raises(TaskError, match="Task 0 of .* is done, but was made from another text"):
+    with refused(TaskError, "Task 0", "another text"):
         begun(mine, place, 2).run_task(0)
 
 
@@ -233,35 +234,35 @@ def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
     record = json.loads((place / "report-00001.json").read_text())
     (place / "report-00001.json").write_text(json.dumps({**record, "settings": "other"}))
     again = begun(recipe, place, 2)
-    with pytest.raises(TaskError, match="Shard 1 in .* belongs to another job or tokenizer: delete report-00001.json"):
+    with refused(TaskError, "Shard 1", "report-00001.json"):
         again.finish()
     assert again.run_task(1) and again.finish() is not None
 
 
 @pytest.mark.parametrize(
-    ("changes", "tasks", "kind", "message"),
+    ("changes", "tasks", "kind", "named"),
     [
-        ({"train": ()}, 1, RecipeError, "There is no text to prepare: give it as --train"),
-        ({"train": ("cmudict:dev", "weight=2")}, 1, RecipeError, "holds each text once: leave the weights out"),
-        ({"train": ("cmudict:dev", "tag=BT")}, 1, RecipeError, "A prepared corpus has no tags: leave them out"),
+        ({"train": ()}, 1, RecipeError, "--train"),
+        ({"train": ("cmudict:dev", "weight=2")}, 1, RecipeError, "weights"),
+        ({"train": ("cmudict:dev", "tag=BT")}, 1, RecipeError, "tags"),
         (
             {"train": ("prepared:somewhere",)},
             1,
             CorpusError,
-            "prepared:somewhere holds tokens, which are only for training",
+            "prepared:somewhere",
         ),
-        ({"max_length": 1}, 1, CorpusError, "none of 70 pairs is left"),
-        ({"train": ("s3x://bucket/a", "s3x://bucket/b")}, 1, OSError, r"s3x://bucket/a cannot be reached"),
+        ({"max_length": 1}, 1, CorpusError, "70 pairs"),
+        ({"train": ("s3x://bucket/a", "s3x://bucket/b")}, 1, OSError, "s3x://bucket/a"),
     ],
 )
-def test_what_cannot_be_prepared_is_said_in_one_sentence(recipe, tmp_path, changes, tasks, kind, message):
-    with pytest.raises(kind, match=message):
+def test_what_cannot_be_prepared_is_said_in_one_sentence(recipe, tmp_path, changes, tasks, kind, named):
+    with refused(kind, *named.split()):
         prepared(recipe.with_options(**changes), tmp_path / "out", tasks)
 
 
 def test_more_tasks_than_a_packed_text_has_files_are_refused(recipe, tmp_path):
     (tmp_path / "t.jsonl").write_text('{"source": "a", "target": "b"}\n')
-    with pytest.raises(PartsError, match=r"For 2 tasks .*t\.jsonl would have to be cut"):
+    with refused(PartsError, "2 tasks", "t.jsonl"):
         begun(recipe.with_options(train=(str(tmp_path / "t.jsonl"),)), tmp_path / "out", 2)
 
 
@@ -312,23 +313,23 @@ def test_a_run_over_parts_ends_as_if_it_had_never_stopped(recipe, in_four, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"max_length": 30}, "was prepared with max_length 22, but the recipe has 30: give --max-length 22"),
-        ({"vocab_size": 280}, "was prepared with vocab_size 270, but the recipe has 280"),
-        ({"tokenizer": "other"}, "was prepared with another tokenizer than .*other, with other labels or by"),
-        ({"weight": 2}, "cannot be mixed with others or have a weight"),
-        ({"beside": True}, "cannot be mixed with others or have a weight"),
+        ({"max_length": 30}, "max_length 22 30 --max-length"),
+        ({"vocab_size": 280}, "vocab_size 270 280"),
+        ({"tokenizer": "other"}, "tokenizer other"),
+        ({"weight": 2}, "mixed weight"),
+        ({"beside": True}, "mixed weight"),
     ],
 )
-def test_a_corpus_prepared_otherwise_than_the_recipe_says_is_refused(recipe, whole, text, tmp_path, changes, message):
+def test_a_corpus_prepared_otherwise_than_the_recipe_says_is_refused(recipe, whole, text, tmp_path, changes, named):
     words = [f"prepared:{whole}"]
     words += [f"weight={changes.pop('weight')}"] if "weight" in changes else []
     words += ["+", *text] if changes.pop("beside", False) else []
     if "tokenizer" in changes:
         other = begun(recipe.with_options(vocab_size=271), tmp_path / "other", 1)
         changes = {"tokenizer": other.folder.url, "vocab_size": None}
-    with pytest.raises(RecipeError, match=message):
+    with refused(RecipeError, *named.split()):
         gather_inputs(recipe.with_options(train=tuple(words), **changes), RunDirectory(tmp_path / "run"), print)
 
 
@@ -339,13 +340,13 @@ def test_another_prepared_corpus_under_a_run_is_refused(recipe, whole, in_four, 
     trained(mine, tmp_path / "run", (2,), train=(f"prepared:{place}",))
     place.unlink()
     place.symlink_to(in_four)
-    with pytest.raises(OutputError, match="The text of train has changed since"):
+    with refused(OutputError, "train", "changed"):
         trained(mine, tmp_path / "run", (3,), train=(f"prepared:{place}",))
 
 
 def test_tokens_are_nothing_to_measure_on(recipe, whole, tmp_path):
     mine = recipe.with_options(dev=(f"prepared:{whole}",))
-    with pytest.raises(CorpusError, match="holds tokens, which are only for training: give its text"):
+    with refused(CorpusError, "tokens", "training"):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
 
 
@@ -399,9 +400,7 @@ def test_labelled_texts_are_prepared_with_their_labels(tmp_path):
 def test_a_store_whose_package_is_missing_is_named_in_one_sentence(whole, recipe, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "adlfs", None)
     mine = recipe.with_options(train=("prepared:abfs://container/shards",))
-    with pytest.raises(
-        OSError, match=r"abfs://container/shards cannot be reached: .* needs a package that is not installed \(.*adlfs"
-    ):
+    with refused(OSError, "abfs://container/shards", "adlfs"):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.text_lines import CorpusError
@@ -87,7 +88,7 @@ def test_the_order_of_shards_is_another_in_each_epoch_and_for_each_seed():
 
 
 def test_a_shard_larger_than_a_part_is_refused(prepared, tmp_path):
-    with pytest.raises(CorpusError, match="shard 2 has 9 rows, but a part of an epoch has at most 8: give a"):
+    with refused(CorpusError, "shard 2", "9 rows", "8"):
         opened(prepared, tmp_path, part_pairs=8)
 
 
@@ -164,7 +165,7 @@ def test_failed_fetch_is_reported_when_its_part_is_due(elsewhere, tmp_path):
     filesystem.rm(f"{path}/{shards.tokens_name(second)}")
     parts = corpus.epoch_parts(0)
     next(parts)
-    with pytest.raises(CorpusError, match=rf"tokens-0000{second}\.arrow cannot be fetched .*run the same command"):
+    with refused(CorpusError, f"tokens-0000{second}.arrow"):
         next(parts)
 
 
@@ -179,30 +180,30 @@ def test_a_part_is_let_go_when_the_next_one_is_asked_for(prepared, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "named"),
     [
-        (lambda place: (place / "manifest.json").unlink(), r"has no manifest\.json, which is written when all tasks"),
-        (lambda place: (place / "manifest.json").write_text("{"), r"manifest\.json is damaged or of another version"),
-        (lambda place: (place / "manifest.json").write_text('{"layout": 0}'), "is damaged or of another version"),
+        (lambda place: (place / "manifest.json").unlink(), "manifest.json"),
+        (lambda place: (place / "manifest.json").write_text("{"), "manifest.json damaged"),
+        (lambda place: (place / "manifest.json").write_text('{"layout": 0}'), "manifest.json damaged"),
         (
             lambda place: (place / "tokens-00002.arrow").write_bytes(b"x"),
-            r"tokens-00002\.arrow has 1 bytes",
+            "tokens-00002.arrow 1 bytes",
         ),
         (
             lambda place: (place / "lengths-00003.npy").unlink(),
-            "shard 3 of .* cannot be read .*: delete tokens-00003.arrow, and run task 3 of",
+            "shard 3 tokens-00003.arrow task 3",
         ),
         (
             lambda place: swap(place, "tokens-00002.arrow"),
-            r"tokens-00002\.arrow is not the one that",
+            "tokens-00002.arrow",
         ),
     ],
 )
-def test_damage_is_named_in_one_sentence(prepared, tmp_path, damage, message):
+def test_damage_is_named_in_one_sentence(prepared, tmp_path, damage, named):
     place = tmp_path / "shards"
     shutil.copytree(prepared, place)
     damage(place)
-    with pytest.raises(CorpusError, match=message):
+    with refused(CorpusError, *named.split()):
         list(opened(place, tmp_path, 100).epoch_parts(0))
 
 
@@ -243,22 +244,22 @@ def test_lengths_that_are_not_those_of_the_manifest_are_not_counted(prepared, tm
     counts = np.load(place / "lengths-00002.npy")
     counts[0, 3] ^= 1 << 12
     np.save(place / "lengths-00002.npy", counts)
-    with pytest.raises(CorpusError, match="lengths-00002.npy is not the one"):
+    with refused(CorpusError, "lengths-00002.npy"):
         list(opened(place, tmp_path, 100).all_lengths())
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "named"),
     [
-        (Path.unlink, r"shards has no tokenizer\.json, which `prepare` writes"),
-        (lambda file: file.write_text("{"), r"shards cannot be loaded: .* tokenizer\.json is not .*: restore its"),
+        (Path.unlink, "tokenizer.json prepare"),
+        (lambda file: file.write_text("{"), "tokenizer.json"),
     ],
 )
-def test_a_folder_without_its_tokenizer_is_told_with_the_file(prepared, tmp_path, damage, message):
+def test_a_folder_without_its_tokenizer_is_told_with_the_file(prepared, tmp_path, damage, named):
     place = tmp_path / "shards"
     shutil.copytree(prepared, place)
     damage(place / "tokenizer.json")
-    with pytest.raises(CorpusError, match=message):
+    with refused(CorpusError, *named.split()):
         train(Recipe.of(train=(f"prepared:{place}",), output=str(tmp_path / "model"), max_steps=1))
 
 

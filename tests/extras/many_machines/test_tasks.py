@@ -6,6 +6,7 @@ import signal
 
 import fsspec
 import pytest
+from refusals import refused
 
 from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
 from vanilla_transformer.extras.many_machines.numbered_translation import (
@@ -77,11 +78,11 @@ def test_tasks_in_any_order_make_the_whole_and_are_not_done_twice(folder, text):
 
 
 def test_what_is_missing_is_named(folder, text, tmp_path):
-    with pytest.raises(TaskError, match="holds no tasks"):
+    with refused(TaskError, "no tasks"):
         joined(folder)
     do(folder, text, 2)
     assert unfinished(folder, TASKS) == [0, 1, 3]
-    with pytest.raises(TaskError, match=r"3 of 4 tasks in .* are missing: 0-1, 3\."):
+    with refused(TaskError, "3 of 4 tasks", "0-1, 3."):
         joined(folder)
 
 
@@ -108,24 +109,24 @@ def test_task_interrupted_at_its_end_is_finished_without_repetition(folder, text
     folder.claim(job_of([str(text)], TASKS, MODEL))
     with monkeypatch.context() as patch:
         patch.setattr(folder, name, fail)
-        with pytest.raises(OSError, match="no room"):
+        with refused(OSError, "no room"):
             do(folder, text, 1)
     assert do(folder, text, 1) == (True, [])
     assert do(folder, text, 1) == (False, [])
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"model": {**MODEL, "model": "other"}}, r"another model \(tiny, and now other\)"),
-        ({"model": {**MODEL, "--num-beams": 1}}, r"another --num-beams \(4, and now 1\)"),
-        ({"tasks": 5}, r"another number of --tasks \(4, and now 5\)"),
+        ({"model": {**MODEL, "model": "other"}}, "model tiny other"),
+        ({"model": {**MODEL, "--num-beams": 1}}, "--num-beams 4 1"),
+        ({"tasks": 5}, "--tasks 4 5"),
     ],
 )
-def test_another_job_is_refused_by_name_and_nothing_is_touched(folder, text, changes, message):
+def test_another_job_is_refused_by_name_and_nothing_is_touched(folder, text, changes, named):
     do(folder, text, 0)
     before = folder.names()
-    with pytest.raises(TaskError, match=message):
+    with refused(TaskError, *named.split()):
         do(folder, text, 1, **changes)
     assert folder.names() == before
 
@@ -134,7 +135,7 @@ def test_another_input_is_refused_also_where_only_the_middle_differs(folder, tex
     do(folder, text, 0)
     changed = text.read_text().replace("line 1 ", "line X ")
     text.write_text(changed)
-    with pytest.raises(TaskError, match="holds the tasks of another input"):
+    with refused(TaskError, "another input"):
         do(folder, text, 1)
     large = tmp_path / "large"
     lines = [f"{number:09}" for number in range(30_000)]
@@ -145,7 +146,7 @@ def test_another_input_is_refused_also_where_only_the_middle_differs(folder, tex
     do(other, large, 1, translator, tasks=3)
     lines[15_000] = "x" * 9
     large.write_text("\n".join(lines) + "\n")
-    with pytest.raises(TaskError, match="Task 1 of .* is done, but was made from another input"):
+    with refused(TaskError, "Task 1", "another input"):
         do(other, large, 1, tasks=3)
 
 
@@ -155,7 +156,7 @@ def test_a_part_that_was_changed_is_not_joined(folder, text):
     filesystem, path = fsspec.url_to_fs(folder.url)
     content = filesystem.cat_file(f"{path}/{part_name(2)}")
     filesystem.pipe_file(f"{path}/{part_name(2)}", content.replace(b"L", b"M", 1))
-    with pytest.raises(TaskError, match=r"part-00002\.txt in .* is not what its task has written"):
+    with refused(TaskError, "part-00002.txt"):
         joined(folder)
 
 

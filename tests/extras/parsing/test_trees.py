@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from refusals import refused
 
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.text_lines import CorpusError
@@ -71,22 +72,22 @@ def test_what_is_no_tree_is_made_one_and_counted(line, meant, repairs):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("(S (NP (NN a))\n(VP (VB b)", "ends within the tree that begins on line 1: a bracket is not closed"),
-        ("(S (NN a)))", "line 1: '\\)' is outside every tree"),
-        ("plain text", "line 1: 'plain' is outside every tree"),
-        ("(S (NN a b))", "line 1: a constituent must be a name followed by words"),
-        ("(S ())", "line 1: a constituent must be a name"),
+        ("(S (NP (NN a))\n(VP (VB b)", "line 1 bracket"),
+        ("(S (NN a)))", "line 1 ')'"),
+        ("plain text", "line 1 'plain'"),
+        ("(S (NN a b))", "line 1 constituent"),
+        ("(S ())", "line 1 constituent"),
     ],
 )
-def test_a_broken_treebank_is_refused_with_its_line(tmp_path, text, said):
+def test_a_broken_treebank_is_refused_with_its_line(tmp_path, text, named):
     (tmp_path / "bad.mrg").write_text(text)
-    with pytest.raises(CorpusError, match=said):
+    with refused(CorpusError, *named.split()):
         list(read_trees(str(tmp_path / "bad.mrg")))
 
 
 def test_trees_have_no_columns(tmp_path):
     (tmp_path / "wsj.mrg").write_text(TREEBANK)
-    with pytest.raises(CorpusError, match="holds trees and has no named columns"):
+    with refused(CorpusError, "trees", "columns"):
         read_corpus([str(tmp_path / "wsj.mrg"), "source_column=en"], cache_dir=tmp_path)

@@ -5,6 +5,7 @@ import tracemalloc
 from functools import partial
 
 import pytest
+from refusals import refused
 
 from vanilla_transformer.extras.synthetic.pairs import (
     SOURCE,
@@ -64,7 +65,7 @@ def test_repeated_lines_are_selected_once_with_spaces_for_breaks(tmp_path):
 
 def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
     texts = iter([["a", "b"], ["a"]])
-    with pytest.raises(SyntheticError, match="changed while it was read"):
+    with refused(SyntheticError, "changed"):
         select_lines(lambda: next(texts), tmp_path / "selected", words, 4)
     assert not list(tmp_path.iterdir())
 
@@ -95,12 +96,12 @@ def test_pairs_stay_aligned_and_the_report_counts_every_line(tmp_path, translate
 
 
 def test_lines_without_a_translation_are_an_error_and_leave_no_pairs(tmp_path):
-    with pytest.raises(SyntheticError, match="not as many translations as lines"):
+    with refused(SyntheticError, "translations", "lines"):
         write_pairs(["a", "b"], ["c"], tmp_path, words, Filters(), translated=SOURCE, report={"dropped": {}})
     assert not list(tmp_path.iterdir())
 
 
 def test_filters_that_make_no_sense_are_refused():
     for name, value in {"max_length": 0, "length_ratio": float("nan"), "copy_overlap": 2.0}.items():
-        with pytest.raises(ValueError, match=f"{name} must be "):
+        with refused(ValueError, name):
             Filters(**{name: value})
