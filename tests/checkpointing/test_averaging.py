@@ -1,5 +1,5 @@
-import pytest
 import torch
+from refusals import refused
 from safetensors.torch import save_file
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -45,22 +45,20 @@ def test_checkpoints_of_different_models_are_refused(tmp_path, tiny_config):
     save_file({"w": torch.zeros(3)}, tmp_path / "b.safetensors")
     save_file({"v": torch.zeros(2)}, tmp_path / "c.safetensors")
     (tmp_path / "d.safetensors").write_bytes(b"no weights")
-    with pytest.raises(AveragingError, match=r"w has shape \(3,\)"):
+    with refused(AveragingError, "w", "(3,)"):
         average_checkpoints([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    with pytest.raises(AveragingError, match=r"only one of them has v"):
+    with refused(AveragingError, "v"):
         average_checkpoints([tmp_path / "a.safetensors", tmp_path / "c.safetensors"])
-    with pytest.raises(AveragingError, match=r"d\.safetensors cannot be read"):
+    with refused(AveragingError, "d.safetensors"):
         average_checkpoints([tmp_path / "d.safetensors"])
-    with pytest.raises(AveragingError, match="no checkpoint"):
+    with refused(AveragingError, "checkpoints"):
         average_checkpoints([])
     model = VanillaTransformerForConditionalGeneration(tiny_config)
-    with pytest.raises(AveragingError, match=r"a\.safetensors is from another model: .* missing; w is left over"):
+    with refused(AveragingError, "a.safetensors", "missing", "w"):
         load_average(model, [tmp_path / "a.safetensors"])
     name, weight = next(iter(model.named_parameters()))
     save_file(
         {**model.state_dict(), name: torch.zeros(2)} | {"lm_head.weight": weight.clone()}, tmp_path / "e.safetensors"
     )
-    with pytest.raises(
-        AveragingError, match=rf"e\.safetensors is from another model: {name} has the shape \(2,\) and"
-    ):
+    with refused(AveragingError, "e.safetensors", name, "(2,)"):
         load_average(model, [tmp_path / "e.safetensors"])

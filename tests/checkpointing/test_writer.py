@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from refusals import refused
 from safetensors.torch import load_file
 
 from vanilla_transformer.checkpointing import writer as checkpoint_writer
@@ -166,9 +167,7 @@ def test_failed_write_is_reported_and_keeps_the_earlier_checkpoint(run, monkeypa
     run.writer.wait()
     monkeypatch.setattr(checkpoint_writer, place, failing(OSError(30, "Read-only file system")))
     run.save(2)
-    with pytest.raises(
-        CheckpointError, match=r"^The checkpoint of step 2 cannot .*\(Read-only file system; .*latest\.$"
-    ):
+    with refused(CheckpointError, "step 2", "Read-only file system", "latest."):
         run.writer.wait()
     assert [path.name for path in run.directory.iterdir()] == ["step-00000001"]
     run.writer.wait()  # What was told once is not told again.
@@ -179,14 +178,14 @@ def test_a_failure_ends_the_loop_at_the_next_look_and_the_next_save(run, monkeyp
     for ask in (run.writer.raise_failure, lambda: run.save(2), lambda: run.writer.__exit__(None, None, None)):
         run.save(1)
         run.writer._thread.join()
-        with pytest.raises(CheckpointError, match="No space left"):
+        with refused(CheckpointError, "No space left"):
             ask()
 
 
 def test_a_mistake_in_the_thread_is_no_silent_end_of_checkpoints(run, monkeypatch):
     monkeypatch.setattr(checkpoint_writer, "_write_large", failing(KeyError("moments")))
     run.save(1)
-    with pytest.raises(KeyError, match="moments"):
+    with refused(KeyError, "moments"):
         run.writer.wait()
 
 
@@ -202,7 +201,7 @@ def test_a_directory_that_is_deleted_meanwhile_is_told(run, held):
     run.save(1)
     shutil.rmtree(run.directory.parent)
     held.set()
-    with pytest.raises(CheckpointError, match=r"step 1 cannot be written .*No such file or directory"):
+    with refused(CheckpointError, "step 1", "No such file or directory"):
         run.writer.wait()
 
 
@@ -232,7 +231,7 @@ def test_the_reason_is_what_the_system_said_and_not_what_torch_made_of_it(run, m
 
     monkeypatch.setattr(checkpoint_writer, "_write_large", write)
     run.save(1)
-    with pytest.raises(CheckpointError, match=r"\(File too large; "):
+    with refused(CheckpointError, "File too large"):
         run.writer.wait()
 
 
@@ -246,7 +245,7 @@ def test_the_system_is_asked_again_where_the_library_keeps_what_it_said(run, mon
 
     monkeypatch.setattr(checkpoint_writer, "save_accelerator_state", write)
     try:
-        with pytest.raises(CheckpointError, match=r"\(File too large; "):
+        with refused(CheckpointError, "File too large"):
             run.save(1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -261,7 +260,7 @@ def test_what_the_file_system_did_not_say_is_no_error_of_the_disk(run, monkeypat
     said = RuntimeError("[../gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:21000")
     said.__cause__ = ConnectionResetError(104, "Connection reset by peer")
     monkeypatch.setattr(checkpoint_writer, place, failing(said))
-    with pytest.raises(LostProcessError, match="Connection closed by peer"), explain_lost_processes():
+    with refused(LostProcessError, "Connection closed by peer"), explain_lost_processes():
         run.save(2)
         run.writer.wait()
     assert run.newest().step == 1

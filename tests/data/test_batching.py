@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.data import batching
 from vanilla_transformer.data.batching import Step, StepPlan, padding_share, share
@@ -132,22 +133,22 @@ def test_planning_takes_little_more_than_a_key_for_each_pair(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ({"batch_tokens": 3, "batches_per_step": 4}, "batch_tokens 3 cannot be shared by 4"),
-        ({"batch_tokens": 0, "batches_per_step": 1}, "batch_tokens 0 cannot be shared by 1"),
-        ({"batch_tokens": 9, "batches_per_step": 0}, "by 0 batches per step"),
+        ({"batch_tokens": 3, "batches_per_step": 4}, "batch_tokens 3 4"),
+        ({"batch_tokens": 0, "batches_per_step": 1}, "batch_tokens 0 1"),
+        ({"batch_tokens": 9, "batches_per_step": 0}, "0 batches"),
     ],
 )
-def test_a_budget_that_cannot_be_kept_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_budget_that_cannot_be_kept_is_refused(arguments, named):
+    with refused(ValueError, *named.split()):
         make_plan((np.array([1]), np.array([1])), **arguments)
 
 
 def test_lengths_that_do_not_belong_together_are_refused():
-    with pytest.raises(ValueError, match=r"got \[2, 1\]"):
+    with refused(ValueError, "[2, 1]"):
         make_plan((np.array([1, 2]), np.array([1])))
-    with pytest.raises(ValueError, match=r"got \[0, 0\]"):
+    with refused(ValueError, "[0, 0]"):
         make_plan((np.array([]), np.array([])))
 
 

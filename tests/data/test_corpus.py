@@ -15,6 +15,7 @@ from datasets import Dataset, DatasetDict, Features, Translation, Value
 from huggingface_hub import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer import network
 from vanilla_transformer.data import corpus as corpus_module
@@ -164,9 +165,9 @@ def test_a_directory_of_files_with_several_splits(tmp_path, read):
             csv.writer(file).writerows([("en", "de"), *rows])
     assert read(f"{folder}:train") == words
     assert read(f"{folder}:test") == words[:1]
-    with pytest.raises(CorpusError, match=rf"several splits: write {folder}:train or {folder}:test"):
+    with refused(CorpusError, f"{folder}:train", f"{folder}:test"):
         read(str(folder))
-    with pytest.raises(CorpusError, match='Unknown split "dev"'):
+    with refused(CorpusError, '"dev"'):
         read(f"{folder}:dev")
 
 
@@ -176,11 +177,11 @@ def test_what_datasets_saved(tmp_path, read):
     assert read(str(tmp_path / "one")) == PAIRS
     assert read(f"{tmp_path / 'several'}:dev") == PAIRS
     assert read(f"{tmp_path / 'several'}:test") == PAIRS[:1]
-    with pytest.raises(CorpusError, match="has several splits"):
+    with refused(CorpusError, "several splits"):
         read(str(tmp_path / "several"))
-    with pytest.raises(CorpusError, match="has no split 'train'"):
+    with refused(CorpusError, "'train'"):
         read(f"{tmp_path / 'several'}:train")
-    with pytest.raises(CorpusError, match="has no splits: leave 'train' out"):
+    with refused(CorpusError, "no splits", "'train'"):
         read(f"{tmp_path / 'one'}:train")
 
 
@@ -188,7 +189,7 @@ def test_what_datasets_saved_and_something_cut_short_is_named(tmp_path, read):
     columns("en", "de").save_to_disk(tmp_path / "saved")
     (file,) = (tmp_path / "saved").glob("*.arrow")
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(CorpusError, match="saved cannot be loaded: "):
+    with refused(CorpusError, "saved"):
         read(str(tmp_path / "saved"))
 
 
@@ -222,7 +223,7 @@ def test_what_can_be_read_only_once_is_refused_to_learn_from_and_scored(tmp_path
 
     assert read(written("a"), other) == [("1", "2")]
     os.mkfifo(tmp_path / "once")
-    with pytest.raises(CorpusError, match="once is a pipe or a device, but training data is read more than once"):
+    with refused(CorpusError, "once", "pipe"):
         open_corpus([str(tmp_path / "once"), other])
 
 
@@ -237,102 +238,101 @@ def test_a_quoted_field_of_csv_may_hold_line_breaks(write, read):
 
 
 @pytest.mark.parametrize(
-    ("names", "contents", "message"),
+    ("names", "contents", "named"),
     [
-        (["a.en", "a.de"], ["1\n2\n3\n", "1\n"], r"a\.en has 3 lines and \S*a\.de has 1"),
-        (["a.en", "a.de"], ["1\n", "1\n2\n"], r"a\.en has 1 lines and \S*a\.de has 2"),
-        (["a.en", "a.de"], ["1\n", b"\xff\n"], r"a\.de, line 1: not UTF-8"),
-        (["a.en", "a.de"], ["", ""], r"there are no pairs in \S*a\.en and \S*a\.de"),
-        (["a.en", "a.de.gz"], ["1\n", None], r"a\.de\.gz does not exist"),
-        (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "give one table at a time"),
-        (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "two line-aligned files or one other source, not 3"),
-        ([], [], "there is no corpus"),
-        (["a.txt"], ["1\n"], r"\.tsv, \.csv, \.jsonl, \.mrg, \.parquet.*plain text needs two"),
-        (["a.tsv"], [None], r"a\.tsv does not exist"),
-        (["a.tsv"], [""], r"a\.tsv is empty"),
-        (["a.tsv"], ["1\t2\n3\n"], r"a\.tsv, line 2: 1 columns where 2 are needed"),
-        (["a.tsv"], ["source\ttarget\n"], r"there are no pairs in \S*a\.tsv"),
-        (["a.tsv"], ["source\ttarget\n4\n"], "line 2: 1 columns where 2 are needed"),
-        (["a.tsv"], ["source\ttarget\n1\t2\t3\n"], "line 2: 3 columns where 2 are needed"),
-        (["a.tsv"], ["1\t2\n3\t4\t5\n"], "line 2: 3 columns where 2 are needed"),
-        (["a.tsv"], ["1\t2\tCC-BY\n"], r"a\.tsv: no header names its 3 columns.* source_column and target_column"),
-        (["a.tsv"], ["en\tde\n1\t2\n"], "line 1: 'en' and 'de' may be column names"),
-        (["a.tsv"], ["source\ttarget\tsource\n1\t2\t3\n"], "2 columns are named 'source'"),
-        (["a.csv"], [""], r"a\.csv is empty"),
-        (["a.csv"], ["en,de,id\n1,2,3\n"], "cannot tell .* there are 'en', 'de', 'id'"),
-        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], r"a\.csv, line 3: 3 columns where 2 are needed"),
-        (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], r"a\.csv, line 3: not a row of CSV"),
-        (["a.csv"], ["en,en\n1,2\n"], "2 columns are named 'en'"),
-        (["a.csv"], ["source,source\n1,2\n"], "2 columns are named .source."),
-        (["a.csv"], ["id,source\n1,2\n"], "cannot tell which column is the target"),
-        (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], r"a\.csv, line 3: not UTF-8"),
-        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], r"a\.jsonl, line 2: not JSON"),
-        (["a.jsonl"], ["[" * 100_000], r"a\.jsonl, line 1: not JSON"),
-        (["a.jsonl"], ['{"en": "1", "en": "2", "de": "3"}\n'], "line 1: not JSON .'en' occurs twice"),
-        (["a.jsonl"], ['["1", "2"]\n'], "line 1: not a JSON object"),
-        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": "1"}\n'], "line 2: no column 'de'; there are 'en'"),
-        (["a.jsonl"], ['{"en": "1", "de": 2}\n'], "line 1: column 'de' holds 2, which is not text"),
-        (["a.jsonl"], ['{"en": "1", "de": "\\ud800"}\n'], "line 1: column 'de' holds half of a surrogate"),
-        (["a.jsonl"], ['{"translation": {"en": "1"}}\n'], r"with languages \['en'\]"),
-        (["a.jsonl"], ['{"translation": {"a": "", "b": ""}}\n{"translation": 1}\n'], "line 2: 'translation' does not"),
-        (["a.parquet"], [b"PAR1 and no more"], r"a\.parquet cannot be loaded: \S"),
+        (["a.en", "a.de"], ["1\n2\n3\n", "1\n"], "a.en 3 lines a.de 1"),
+        (["a.en", "a.de"], ["1\n", "1\n2\n"], "a.en 1 lines a.de 2"),
+        (["a.en", "a.de"], ["1\n", b"\xff\n"], "a.de line 1 UTF-8"),
+        (["a.en", "a.de"], ["", ""], "no pairs a.en a.de"),
+        (["a.en", "a.de.gz"], ["1\n", None], "a.de.gz"),
+        (["a.tsv", "b.tsv"], ["1\t2\n", "1\t2\n"], "one table"),
+        (["a.en", "a.de", "a.fr"], ["1\n"] * 3, "two 3"),
+        ([], [], "no corpus"),
+        (["a.txt"], ["1\n"], ".tsv .parquet plain text"),
+        (["a.tsv"], [None], "a.tsv"),
+        (["a.tsv"], [""], "a.tsv empty"),
+        (["a.tsv"], ["1\t2\n3\n"], "a.tsv line 2 1 2"),
+        (["a.tsv"], ["source\ttarget\n"], "no pairs a.tsv"),
+        (["a.tsv"], ["source\ttarget\n4\n"], "line 2 1 2"),
+        (["a.tsv"], ["source\ttarget\n1\t2\t3\n"], "line 2 3 2"),
+        (["a.tsv"], ["1\t2\n3\t4\t5\n"], "line 2 3 2"),
+        (["a.tsv"], ["1\t2\tCC-BY\n"], "a.tsv 3 source_column target_column"),
+        (["a.tsv"], ["en\tde\n1\t2\n"], "line 1 'en' 'de'"),
+        (["a.tsv"], ["source\ttarget\tsource\n1\t2\t3\n"], "2 'source'"),
+        (["a.csv"], [""], "a.csv empty"),
+        (["a.csv"], ["en,de,id\n1,2,3\n"], "'en' 'de' 'id'"),
+        (["a.csv"], ["en,de\n1,2\nHello, world,Hallo\n"], "a.csv line 3 3 2"),
+        (["a.csv"], ['en,de\n1,2\n"3,4\n5,6\n'], "a.csv line 3 CSV"),
+        (["a.csv"], ["en,en\n1,2\n"], "2 'en'"),
+        (["a.csv"], ["source,source\n1,2\n"], "2 columns 'source'"),
+        (["a.csv"], ["id,source\n1,2\n"], "target"),
+        (["a.csv"], [b"en,de\n1,2\n\xe4,3\n"], "a.csv line 3 UTF-8"),
+        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": \n'], "a.jsonl line 2 JSON"),
+        (["a.jsonl"], ["[" * 100_000], "a.jsonl line 1 JSON"),
+        (["a.jsonl"], ['{"en": "1", "en": "2", "de": "3"}\n'], "line 1 JSON 'en'"),
+        (["a.jsonl"], ['["1", "2"]\n'], "line 1 JSON"),
+        (["a.jsonl"], ['{"en": "1", "de": "2"}\n{"en": "1"}\n'], "line 2 'de' 'en'"),
+        (["a.jsonl"], ['{"en": "1", "de": 2}\n'], "line 1 'de' 2"),
+        (["a.jsonl"], ['{"en": "1", "de": "\\ud800"}\n'], "line 1 'de' surrogate"),
+        (["a.jsonl"], ['{"translation": {"en": "1"}}\n'], "'en'"),
+        (["a.jsonl"], ['{"translation": {"a": "", "b": ""}}\n{"translation": 1}\n'], "line 2 'translation'"),
+        (["a.parquet"], [b"PAR1 and no more"], "a.parquet"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(tmp_path, write, names, contents, message):
+def test_bad_input_is_told_in_one_sentence(tmp_path, write, names, contents, named):
     for name, content in zip(names, contents, strict=True):
         if content is not None:
             write(name, content)
-    with pytest.raises(CorpusError, match=message) as caught:
+    with refused(CorpusError, *named.split()):
         read_corpus([str(tmp_path / name) for name in names], cache_dir=tmp_path / "cache")
-    assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").glob("*.tmp"))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "wanted", "message"),
+    ("name", "content", "wanted", "named"),
     [
-        ("a.csv", "en,de\n1,2\n", ("en", "fr"), r"a\.csv: no column 'fr'; there are 'en', 'de'"),
-        ("a.tsv", "1\t2\n", ("en", "de"), "no column 'en'; there are '1', '2'"),
-        ("a.csv", "en,de\n1,2\n", ("en", None), "name both"),
-        ("a.csv", "en,de,en\n1,2,3\n", ("en", "de"), r"a\.csv: 2 columns are named 'en'"),
-        ("a.tsv", "de\ten\ten\n1\t2\t3\n", ("de", "en"), r"a\.tsv: 2 columns are named 'en'"),
-        ("a.jsonl", '{"translation": {"en": "1", "de": "2"}}\n', ("en", "fr"), r"no column 'fr'; .* \['en', 'de'\]"),
+        ("a.csv", "en,de\n1,2\n", ("en", "fr"), "a.csv 'fr' 'en' 'de'"),
+        ("a.tsv", "1\t2\n", ("en", "de"), "'en' '1' '2'"),
+        ("a.csv", "en,de\n1,2\n", ("en", None), "both"),
+        ("a.csv", "en,de,en\n1,2,3\n", ("en", "de"), "a.csv 2 'en'"),
+        ("a.tsv", "de\ten\ten\n1\t2\t3\n", ("de", "en"), "a.tsv 2 'en'"),
+        ("a.jsonl", '{"translation": {"en": "1", "de": "2"}}\n', ("en", "fr"), "'fr' 'en' 'de'"),
     ],
 )
-def test_a_wrong_column_is_answered_with_those_there_are(write, read, name, content, wanted, message):
-    with pytest.raises(CorpusError, match=message):
+def test_a_wrong_column_is_answered_with_those_there_are(write, read, name, content, wanted, named):
+    with refused(CorpusError, *named.split()):
         read(write(name, content), source_column=wanted[0], target_column=wanted[1])
 
 
 def test_names_for_what_has_no_columns_are_refused(write, read):
     files = write("a.en", "1\n"), write("a.de", "2\n")
     for source in (files, ("cmudict:dev",)):
-        with pytest.raises(CorpusError, match="has no named columns"):
+        with refused(CorpusError, "no named columns"):
             read(*source, source_column="en", target_column="de")
 
 
 def test_columns_without_text_are_refused(tmp_path, read):
     Dataset.from_dict({"en": ["a"], "de": [1]}).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(CorpusError, match="column 'de' holds int64, which is not text"):
+    with refused(CorpusError, "'de'", "int64"):
         read(str(tmp_path / "c.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "named"),
     [
-        (None, r"c\.parquet is empty$"),
-        (pa.table({}), r"there are no pairs in \S*c\.parquet$"),
-        (pa.table({"en": pa.array([], pa.string()), "de": []}), r"there are no pairs in \S*c\.parquet$"),
-        (pa.table([["1"], ["2"], ["3"]], names=["en", "de", "en"]), r"c\.parquet: 2 columns are named 'en'"),
+        (None, "c.parquet empty"),
+        (pa.table({}), "no pairs c.parquet"),
+        (pa.table({"en": pa.array([], pa.string()), "de": []}), "no pairs c.parquet"),
+        (pa.table([["1"], ["2"], ["3"]], names=["en", "de", "en"]), "c.parquet 2 'en'"),
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, read, table, message, streaming):
+def test_parquet_files_without_rows_or_with_a_name_twice_are_refused(tmp_path, read, table, named, streaming):
     path = tmp_path / "c.parquet"
     path.touch()
     if table is not None:
         pq.write_table(table, path)
-    with pytest.raises(CorpusError, match=message):
+    with refused(CorpusError, *named.split()):
         read(str(path), streaming=streaming)
 
 
@@ -342,7 +342,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_named(monkeypatch, read):
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("tried again"))
-    with pytest.raises(CorpusError, match=f"^there is no some/corpus here, and the Hub .*:{closed}.* does not answer"):
+    with refused(CorpusError, "some/corpus", f":{closed}"):
         read("some/corpus")
     assert constants.HF_HUB_OFFLINE is False
 
@@ -355,14 +355,14 @@ def test_a_full_disk_is_told_with_its_place(monkeypatch, read, tmp_path, told):
         raise RuntimeError("An error occurred while generating the dataset") from told
 
     monkeypatch.setattr(datasets.DatasetBuilder, "download_and_prepare", full)
-    with pytest.raises(CorpusError, match="a.parquet cannot be loaded because the disk of .*datasets is full: "):
+    with refused(CorpusError, "a.parquet", "datasets", "full"):
         read(str(tmp_path / "a.parquet"))
 
 
 @pytest.mark.parametrize("source", ["./absent", "/absent/folder", "absent.parquet", "a b", "absent.tsv:train"])
 def test_what_can_only_be_a_path_is_not_looked_for_on_the_hub(monkeypatch, read, source):
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda **_: pytest.fail("asked the Hub"))
-    with pytest.raises(CorpusError, match="does not exist"):
+    with refused(CorpusError, "does not exist"):
         read(source)
 
 
@@ -377,11 +377,11 @@ def test_a_dataset_of_the_hub_is_asked_for_by_name_config_and_split(monkeypatch,
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(network, "_answers", lambda url: True)
     for source in ("some/corpus", "some/corpus:train", "some/corpus:de-en:train"):
-        with pytest.raises(CorpusError, match="^some/corpus cannot be loaded: Couldn't reach it$"):
+        with refused(CorpusError, "some/corpus", "Couldn't reach it"):
             read(source)
     assert [arguments["name"] for arguments in asked] == [None, None, "de-en"]
     assert all(arguments.keys() == {"path", "name"} for arguments in asked)
-    with pytest.raises(CorpusError, match="write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT"):
+    with refused(CorpusError, "NAME:CONFIG:SPLIT"):
         read("some/corpus:a:b:c")
 
 
@@ -389,7 +389,7 @@ def test_an_existing_path_wins_over_colons(tmp_path, write, read, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("a:b.tsv", "1\t2\n")
     assert read("a:b.tsv") == [("1", "2")]
-    with pytest.raises(CorpusError, match=r"a:b\.tsv is a file, which has no split 'train'"):
+    with refused(CorpusError, "a:b.tsv", "'train'"):
         read("a:b.tsv:train")
 
 

@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
+from refusals import refused
 
 from vanilla_transformer.data.columns import LABELLED_TEXTS, PAIRS, TAGGED_SENTENCES, TEXTS
 from vanilla_transformer.data.corpus import CorpusError, open_corpus, read_corpus
@@ -81,34 +82,34 @@ def test_words_and_tags_are_read_from_conll_columns(write):
 @pytest.mark.parametrize(
     ("name", "text", "columns", "form", "said"),
     [
-        ("a.conll", "a\tX\n\nb\n", [], TAGGED_SENTENCES, "a.conll, line 3: 1 columns where 2 are needed"),
-        ("a.conll", "a\tX\nb\t\n", [], TAGGED_SENTENCES, "a.conll, line 2: the tag is missing"),
-        ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "line 1: there is no column for the tags"),
-        ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "there is no column 3: it has 2, counted from 1"),
-        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "columns have no names: give their numbers"),
-        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "read from files of CoNLL columns, but .*a.csv is none"),
-        ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "cannot tell which column is the text, name it as text_column"),
-        ("a.csv", "text,b\n1,2\n", ["label_column=c"], LABELLED_TEXTS, "no column 'c'; there are 'text', 'b'"),
-        ("a.tsv", "x\ty\n", [], LABELLED_TEXTS, "give their numbers, counted from 1, as text_column and label_column"),
-        ("a.tsv", "x\ty\n", ["text_column=2"], LABELLED_TEXTS, "counted from 1, as label_column"),
-        ("a.tsv", "x\ty\n", ["text_column=3", "label_column=1"], LABELLED_TEXTS, "there is no column 3: it has 2"),
-        ("a.tsv", "text\tlabel\nx\n", [], LABELLED_TEXTS, "a.tsv, line 2: 1 columns where 2 are needed"),
-        ("a.jsonl", '{"text": "x", "label": [1]}\n', [], LABELLED_TEXTS, "column 'label' holds .1., which is not"),
-        ("a.txt", "x\n", ["text_column=1"], TEXTS, "has no named columns: leave the names out"),
-        ("a.txt", "x\n", ["source_column=1"], TEXTS, "texts have no source_column, but text_column"),
-        ("a.tsv", "x\ty\n", ["label_column=1"], PAIRS, "pairs have no label_column, but source_column and target_col"),
-        ("a.mrg", "((S (X x)))\n", [], TEXTS, "holds pairs of a sentence and its tree, not texts"),
+        ("a.conll", "a\tX\n\nb\n", [], TAGGED_SENTENCES, "a.conll line 3 1 2"),
+        ("a.conll", "a\tX\nb\t\n", [], TAGGED_SENTENCES, "a.conll line 2 tag"),
+        ("a.conll", "a\nb\n", [], TAGGED_SENTENCES, "line 1 tags"),
+        ("a.conll", "a\tX\n", ["label_column=3"], TAGGED_SENTENCES, "column 3 2"),
+        ("a.conll", "a\tX\n", ["label_column=pos"], TAGGED_SENTENCES, "numbers"),
+        ("a.csv", "a,b\n1,2\n", [], TAGGED_SENTENCES, "CoNLL a.csv"),
+        ("a.csv", "a,b\n1,2\n", [], LABELLED_TEXTS, "text_column"),
+        ("a.csv", "text,b\n1,2\n", ["label_column=c"], LABELLED_TEXTS, "'c' 'text' 'b'"),
+        ("a.tsv", "x\ty\n", [], LABELLED_TEXTS, "from 1 text_column label_column"),
+        ("a.tsv", "x\ty\n", ["text_column=2"], LABELLED_TEXTS, "from 1 label_column"),
+        ("a.tsv", "x\ty\n", ["text_column=3", "label_column=1"], LABELLED_TEXTS, "column 3 2"),
+        ("a.tsv", "text\tlabel\nx\n", [], LABELLED_TEXTS, "a.tsv line 2 1 2"),
+        ("a.jsonl", '{"text": "x", "label": [1]}\n', [], LABELLED_TEXTS, "'label' [1]"),
+        ("a.txt", "x\n", ["text_column=1"], TEXTS, "no named columns"),
+        ("a.txt", "x\n", ["source_column=1"], TEXTS, "source_column text_column"),
+        ("a.tsv", "x\ty\n", ["label_column=1"], PAIRS, "label_column source_column target_column"),
+        ("a.mrg", "((S (X x)))\n", [], TEXTS, "pairs tree"),
     ],
 )
 def test_what_cannot_be_read_is_said_with_its_place(write, name, text, columns, form, said):
-    with pytest.raises(CorpusError, match=said):
+    with refused(CorpusError, *said.split()):
         rows([write(name, text), *columns], form)
 
 
 def test_two_files_are_no_one_column(write):
-    with pytest.raises(CorpusError, match="are 2 sources, but texts come from one at a time"):
+    with refused(CorpusError, "2 sources"):
         rows([write("a.txt", "x\n"), write("b.txt", "y\n")], TEXTS)
-    with pytest.raises(CorpusError, match="gone.txt does not exist"):
+    with refused(CorpusError, "gone.txt"):
         rows("gone.txt", TEXTS)
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.compression import SUFFIXES, compress
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
@@ -61,17 +62,17 @@ def test_a_dash_is_standard_input(monkeypatch):
 def test_a_line_that_is_not_utf8_is_named(tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes("gut\nsch\u00f6n\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"latin\.txt, line 2: not UTF-8 \(byte 0xf6 at position 4\)"):
+    with refused(CorpusError, "latin.txt", "line 2", "UTF-8", "byte 0xf6", "position 4"):
         list(read_lines(path))
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CorpusError, match=r"absent\.txt does not exist"):
+    with refused(CorpusError, "absent.txt"):
         list(read_lines(tmp_path / "absent.txt"))
 
 
 def test_a_directory_is_no_file(tmp_path):
-    with pytest.raises(CorpusError, match="cannot be read: Is a directory"):
+    with refused(CorpusError, "Is a directory"):
         list(read_lines(tmp_path))
 
 
@@ -80,7 +81,7 @@ def test_a_directory_is_no_file(tmp_path):
 def test_a_damaged_compressed_file_is_named(tmp_path, suffix, damage):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(damage(compress(b"a line\n" * 10_000, suffix)))
-    with pytest.raises(CorpusError, match=rf"text\{suffix} is not a complete \{suffix} file"):
+    with refused(CorpusError, f"text{suffix}"):
         list(read_lines(path))
 
 
@@ -101,5 +102,5 @@ def test_parts_of_a_compressed_file_are_one_and_none_is_no_line(tmp_path, suffix
 def test_a_damaged_gzip_file_is_named(tmp_path, data):
     path = tmp_path / "text.gz"
     path.write_bytes(data)
-    with pytest.raises(CorpusError, match=r"text\.gz is not a complete \.gz file"):
+    with refused(CorpusError, "text.gz"):
         list(read_lines(path))

@@ -1,4 +1,5 @@
 import pytest
+from refusals import refused
 
 from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, parse_corpora, parse_corpus, to_words
@@ -33,37 +34,36 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "named"),
     [
-        ("a.tsv wieght=1", "no setting 'wieght', did you mean 'weight'.* There are weight, tag, source_column"),
-        ("a.tsv sorce_column=en", "did you mean 'source_column'"),
-        ("a.tsv weight=0", "a.tsv: a weight must be a number greater than 0, not '0'"),
-        ("a.tsv weight=-1", "greater than 0"),
-        ("a.tsv weight=nan", "greater than 0"),
-        ("a.tsv weight=inf", "greater than 0"),
-        ("a.tsv weight=much", "not 'much'"),
-        ("a.tsv streaming=perhaps", "streaming must be true or false, not 'perhaps'"),
-        ("a.tsv tag=", "a.tsv: a tag must start with a letter"),
-        ("a.tsv tag=<pad>", "none of pad, s, unk, mask, not '<pad>'"),
-        ("a.tsv tag=back<translated", "not 'back<translated'"),
-        ("a.tsv b.tsv tag=AA tag=BB", "tag is given twice, as 'AA' and 'BB'"),
-        ("a.tsv source_column=en source-column=de", "source_column is given twice"),
-        ("a.tsv weight=1 + b.tsv", "b.tsv has no weight but others have one"),
-        ("a.tsv +", "no corpus on one side of a +"),
-        ("+ a.tsv", "no corpus on one side of a +"),
-        ("a.tsv + weight=1", "no corpus with weight=1"),
+        ("a.tsv wieght=1", "'wieght' 'weight' source_column"),
+        ("a.tsv sorce_column=en", "'source_column'"),
+        ("a.tsv weight=0", "a.tsv weight '0'"),
+        ("a.tsv weight=-1", "weight greater than 0"),
+        ("a.tsv weight=nan", "weight greater than 0"),
+        ("a.tsv weight=inf", "weight greater than 0"),
+        ("a.tsv weight=much", "'much'"),
+        ("a.tsv streaming=perhaps", "streaming 'perhaps'"),
+        ("a.tsv tag=", "a.tsv tag"),
+        ("a.tsv tag=<pad>", "'<pad>'"),
+        ("a.tsv tag=back<translated", "'back<translated'"),
+        ("a.tsv b.tsv tag=AA tag=BB", "tag 'AA' 'BB'"),
+        ("a.tsv source_column=en source-column=de", "source_column"),
+        ("a.tsv weight=1 + b.tsv", "b.tsv weight"),
+        ("a.tsv +", "no corpus +"),
+        ("+ a.tsv", "no corpus +"),
+        ("a.tsv + weight=1", "weight=1"),
     ],
 )
-def test_what_cannot_be_meant_is_told_in_one_sentence(words, message):
-    with pytest.raises(CorpusError, match=message) as caught:
+def test_what_cannot_be_meant_is_told_in_one_sentence(words, named):
+    with refused(CorpusError, *named.split()):
         parse_corpora(words.split())
-    assert "\n" not in str(caught.value)
 
 
 def test_held_out_text_is_one_corpus():
     assert parse_corpus(["a.tsv", "source_column=en"]) == CorpusSpec(("a.tsv",), source_column="en")
     for words in ("a.tsv + b.tsv", "a.tsv weight=1"):
-        with pytest.raises(CorpusError, match="only training data can be mixed"):
+        with refused(CorpusError, "mixed"):
             parse_corpus(words.split())
 
 
@@ -89,26 +89,26 @@ def test_words_and_corpora_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("corpora", "message"),
+    ("corpora", "named"),
     [
-        ([{"weight": 0.7}], r"needs `corpus: NAME` or `corpus: \[FILE, FILE\]`"),
-        ([{"corpus": 3}], "needs `corpus: NAME`"),
-        ([{"corpus": []}], "needs `corpus: NAME`"),
-        (["a.tsv", None], "needs `corpus: NAME`"),
-        ([{"corpus": "a.tsv", "wieght": 0.7}], "did you mean 'weight'"),
+        ([{"weight": 0.7}], "corpus: NAME corpus: [FILE, FILE]"),
+        ([{"corpus": 3}], "corpus: NAME"),
+        ([{"corpus": []}], "corpus: NAME"),
+        (["a.tsv", None], "corpus: NAME"),
+        ([{"corpus": "a.tsv", "wieght": 0.7}], "'weight'"),
     ],
 )
-def test_mappings_that_say_no_corpus_are_refused(corpora, message):
-    with pytest.raises(CorpusError, match=message):
+def test_mappings_that_say_no_corpus_are_refused(corpora, named):
+    with refused(CorpusError, *named.split()):
         corpora_from_values(corpora)
 
 
 def test_brackets_of_a_tag_are_optional():
     assert parse_corpora(["a.tsv", "tag=BT"]) == parse_corpora(["a.tsv", "tag=<BT>"])
-    with pytest.raises(CorpusError, match="only training data can have a tag"):
+    with refused(CorpusError, "tag"):
         parse_corpus(["a.tsv", "tag=BT"])
 
 
 def test_a_tag_needs_a_source_to_stand_before():
-    with pytest.raises(CorpusError, match="a tag marks the source of a pair, but texts have no source"):
+    with refused(CorpusError, "tag", "source"):
         CorpusSpec(("a.txt",), tag="<BT>").wanted(TEXTS)

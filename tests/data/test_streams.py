@@ -6,6 +6,7 @@ import datasets
 import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Translation, Value
+from refusals import refused
 
 from vanilla_transformer.data import corpus, text_streams
 from vanilla_transformer.data import corpus as corpus_module
@@ -112,16 +113,15 @@ def test_what_is_streamed_can_be_kept_as_pairs_alone(tmp_path, folder):
 
 def test_columns_of_a_stream_are_found_and_missed_as_those_of_a_table(folder):
     assert pairs_in(open_corpus([f"{folder}:en-de:test"], streaming=True)) == PAIRS[:1]
-    with pytest.raises(CorpusError, match=r"no column 'fr'; there are .* with languages \['en', 'de'\]"):
+    with refused(CorpusError, "'fr'", "'en'", "'de'"):
         open_corpus([f"{folder}:en-de:train"], source_column="fr", target_column="de", streaming=True)
-    with pytest.raises(CorpusError, match="has no split 'dev'"):
+    with refused(CorpusError, "'dev'"):
         open_corpus([f"{folder}:en-de:dev"], streaming=True)
 
 
 def test_a_stream_that_cannot_be_read_is_told_in_one_sentence(folder):
-    with pytest.raises(CorpusError, match=r"corpus cannot be loaded: \S") as caught:
+    with refused(CorpusError, "corpus"):
         pairs_in(open_corpus([f"{folder}:broken:train"], streaming=True))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_connection_that_is_lost_on_the_way_is_told_in_one_sentence(folder, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_connection_that_is_lost_on_the_way_is_told_in_one_sentence(folder, mo
 
     stream = open_corpus([f"{folder}:en-de:train"], streaming=True)
     monkeypatch.setattr(text_streams, "text_columns", lost)
-    with pytest.raises(CorpusError, match="corpus cannot be loaded: the server$"):
+    with refused(CorpusError, "corpus", "the server"):
         pairs_in(stream)
 
 
@@ -177,9 +177,9 @@ def test_interleaved_streams_of_the_library_are_prepared_too(tmp_path, tokenizer
 
 
 def test_a_dataset_in_hand_needs_both_columns_of_text():
-    with pytest.raises(CorpusError, match="the dataset: no column 'source'; there are 'en', 'target'"):
+    with refused(CorpusError, "'source'", "'en'", "'target'"):
         pairs_in(stream_of(Dataset.from_dict({"en": ["a"], "target": ["b"]})))
-    with pytest.raises(CorpusError, match="column 'target' holds int64, which is not text"):
+    with refused(CorpusError, "'target'", "int64"):
         pairs_in(stream_of(Dataset.from_dict({"source": ["a"], "target": [1]})))
 
 

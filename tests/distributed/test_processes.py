@@ -15,6 +15,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from launching import DEV_PAIRS, EPOCH, PAIRS, STEPS, Launch, command, write_recipe
+from refusals import refused
 from safetensors.torch import load_file
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
@@ -186,19 +187,19 @@ def test_processes_that_do_not_mean_the_same_run_are_told_so(recipe, tmp_path, d
 
 
 @pytest.mark.parametrize(
-    ("environment", "sentence"),
+    ("environment", "named"),
     [
-        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}, "started only one.*--multi_gpu --num_proc"),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}, "--multi_gpu --num_processes"),
         (
             {"WORLD_SIZE": "4", "RANK": "1"},
-            "WORLD_SIZE asks for 4.*LOCAL_RANK",
+            "WORLD_SIZE 4 LOCAL_RANK",
         ),
     ],
 )
-def test_process_without_its_companions_is_refused(monkeypatch, tmp_path, environment, sentence):
+def test_process_without_its_companions_is_refused(monkeypatch, tmp_path, environment, named):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(LaunchError, match=sentence):
+    with refused(LaunchError, *named.split()):
         processes.check_launch(Recipe(), tmp_path)
 
 
@@ -210,16 +211,16 @@ def test_a_process_that_was_to_be_alone_is_not_stopped(monkeypatch, tmp_path, en
 
 
 @pytest.mark.parametrize(
-    ("environment", "sentence"),
+    ("environment", "named"),
     [
-        ({"FSDP_VERSION": "1"}, "FSDP 2 .* use accelerate launch --fsdp_version 2"),
-        ({"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "leave fsdp_activation_checkpointing out"),
+        ({"FSDP_VERSION": "1"}, "FSDP --fsdp_version 2"),
+        ({"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "fsdp_activation_checkpointing"),
     ],
 )
-def test_ways_to_divide_weights_that_do_not_work_are_refused(monkeypatch, environment, sentence):
+def test_ways_to_divide_weights_that_do_not_work_are_refused(monkeypatch, environment, named):
     for name, value in {"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "2", **environment}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(LaunchError, match=sentence):
+    with refused(LaunchError, *named.split()):
         processes._sharding()
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.evaluation import MetricError, check_names, score
 
@@ -91,20 +92,20 @@ def test_error_rate_signature_counts_items_and_references():
 
 
 def test_unknown_metric_is_an_error_that_names_the_nearest():
-    with pytest.raises(MetricError, match="did you mean 'sacrebleu'"):
+    with refused(MetricError, "'sacrebleu'"):
         check_names(["chrf", "sacrebleau"])
 
 
 def test_what_cannot_be_scored_is_an_error():
-    with pytest.raises(ValueError, match="predictions must be several texts"):
+    with refused(ValueError, "predictions", "several texts"):
         score(["chrf"], "a b", [["a"], ["b"], ["c"]])
-    with pytest.raises(ValueError, match="references of each prediction must be several texts"):
+    with refused(ValueError, "references", "several texts"):
         score(["chrf"], ["a b"], ["a b"])
-    with pytest.raises(MetricError, match="2 predictions .* 1 references"):
+    with refused(MetricError, "2 predictions", "1 references"):
         score(["wer"], ["A", "B"], [["A"]])
-    with pytest.raises(MetricError, match="at least one"):
+    with refused(MetricError, "at least one"):
         score(["wer"], [], [])
-    with pytest.raises(MetricError, match="at least one reference for each"):
+    with refused(MetricError, "reference"):
         score(["wer"], ["A"], [[]])
-    with pytest.raises(MetricError, match="empty"):
+    with refused(MetricError, "empty"):
         score(["per"], ["A"], [[""]])

@@ -2,6 +2,7 @@
 
 import pytest
 import sacremoses
+from refusals import refused
 
 from vanilla_transformer.evaluation import METRICS, MetricError, check_names, score
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES
@@ -87,5 +88,5 @@ def test_languages_are_those_of_sacremoses():
 
 def test_language_without_rules_is_an_error_that_names_those_with():
     assert "paper_bleu:fr" in METRICS
-    with pytest.raises(MetricError, match="languages of paper_bleu are .*de, .*fr"):
+    with refused(MetricError, "paper_bleu", "de", "fr"):
         check_names(["paper_bleu:xx"])

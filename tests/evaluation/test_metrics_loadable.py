@@ -6,6 +6,7 @@ import evaluate
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from vanilla_transformer.evaluation import METRICS, MetricError, metric_path, score
@@ -55,14 +56,14 @@ def test_language_of_paper_bleu_is_its_configuration(load, tmp_path):
     texts = {"predictions": ["l'eau de l'art"], "references": ["l'eau de l'air"]}
     for metric in (load(metric_path("paper_bleu"), "fr"), PaperBleu("fr", cache_dir=str(tmp_path))):
         assert metric.compute(**texts) == {"paper_bleu:fr": expected.value, "signature": expected.signature}
-    with pytest.raises(MetricError, match="languages of paper_bleu"):
+    with refused(MetricError, "paper_bleu"):
         load(metric_path("paper_bleu"), "xx")
 
 
 def test_path_of_what_is_no_metric_is_an_error():
-    with pytest.raises(MetricError, match="did you mean 'sacrebleu'"):
+    with refused(MetricError, "'sacrebleu'"):
         metric_path("sacrebleau")
-    with pytest.raises(MetricError, match="second argument: .*'paper_bleu'.*'fr'"):
+    with refused(MetricError, "'paper_bleu'", "'fr'"):
         metric_path("paper_bleu:fr")
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from searches import END, PAD, CausalLibrarySearch, Google, Streamed, assert_same, greatest_difference
 from transformers import DynamicCache, GenerationConfig
 
@@ -184,7 +185,7 @@ def test_the_library_searches_with(ways_taken, asked: dict):
     sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked})
     assert ways_taken == ["library"]
     if "return_dict_in_generate" not in asked:
-        with pytest.raises(ValueError, match="'int8' cannot be combined with .*: leave one of them out"):
+        with refused(ValueError, "'int8'"):
             sharp(0).generate(**{**INPUTS, "max_new_tokens": 4, **asked}, quantization="int8")
 
 
@@ -239,5 +240,5 @@ def test_other_types_find_nearly_the_same(ways_taken, how: str):
 
 
 def test_a_penalty_of_another_name_is_refused():
-    with pytest.raises(ValueError, match="length_penalty_type must be 'google' or 'huggingface', not 'none'"):
+    with refused(ValueError, "length_penalty_type", "'none'"):
         sharp(0).generate(**INPUTS, length_penalty_type="none")

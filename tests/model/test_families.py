@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
@@ -179,7 +180,7 @@ def test_padding_changes_nothing(kind: type, side: str, implementation: str):
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_mask_of_another_length_than_its_tokens_is_refused(kind: type, length: int):
     ids = torch.tensor([[5, 9, 7, 8, 6, 30]])
-    with pytest.raises(ValueError, match=f"for {length} tokens, and there are 6"):
+    with refused(ValueError, f"{length} tokens", "6"):
         build(kind)(ids, torch.ones(1, length, dtype=torch.long))
 
 
@@ -191,7 +192,7 @@ def test_poolings_read_what_they_say():
     ):
         model = build(VanillaTransformerEncoderForSequenceClassification, classifier_pooling=pooling)
         torch.testing.assert_close(model(IDS, MASK).logits, model.classifier(expected), atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match="classifier_pooling must be 'first' or 'mean', not 'last'"):
+    with refused(ValueError, "classifier_pooling", "'last'"):
         VanillaTransformerEncoderConfig(classifier_pooling="last")
 
 
@@ -220,13 +221,13 @@ def test_texts_packed_into_a_row_are_as_on_their_own():
 
 
 def test_an_encoder_takes_no_positions_and_learned_ones_end():
-    with pytest.raises(ValueError, match="^position_ids cannot be given"):
+    with refused(ValueError, "position_ids"):
         build(VanillaTransformerEncoderModel)(IDS, position_ids=torch.arange(6)[None])
     for kind in (VanillaTransformerEncoderModel, VanillaTransformerDecoderModel):
         model = build(kind, positional_encoding="learned", max_position_embeddings=5)
-        with pytest.raises(ValueError, match="6 tokens is longer than the 5 learned positions"):
+        with refused(ValueError, "6", "5"):
             model(IDS)
-    with pytest.raises(ValueError, match="6 tokens is longer than the 5 learned positions"):
+    with refused(ValueError, "6", "5"):
         model(IDS, position_ids=torch.arange(6)[None])
 
 
@@ -256,7 +257,7 @@ def test_loss_is_the_mean_over_what_counts_of_the_whole_step(kind: type):
     for row in range(2):
         gradients.append(model(IDS[row:][:1], MASK[row:][:1], labels=labels[row:][:1], num_items_in_batch=count).loss)
     torch.testing.assert_close(sum(gradients), outputs.loss)
-    with pytest.raises(ValueError, match="A label is 48: labels are ids from 0 to"):
+    with refused(ValueError, "48", "0"):
         model(IDS, MASK, labels=torch.full_like(labels, 48))
 
 
@@ -319,7 +320,7 @@ def test_labels_say_which_problem_it_is_as_in_the_library(labels: torch.Tensor, 
 
 def test_numbers_and_texts_that_do_not_match_are_refused():
     model = build(VanillaTransformerEncoderForSequenceClassification, num_labels=3, problem_type="regression")
-    with pytest.raises(ValueError, match=r"regression needs labels of the logits' shape \(2, 3\), not \(2,\)"):
+    with refused(ValueError, "(2, 3)", "(2,)"):
         model(IDS, MASK, labels=torch.tensor([0.5, 1.0]))
 
 
@@ -340,7 +341,7 @@ def test_each_dropout_acts_in_training_alone_and_two_are_off_by_default(name: st
         assert torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
         model.train()
         assert not torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
-        with pytest.raises(ValueError, match=f"{name} must be a number from 0 to 1"):
+        with refused(ValueError, name):
             kind.config_class(**{name: 1.1})
 
 
@@ -389,5 +390,5 @@ def test_presets_are_those_of_the_paper_with_one_stack():
         big = config.from_preset("big")
         assert (big.d_model, big.num_heads, big.dropout, big.num_hidden_layers) == (1024, 16, 0.3, 6)
         assert config.from_preset("table3-C-n2").num_hidden_layers == 2
-        with pytest.raises(ValueError, match="did you mean 'base'"):
+        with refused(ValueError, "'base'"):
             config.from_preset("bass")

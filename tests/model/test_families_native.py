@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 from torch._dynamo.testing import CompileCounter
 from torch.export import Dim
 from transformers import (
@@ -253,7 +254,7 @@ def test_generation_is_streamed(prompts, capsys):
 def test_generation_ends_where_learned_positions_do():
     model = build(VanillaTransformerDecoderForCausalLM, positional_encoding="learned", max_position_embeddings=8)
     assert model.generate(IDS[:1], max_new_tokens=3, min_new_tokens=3).shape == (1, 9)
-    with pytest.raises(ValueError, match="9 tokens is longer than the 8 learned positions"):
+    with refused(ValueError, "9", "8"):
         model.generate(IDS[:1], max_new_tokens=6, min_new_tokens=6)
 
 
@@ -421,5 +422,5 @@ def test_the_tensor_parallel_plan_names_modules_that_are_there(kind: type):
 def test_settings_that_belong_to_another_family_are_of_no_effect_in_none():
     for config in (VanillaTransformerEncoderConfig(), VanillaTransformerDecoderConfig()):
         assert not config.is_encoder_decoder and not hasattr(config, "decoder_start_token_id")
-        with pytest.raises(ValueError, match="num_heads must be at least 1"):
+        with refused(ValueError, "num_heads", "1"):
             type(config)(num_heads=0)

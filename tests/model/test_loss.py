@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanilla_transformer.engine import cross_entropy
@@ -143,7 +144,7 @@ def test_without_gradients_only_the_loss_is_worked_out(tiny_model):
 @pytest.mark.parametrize("wrong", [-1, -99, 48])
 def test_a_label_that_no_type_has_is_refused(tiny_model, wrong, skip_logits):
     labels = torch.tensor([[6, wrong, 2, IGNORED_LABEL]])
-    with pytest.raises(ValueError, match=rf"^A label is {wrong}: .* 0 to 47, or -100"):
+    with refused(ValueError, wrong, "47", "-100"):
         tiny_model(input_ids=labels.clamp(3, 40), labels=labels, skip_logits=skip_logits)
 
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from refusals import refused
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.layers import Dropout, PositionalEncoding
@@ -153,7 +154,7 @@ def test_learned_positions_end_where_they_end(tiny_config):
     )
     model = VanillaTransformerForConditionalGeneration(config).eval()
     assert model(input_ids=SOURCE, decoder_input_ids=TARGET).logits.shape == (2, 5, 48)
-    with pytest.raises(ValueError, match="7 tokens is longer than the 6 learned positions"):
+    with refused(ValueError, "7", "6"):
         model(input_ids=torch.full((1, 7), 5), decoder_input_ids=TARGET[:1])
     for prefix in (1, 3):
         settings = {"decoder_input_ids": TARGET[:, :prefix], "suppress_tokens": [0, 2]}
@@ -222,7 +223,7 @@ def test_dropout_keeps_the_share_and_the_mean_it_should(p: float):
 
 
 def test_either_ids_or_embeddings_are_asked_for(tiny_model):
-    with pytest.raises(ValueError, match="Encoder needs either token ids or their embeddings"):
+    with refused(ValueError, "Encoder", "ids", "embeddings"):
         tiny_model(decoder_input_ids=TARGET)
     embeddings = tiny_model.get_input_embeddings()
     torch.testing.assert_close(
@@ -273,9 +274,9 @@ def test_positions_of_a_callers_own_are_refused(tiny_model, name):
     """They were taken and had no effect."""
     positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
     inputs = {"input_ids": SOURCE, "attention_mask": MASK}
-    with pytest.raises(ValueError, match=f"^{name} cannot be given: "):
+    with refused(ValueError, name):
         tiny_model(**inputs, decoder_input_ids=TARGET, **positions)
-    with pytest.raises(ValueError, match=name):
+    with refused(ValueError, name):
         tiny_model.generate(**inputs, **positions)
     assert tiny_model(**inputs, decoder_input_ids=TARGET, **{name: None}).logits is not None
 
@@ -285,17 +286,17 @@ def test_positions_of_a_callers_own_are_refused(tiny_model, name):
 def test_a_mask_of_another_length_than_its_tokens_is_refused(tiny_model, name, length):
     ids = torch.tensor([[5, 9, 7, 8, 2]])
     inputs = {"input_ids": ids, "decoder_input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    with pytest.raises(ValueError, match=f"for {length} tokens, and there are 5"):
+    with refused(ValueError, f"{length} tokens", "5"):
         tiny_model(**inputs | {name: torch.ones(1, length, dtype=torch.long)})
     encoded = tiny_model.get_encoder()(ids)
-    with pytest.raises(ValueError, match=f"for {length} tokens, and there are 5"):
+    with refused(ValueError, f"{length} tokens", "5"):
         tiny_model(encoder_outputs=encoded, decoder_input_ids=ids, attention_mask=torch.ones(1, length))
 
 
 def test_a_mask_covers_what_is_cached(tiny_model):
     ids = torch.tensor([[5, 9, 7, 8, 2]])
     before = tiny_model(input_ids=ids, decoder_input_ids=ids, use_cache=True)
-    with pytest.raises(ValueError, match="for 1 tokens, and there are 6"):
+    with refused(ValueError, "1 tokens", "6"):
         tiny_model(
             input_ids=ids,
             decoder_input_ids=ids[:, :1],

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -107,21 +108,21 @@ def test_base_with_the_papers_vocabulary_has_63_million_parameters():
 
 
 def test_unknown_preset_names_the_known_ones():
-    with pytest.raises(ValueError, match="no preset 'bas'.*base, big"):
+    with refused(ValueError, "'bas'", "base, big"):
         VanillaTransformerConfig.from_preset("bas")
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "named"),
     [
-        ({"d_model": 100}, "d_model 100 is not a multiple of num_heads 8"),
-        ({"num_heads": 0}, "num_heads must be at least 1"),
-        ({"d_ff": -1}, "d_ff must be at least 1"),
-        ({"dropout": 1.1}, "dropout must be a number from 0 to 1"),
-        ({"positional_encoding": "rotary"}, "'sinusoidal' or 'learned'"),
-        ({"d_model": 9, "num_heads": 3}, "d_model must be even"),
+        ({"d_model": 100}, "d_model 100 num_heads 8"),
+        ({"num_heads": 0}, "num_heads 1"),
+        ({"d_ff": -1}, "d_ff 1"),
+        ({"dropout": 1.1}, "dropout 0 1"),
+        ({"positional_encoding": "rotary"}, "'sinusoidal' 'learned'"),
+        ({"d_model": 9, "num_heads": 3}, "d_model"),
     ],
 )
-def test_impossible_sizes_are_refused_by_name(fields: dict, message: str):
-    with pytest.raises(ValueError, match=message):
+def test_impossible_sizes_are_refused_by_name(fields: dict, named: str):
+    with refused(ValueError, *named.split()):
         VanillaTransformerConfig(**fields)

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from accelerate import cpu_offload
+from refusals import refused
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
@@ -162,7 +163,7 @@ def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feedi
 
 def test_unsupported_recurrent_searches_are_refused_or_the_librarys(source):
     model = make()
-    with pytest.raises(ValueError, match="which has no 8-bit weights"):
+    with refused(ValueError, "8-bit"):
         model.generate(**source, quantization="int8")
     seen = []
     handle = model.model.decoder.register_forward_hook(lambda *arguments: seen.append(True))
@@ -221,19 +222,19 @@ def test_the_loss_is_a_mean_over_what_counts_and_smoothed_in_training(source, la
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "named"),
     [
-        ({"cell": "rnn"}, "cell must be one of lstm, gru, not 'rnn'"),
-        ({"attention": "luong"}, "attention must be one of none, bahdanau, luong-dot"),
-        ({"d_model": 15}, "d_model must be even, not 15"),
-        ({"attention": "bahdanau", "attention_window": 3}, "cannot be combined with attention='bahdanau'"),
-        ({"num_layers": 0}, "num_layers must be a whole number from 1"),
-        ({"initializer_range": -1.0}, "initializer_range must be a finite number"),
-        ({"dropout": 1.1}, "dropout must be a number from 0 to 1"),
+        ({"cell": "rnn"}, "cell lstm gru 'rnn'"),
+        ({"attention": "luong"}, "attention none bahdanau luong-dot"),
+        ({"d_model": 15}, "d_model 15"),
+        ({"attention": "bahdanau", "attention_window": 3}, "attention='bahdanau'"),
+        ({"num_layers": 0}, "num_layers from 1"),
+        ({"initializer_range": -1.0}, "initializer_range"),
+        ({"dropout": 1.1}, "dropout 0 1"),
     ],
 )
-def test_bad_settings_are_refused_by_name(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_settings_are_refused_by_name(settings, named):
+    with refused(ValueError, *named.split()):
         RecurrentEncoderDecoderConfig(**settings)
 
 
@@ -246,13 +247,13 @@ def test_weights_start_as_luongs_at_his_width():
 def test_what_the_decoder_cannot_start_from_is_refused(source, labels):
     model = make()
     states = model.get_encoder()(**source).last_hidden_state
-    with pytest.raises(ValueError, match="encoder_outputs must be what this model's encoder returns"):
+    with refused(ValueError, "encoder_outputs"):
         model(encoder_outputs=(states,), labels=labels)
     encoded = model.get_encoder()(**source).to_tuple()
     mask = source["attention_mask"]
     again = model(encoder_outputs=encoded, attention_mask=mask, labels=labels).loss
     torch.testing.assert_close(again, model(**source, labels=labels).loss)
-    with pytest.raises(ValueError, match="Give either decoder_input_ids"):
+    with refused(ValueError, "decoder_input_ids"):
         model(**source)
 
 
@@ -277,7 +278,7 @@ def test_a_graph_is_exported_with_its_masks(cell, bidirectional, source, labels)
 
 
 def test_states_of_all_layers_are_refused_by_name(source, labels):
-    with pytest.raises(ValueError, match="output_hidden_states is not for recurrent models"):
+    with refused(ValueError, "output_hidden_states"):
         make()(**source, labels=labels, output_hidden_states=True)
 
 
@@ -285,5 +286,5 @@ def test_states_of_all_layers_are_refused_by_name(source, labels):
 def test_a_mask_of_another_length_is_refused(name, source, labels):
     inputs = {**source, "decoder_input_ids": labels, "decoder_attention_mask": torch.ones_like(labels)}
     for mask in (torch.ones(3, 9), torch.ones(3, 5)):
-        with pytest.raises(ValueError, match=f"for {mask.shape[1]} tokens, and there are [67]"):
+        with refused(ValueError, f"{mask.shape[1]} tokens"):
             make()(**inputs | {name: mask.long()})

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast, TextStreamer
 
@@ -180,20 +181,20 @@ def test_vocabulary_error_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "vocab_size", "algorithm", "message"),
+    ("texts", "vocab_size", "algorithm", "named"),
     [
-        (TEXTS, 259, "bpe", "at least 260"),
-        (TEXTS, 259, "presplit", "at least 260"),
-        (TEXTS, None, "bpe", "vocab_size is missing: bpe"),
-        (TEXTS, float("nan"), "bpe", "vocab_size must be a whole number, not nan"),
-        (TEXTS, "300", "presplit", "vocab_size must be a whole number, not '300'"),
-        (TEXTS, 2**31 - 1, "wordpiece", "vocab_size must be at most 4000000"),
-        (TEXTS, 300, "bpee", "no algorithm 'bpee'"),
-        ("one text", 300, "bpe", "iterable of texts"),
+        (TEXTS, 259, "bpe", "260"),
+        (TEXTS, 259, "presplit", "260"),
+        (TEXTS, None, "bpe", "vocab_size"),
+        (TEXTS, float("nan"), "bpe", "vocab_size nan"),
+        (TEXTS, "300", "presplit", "vocab_size '300'"),
+        (TEXTS, 2**31 - 1, "wordpiece", "vocab_size"),
+        (TEXTS, 300, "bpee", "'bpee'"),
+        ("one text", 300, "bpe", "texts"),
     ],
 )
-def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_arguments_are_named(texts: list[str], vocab_size: Any, algorithm: str, named: str) -> None:
+    with refused(ValueError, *named.split()):
         VanillaTransformerTokenizer.train(texts, vocab_size, algorithm)
 
 
@@ -203,7 +204,7 @@ def test_an_error_in_the_texts_reaches_the_caller(algorithm: str) -> None:
         yield "a good line"
         raise ValueError("line 2 is not UTF-8")
 
-    with pytest.raises(ValueError, match="line 2 is not UTF-8"):
+    with refused(ValueError, "line 2", "UTF-8"):
         VanillaTransformerTokenizer.train(texts(), 260, algorithm)
 
 
@@ -384,7 +385,7 @@ def test_what_stands_around_a_text_is_as_asked():
         tokenizer = VanillaTransformerTokenizer.train(texts, 260, "character", begins=begins, ends=ends)
         assert tokenizer("a", "b").tokens() == expected
         assert tokenizer.decode(tokenizer("a b")["input_ids"], skip_special_tokens=True) == "a b"
-    with pytest.raises(ValueError, match="at least 261, for 256 bytes and 5 special tokens, not 260"):
+    with refused(ValueError, "261", "260"):
         VanillaTransformerTokenizer.train(texts, 260, mask_token=True)
 
 

@@ -3,6 +3,7 @@ import re
 
 import pytest
 import torch
+from refusals import refused
 
 from vanilla_transformer.analysis.learning_rate import paper_learning_rate
 from vanilla_transformer.engine import cpu
@@ -138,17 +139,17 @@ def test_without_bfloat16_products_numbers_stay_float32():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        ({"d_model": 7}, "d_model 7 is not a multiple of num_heads 4"),
-        ({"preset": "base", "num_heads": 5}, "d_model 512 is not a multiple of num_heads 5"),
-        ({"d_model": 7, "d_k": 2, "d_v": 2}, "d_model must be even, not 7"),
-        ({"preset": "bsae"}, "no preset 'bsae', did you mean 'base'"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
+        ({"d_model": 7}, "d_model 7 num_heads 4"),
+        ({"preset": "base", "num_heads": 5}, "d_model 512 num_heads 5"),
+        ({"d_model": 7, "d_k": 2, "d_v": 2}, "d_model 7"),
+        ({"preset": "bsae"}, "'bsae' 'base'"),
+        ({"vocab_size": 0}, "vocab_size 0"),
     ],
 )
-def test_sizes_that_make_no_model_are_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+def test_sizes_that_make_no_model_are_refused(given, named):
+    with refused(ValueError, *named.split()):
         check_sizes(Recipe.of(**given), TASK)
 
 

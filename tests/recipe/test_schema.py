@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.data.sources import CorpusSpec
@@ -108,23 +109,23 @@ def test_an_empty_block_has_its_defaults(tmp_path):
 
 
 def test_options_given_as_blocks_are_told_where_they_belong():
-    with pytest.raises(RecipeError, match=r"`Recipe\.of\(seed=1, max_steps=3\)`"):
+    with refused(RecipeError, "Recipe.of(seed=1, max_steps=3)"):
         Recipe(seed=1, max_steps=3)
     assert pickle.loads(pickle.dumps(Recipe.of(seed=2))) == Recipe.of(seed=2)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("optimization:\n  max_stops: 3\n", "'max_stops' is not a field of optimization, did you mean 'max_steps'"),
-        ("lora:\n  lora_rank: 3\n", "'lora_rank' is not a field of lora"),
-        ("data: a.tsv\n", "data must hold lines of the form"),
-        ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps is given twice"),
-        ("optimization:\n  max_steps: many\n", "max_steps must be a whole number, not 'many'"),
+        ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
+        ("lora:\n  lora_rank: 3\n", "'lora_rank' lora"),
+        ("data: a.tsv\n", "data"),
+        ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
+        ("optimization:\n  max_steps: many\n", "max_steps 'many'"),
     ],
 )
-def test_a_block_that_cannot_be_read_is_refused(tmp_path, text, message):
-    with pytest.raises(RecipeError, match=rf"mine\.yaml: {message}"):
+def test_a_block_that_cannot_be_read_is_refused(tmp_path, text, named):
+    with refused(RecipeError, "mine.yaml", *named.split()):
         load_recipe(written(tmp_path, text))
 
 
@@ -136,70 +137,69 @@ def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_pa
 
 
 def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
-    with pytest.raises(RecipeError, match=r"mine\.yaml.*'bach_tokens'.*did you mean 'batch_tokens'\?$"):
+    with refused(RecipeError, "mine.yaml", "'bach_tokens'", "'batch_tokens'"):
         load_recipe(written(tmp_path, "bach_tokens: 4096\n"))
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "named"),
     [
-        ("max_steps: many", "max_steps must be a whole number, not 'many'"),
-        ("max_steps: true", "max_steps must be a whole number, not True"),
-        ("max_steps: 1.5", "max_steps must be a whole number, not 1.5"),
-        ("max_steps: 0", "max_steps must be at least 1 and below 1000000000000000, not 0"),
-        ("max_steps: 9223372036854775808", "max_steps must be at least 1 and below 1000000000000000, not 92233720"),
-        ("dropout: 1.0", "dropout must be at least 0 and below 1, not 1.0"),
-        ("max_length_beyond_source: -1", "max_length_beyond_source must be at least 0 and below 1000001, not -1"),
-        ("num_beams: 2147483648", "num_beams must be at least 1 and below 10001, not 2147483648"),
-        ("length_penalty: .nan", "length_penalty must be finite, at least 0 and below 10, not nan"),
-        ("length_penalty: 1e9", "length_penalty must be at least 0 and below 10, not 1000000000.0"),
-        ("dropout: .nan", "dropout must be finite, at least 0 and below 1, not nan"),
-        ("learning_rate: .inf", "learning_rate must be finite, greater than 0, not inf"),
-        ("learning_rate: 0", r"learning_rate must be greater than 0, not 0\.0"),
-        ("adam_epsilon: 0", r"adam_epsilon must be greater than 0, not 0\.0"),
-        ("max_grad_norm: .nan", "max_grad_norm must be finite, at least 0, not nan"),
-        ("seed: 1.5", "seed must be a whole number, not 1.5"),
-        ("seed: '1'", "seed must be a whole number, not '1'"),
-        ("seed: 1\nseed: 2", r"seed is given twice.*line 2"),
-        ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", r"tag is given twice.*line 4"),
-        ("learning_rate_scale: fast", "learning_rate_scale must be a number, not 'fast'"),
-        ("precision: float16", "precision must be one of auto, float32, bfloat16, not 'float16'"),
-        ("train: 3", "train must be text or a list of texts, not 3"),
-        ("output: [a]", r"output must be text, not \['a'\]"),
+        ("max_steps: many", "max_steps 'many'"),
+        ("max_steps: true", "max_steps True"),
+        ("max_steps: 1.5", "max_steps 1.5"),
+        ("max_steps: 0", "max_steps 0"),
+        ("max_steps: 9223372036854775808", "max_steps 9223372036854775808"),
+        ("dropout: 1.0", "dropout 1.0"),
+        ("max_length_beyond_source: -1", "max_length_beyond_source -1"),
+        ("num_beams: 2147483648", "num_beams 2147483648"),
+        ("length_penalty: .nan", "length_penalty nan"),
+        ("length_penalty: 1e9", "length_penalty 1000000000.0"),
+        ("dropout: .nan", "dropout nan"),
+        ("learning_rate: .inf", "learning_rate inf"),
+        ("learning_rate: 0", "learning_rate"),
+        ("adam_epsilon: 0", "adam_epsilon"),
+        ("max_grad_norm: .nan", "max_grad_norm nan"),
+        ("seed: 1.5", "seed 1.5"),
+        ("seed: '1'", "seed '1'"),
+        ("seed: 1\nseed: 2", "seed line 2"),
+        ("train:\n- corpus: a.tsv\n  tag: AA\n  tag: BB\n", "tag line 4"),
+        ("learning_rate_scale: fast", "learning_rate_scale 'fast'"),
+        ("precision: float16", "precision auto float32 bfloat16 'float16'"),
+        ("train: 3", "train 3"),
+        ("output: [a]", "output ['a']"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_field(tmp_path, line, message):
-    with pytest.raises(RecipeError, match=message):
+def test_a_wrong_value_is_refused_with_its_field(tmp_path, line, named):
+    with refused(RecipeError, *named.split()):
         load_recipe(written(tmp_path, line))
 
 
 def test_aliases_that_would_grow_without_end_are_refused_at_once(tmp_path):
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
-    with pytest.raises(RecipeError, match=r"mine\.yaml .*aliases such as \*a0"):
+    with refused(RecipeError, "mine.yaml", "*a0"):
         load_recipe(written(tmp_path, "\n".join([*lines, "train: *a11"])))
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [", ""])
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
-    with pytest.raises(RecipeError, match=r"mine\.yaml"):
+    with refused(RecipeError, "mine.yaml"):
         load_recipe(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("{a: " * 3000, "is not valid YAML"),
-        ("seed: !!timestamp x", "is not valid YAML"),
-        ("seed: 2001-99-99", "is not valid YAML"),
-        ("seed: " + "1" * 5000, "is not valid YAML"),
-        ("seed: !!int ''", "is not valid YAML"),
-        ("dropout: " + "1" * 400, "dropout must be a number"),
+        ("{a: " * 3000, "YAML"),
+        ("seed: !!timestamp x", "YAML"),
+        ("seed: 2001-99-99", "YAML"),
+        ("seed: " + "1" * 5000, "YAML"),
+        ("seed: !!int ''", "YAML"),
+        ("dropout: " + "1" * 400, "dropout"),
     ],
 )
-def test_what_the_reader_of_yaml_stumbles_over_is_told_with_the_file(tmp_path, text, message):
-    with pytest.raises(RecipeError, match=rf"mine\.yaml.*{message}") as caught:
+def test_what_the_reader_of_yaml_stumbles_over_is_told_with_the_file(tmp_path, text, named):
+    with refused(RecipeError, "mine.yaml", *named.split()):
         load_recipe(written(tmp_path, text))
-    assert "\n" not in str(caught.value)
 
 
 def test_directory_or_unreadable_file_as_recipe_is_refused(tmp_path, monkeypatch):
@@ -208,10 +208,10 @@ def test_directory_or_unreadable_file_as_recipe_is_refused(tmp_path, monkeypatch
 
     file = written(tmp_path, "seed: 1")
     monkeypatch.setattr("pathlib.Path.read_text", closed)
-    with pytest.raises(RecipeError, match=r"mine\.yaml cannot be read: Permission denied\."):
+    with refused(RecipeError, "mine.yaml", "Permission denied"):
         load_recipe(file)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest_and_all_others():
-    with pytest.raises(RecipeError, match=r"'cmudikt', did you mean 'cmudict'\? Recipes .*cmudict"):
+    with refused(RecipeError, "'cmudikt'", "'cmudict'"):
         load_recipe("cmudikt")

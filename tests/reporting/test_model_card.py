@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from refusals import refused
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -184,7 +185,7 @@ def test_a_full_disk_leaves_the_card_as_it_is(directory: Path, change: str) -> N
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
     try:
-        with pytest.raises(OSError, match=r"README\.md cannot be written \(File too large"):
+        with refused(OSError, "README.md", "File too large"):
             if change == "scores":
                 add_scores(directory, CorpusSpec(("test.en", "test.de")), [BLEU], {})
             elif change == "licence":
@@ -279,7 +280,7 @@ def test_the_licence_is_put_into_the_head_and_nothing_else_changes(directory: Pa
         set_license(directory, "cc-by-4.0")
         assert card_of(directory).data.license == "cc-by-4.0"
         assert card.read_bytes().decode().replace("license: cc-by-4.0\n", "").endswith(text)
-    with pytest.raises(CardError, match="is cc-by-4.0: change it there"):
+    with refused(CardError, "cc-by-4.0"):
         set_license(directory, "mit")
 
 

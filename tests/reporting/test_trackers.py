@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 from accelerate import tracking
 from accelerate.tracking import GeneralTracker
+from refusals import refused
 
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
@@ -109,9 +110,9 @@ def test_several_trackers_are_taken_once_each(tmp_path):
 
 
 def test_an_unknown_tracker_is_answered_with_the_nearest_before_any_work(run, tmp_path):
-    with pytest.raises(RecipeError, match=r"no tracker 'tensorbord', did you mean 'tensorboard'\? Available: aim, "):
+    with refused(RecipeError, "'tensorbord'", "'tensorboard'", "aim"):
         run("tensorbord")
-    with pytest.raises(RecipeError, match=r"no tracker 'xyz'\. Available: aim, "):
+    with refused(RecipeError, "'xyz'", "aim"):
         run("xyz")
     assert not (tmp_path / "my-model").exists()
 
@@ -119,7 +120,7 @@ def test_an_unknown_tracker_is_answered_with_the_nearest_before_any_work(run, tm
 def test_a_tracker_that_is_not_installed_is_answered_with_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "_available_trackers", [])
     for name, package in {"wandb": "wandb", "comet_ml": "comet-ml"}.items():
-        with pytest.raises(RecipeError, match=f"{name} is not installed: run `pip install {package}`"):
+        with refused(RecipeError, name, f"pip install {package}"):
             make_trackers([name], tmp_path)
 
 

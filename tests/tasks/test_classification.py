@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification, pipeline
 
@@ -81,7 +82,7 @@ def test_first_token_pooling_is_inherited_by_further_training(request, tmp_path)
     ):
         assert json.loads((directory / "config.json").read_text()).get("classifier_pooling", "mean") == pooling
     for task in ("translation", "token-classification", "masked-language-modeling", "language-modeling"):
-        with pytest.raises(RecipeError, match="classifier_pooling"):
+        with refused(RecipeError, "classifier_pooling"):
             get_task(task).check(Recipe.of(task=task, classifier_pooling="first"))
 
 
@@ -107,7 +108,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(trained, request, kind, tmp_pa
             return update(self, step)
 
         patch.setattr(loop.TrainingLoop, "_update", failing)
-        with pytest.raises(RuntimeError, match="lost"):
+        with refused(RuntimeError, "lost"):
             train(mine)
     train(mine)
     ours, theirs = ((path / "model.safetensors").read_bytes() for path in (tmp_path / "model", trained[kind]))
@@ -178,20 +179,20 @@ def test_counted_operations_are_those_of_the_real_model(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "named"),
     [
-        ("labelled", {"metrics": ("sacrebleu",)}, "no metric 'sacrebleu': there are accuracy, macro_f1"),
-        ("tagged", {"metrics": ("seqevl",)}, "no metric 'seqevl': did you mean 'seqeval'"),
-        ("labelled", {"decoder_layers": 2}, "decoder_layers is not for text-classification, whose model is an enc"),
-        ("labelled", {"num_beams": 1}, "num_beams is not for text-classification"),
-        ("tagged", {"architecture": "recurrent"}, "architecture is not for token-classification"),
-        ("labelled", {"source_column": "text"}, "texts have no source_column, but text_column"),
-        ("labelled", {"task": "text-clasification"}, "did you mean 'text-classification'?"),
-        ("labelled", {"labels": ("animal",)}, "labels must be two or more different ones, not animal"),
+        ("labelled", {"metrics": ("sacrebleu",)}, "'sacrebleu' accuracy macro_f1"),
+        ("tagged", {"metrics": ("seqevl",)}, "'seqevl' 'seqeval'"),
+        ("labelled", {"decoder_layers": 2}, "decoder_layers text-classification"),
+        ("labelled", {"num_beams": 1}, "num_beams text-classification"),
+        ("tagged", {"architecture": "recurrent"}, "architecture token-classification"),
+        ("labelled", {"source_column": "text"}, "source_column text_column"),
+        ("labelled", {"task": "text-clasification"}, "'text-classification'"),
+        ("labelled", {"labels": ("animal",)}, "labels animal"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(request, kind, changes, said, tmp_path):
-    with pytest.raises((RecipeError, MetricError, CorpusError), match=said):
+def test_what_does_not_belong_together_is_refused(request, kind, changes, named, tmp_path):
+    with refused((RecipeError, MetricError, CorpusError), *named.split()):
         train(recipe_of(kind, request).with_options(output=str(tmp_path / "model"), **changes))
 
 
@@ -199,12 +200,12 @@ def test_what_does_not_belong_together_is_refused(request, kind, changes, said, 
 def test_a_label_that_was_never_seen_is_named_with_its_place(labelled, tagged, tmp_path, field):
     (tmp_path / "b.tsv").write_text("text\tlabel\nx\tanimal\ny\tplants\n")
     (tmp_path / "b.conll").write_text("the\tO\ncat\tB-ANI\n\nthe\tO\nrock\tB-MIN\n")
-    for recipe, file, said in (
-        (labelled, "b.tsv", "b.tsv, line 3: the label 'plants' of .* was never seen in train, did you mean 'plant'"),
-        (tagged, "b.conll", "b.conll, line 4: the label 'B-MIN' of .* was never seen in train"),
+    for recipe, file, named in (
+        (labelled, "b.tsv", "line 3 'plants' train 'plant'"),
+        (tagged, "b.conll", "line 4 'B-MIN' train"),
     ):
         changes = {field: (str(tmp_path / file),), "output": str(tmp_path / file / "model")}
-        with pytest.raises((CorpusError, OSError), match=said):
+        with refused((CorpusError, OSError), file, *named.split()):
             train(recipe.with_options(**{**changes, "output": str(tmp_path / f"{file}-model")}))
 
 
@@ -259,5 +260,5 @@ def test_a_tokenizer_of_translation_is_refused_for_a_classifier(labelled, tmp_pa
     recipe = labelled.with_options(
         tokenizer=str(tmp_path / "tokenizer"), vocab_size=None, output=str(tmp_path / "model")
     )
-    with pytest.raises(RecipeError, match="the start must begin each text and the end must end each sentence. Leave"):
+    with refused(RecipeError, "start", "end"):
         train(recipe)

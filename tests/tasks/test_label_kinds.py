@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from refusals import refused
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from vanilla_transformer.cli import main
@@ -154,28 +155,28 @@ def test_label_lists_are_read_from_parquet_and_commas_refused(several, tmp_path)
         table = pa.table({"text": ["the cat", "the oak"], "labels": [labels, []]})
         pq.write_table(table, tmp_path / f"{len(labels)}.parquet")
     changes = {"max_steps": 1, "vocab_size": None, "output": str(tmp_path / "model"), "dev": ()}
-    with pytest.raises(CorpusError, match="column 'labels': 'a,b' in a list of labels is empty, contains a comma"):
+    with refused(CorpusError, "'labels'", "'a,b'", "comma"):
         train(several.with_options(train=(str(tmp_path / "1.parquet"),), **changes))
     train(several.with_options(train=(str(tmp_path / "2.parquet"),), **changes))
     assert load_recipe(tmp_path / "model" / "recipe.yaml").classification.labels == ("animal", "stone")
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "named"),
     [
-        (SEVERAL, {"metrics": ("accuracy",)}, "no metric 'accuracy': did you mean 'subset_accuracy'"),
-        (SEVERAL, {"label_smoothing": 0.1}, "label_smoothing is for one label a text, not for multi_label"),
-        (NUMBER, {"labels": ("a", "b")}, "labels is not for text-classification"),
-        (NUMBER, {"dev": ("other.tsv",)}, "other.tsv, line 3: 'many' is not a number that"),
-        (SEVERAL, {"dev": ("other.tsv",)}, "other.tsv, line 2: the label '1.5' of dev was never seen in train"),
-        (NUMBER, {"task": "token-classification"}, "problem_type is not for token-classification"),
-        (NUMBER, {"problem_type": "numbers"}, "problem_type must be"),
+        (SEVERAL, {"metrics": ("accuracy",)}, "'accuracy' 'subset_accuracy'"),
+        (SEVERAL, {"label_smoothing": 0.1}, "label_smoothing multi_label_classification"),
+        (NUMBER, {"labels": ("a", "b")}, "labels text-classification"),
+        (NUMBER, {"dev": ("other.tsv",)}, "other.tsv line 3 'many'"),
+        (SEVERAL, {"dev": ("other.tsv",)}, "other.tsv line 2 '1.5'"),
+        (NUMBER, {"task": "token-classification"}, "problem_type token-classification"),
+        (NUMBER, {"problem_type": "numbers"}, "problem_type"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(several, numbered, kind, changes, said, tmp_path, monkeypatch):
+def test_what_does_not_belong_together_is_refused(several, numbered, kind, changes, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.tsv").write_text("text\tlabel\nx\t1.5\ny\tmany\n")
-    with pytest.raises((RecipeError, CorpusError, ValueError), match=said):
+    with refused((RecipeError, CorpusError, ValueError), *named.split()):
         recipe = several if kind == SEVERAL else numbered
         train(recipe.with_options(**changes, output=str(tmp_path / "model")))
 

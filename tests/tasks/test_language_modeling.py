@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, pipeline
 
@@ -151,17 +152,17 @@ def test_counted_operations_are_those_of_the_real_model():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"metrics": ("accuracy",)}, "no metric 'accuracy': there are perplexity"),
-        ({"encoder_layers": 2}, "encoder_layers is not for language-modeling, whose model is a decoder: leave it out"),
-        ({"num_beams": 1}, "num_beams is not for language-modeling"),
-        ({"labels": ("a", "b")}, "labels is not for language-modeling"),
-        ({"max_length": 1}, "max_length must be 2 or more for language-modeling"),
+        ({"metrics": ("accuracy",)}, "'accuracy'"),
+        ({"encoder_layers": 2}, "encoder_layers language-modeling"),
+        ({"num_beams": 1}, "num_beams language-modeling"),
+        ({"labels": ("a", "b")}, "labels language-modeling"),
+        ({"max_length": 1}, "max_length 2"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(lines, changes, said, tmp_path):
-    with pytest.raises((RecipeError, MetricError), match=said):
+def test_what_does_not_belong_together_is_refused(lines, changes, named, tmp_path):
+    with refused((RecipeError, MetricError), *named.split()):
         train(lines.with_options(output=str(tmp_path / "model"), **changes))
 
 

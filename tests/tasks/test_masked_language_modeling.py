@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
@@ -105,13 +106,13 @@ def test_a_batch_without_rows_has_nothing_to_learn():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"decoder_layers": 2}, "decoder_layers is not for masked-language-modeling, whose model is an encoder"),
-        ({"labels": ("a", "b")}, "labels is not for masked-language-modeling"),
-        ({"max_length": 2}, "max_length must be 3 or more"),
+        ({"decoder_layers": 2}, "decoder_layers masked-language-modeling"),
+        ({"labels": ("a", "b")}, "labels masked-language-modeling"),
+        ({"max_length": 2}, "max_length 3"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(masked_lines, changes, said, tmp_path):
-    with pytest.raises(RecipeError, match=said):
+def test_what_does_not_belong_together_is_refused(masked_lines, changes, named, tmp_path):
+    with refused(RecipeError, *named.split()):
         train(masked_lines.with_options(output=str(tmp_path / "model"), **changes))

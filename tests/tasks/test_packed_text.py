@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from refusals import refused
 from transformers import AutoModelForCausalLM
 
 from vanilla_transformer.cli import main
@@ -162,24 +163,24 @@ def test_a_corpus_in_shards_has_the_same_blocks(model, packed, tmp_path):
     assert (train(packed.with_options(**changes)) / "model.safetensors").read_bytes() == (
         model / "model.safetensors"
     ).read_bytes()
-    with pytest.raises(RecipeError, match="was prepared with"):
+    with refused(RecipeError, "prepared"):
         train(packed.with_options(**changes | {"output": str(tmp_path / "other"), "documents": "lines"}))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"train": ("table.tsv",)}, "table.tsv: only plain text files can be packed"),
-        ({"train": ("empty.txt",)}, "there are no pieces of text in empty.txt"),
-        ({"task": "masked-language-modeling"}, "documents is not for masked-language-modeling"),
-        ({"task": "translation", "metrics": None}, "cannot be packed"),
+        ({"train": ("table.tsv",)}, "table.tsv packed"),
+        ({"train": ("empty.txt",)}, "empty.txt"),
+        ({"task": "masked-language-modeling"}, "documents masked-language-modeling"),
+        ({"task": "translation", "metrics": None}, "packed"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(packed, changes, said, tmp_path, monkeypatch):
+def test_what_cannot_be_packed_is_refused(packed, changes, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table.tsv").write_text("text\nthe cat\n")
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises((RecipeError, CorpusError), match=said):
+    with refused((RecipeError, CorpusError), *named.split()):
         train(packed.with_options(output=str(tmp_path / "model"), **changes))
 
 

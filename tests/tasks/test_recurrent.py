@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
@@ -128,7 +129,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(recipe, trained, tmp_path, mon
             return update(self, step)
 
         patch.setattr(loop.TrainingLoop, "_update", failing)
-        with pytest.raises(RuntimeError, match="lost"):
+        with refused(RuntimeError, "lost"):
             train(mine)
     train(mine)
     ours, theirs = ((path / "model.safetensors").read_bytes() for path in (tmp_path / "model", trained))
@@ -154,16 +155,16 @@ def test_counted_operations_are_those_of_the_real_model(recipe, cell, attention)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"num_heads": 4}, "num_heads is for Transformers only: leave it out"),
-        ({"preset": "table3-E"}, "Recurrent models have no preset 'table3-E': there are tiny, small, base, big"),
-        ({"encoder_layers": 2, "decoder_layers": 3}, "must be equal, not 2 and 3"),
-        ({"architecture": "transformer"}, "attention is for recurrent models: leave it out"),
+        ({"num_heads": 4}, "num_heads Transformers"),
+        ({"preset": "table3-E"}, "'table3-E' tiny small base big"),
+        ({"encoder_layers": 2, "decoder_layers": 3}, "2 3"),
+        ({"architecture": "transformer"}, "attention recurrent"),
     ],
 )
-def test_fields_that_do_not_belong_together_are_refused(recipe, tmp_path, changes, said):
-    with pytest.raises(RecipeError, match=said):
+def test_fields_that_do_not_belong_together_are_refused(recipe, tmp_path, changes, named):
+    with refused(RecipeError, *named.split()):
         train(recipe.with_options(output=str(tmp_path / "model"), **changes))
     assert not list(tmp_path.glob("model/*.safetensors"))
 

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from datasets import Dataset
+from refusals import refused
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -129,12 +130,12 @@ def test_a_tokenizer_that_ends_no_sentence_as_the_model_does_is_refused(tmp_path
     )
     theirs = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", eos_token="[SEP]", bos_token="[CLS]")
     theirs.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(RecipeError, match="cannot be used for training: .* 0, 1, 2 .here 0, 2, 3"):
+    with refused(RecipeError, "0, 1, 2", "0, 2, 3"):
         gather(files[:2], tokenizer=str(tmp_path / "theirs"))
 
 
 def test_columns_named_for_files_alone_are_refused(files, gather):
-    with pytest.raises(CorpusError, match="has no named columns: leave the names out"):
+    with refused(CorpusError, "no named columns"):
         gather(files[:2], source_column="en", target_column="de")
 
 
@@ -185,7 +186,7 @@ def test_a_tokenizer_for_which_there_is_no_room_is_said_in_one_sentence(files, g
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, hard))
     try:
-        with pytest.raises(OSError, match="run cannot be written .File too large.*ulimit -f"):
+        with refused(OSError, "run", "File too large", "ulimit -f"):
             gather(files[:2])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -200,14 +201,14 @@ def test_the_order_of_sentences_for_the_vocabulary_is_sources_then_targets():
 
 
 def test_an_empty_or_missing_corpus_among_several_is_named(tmp_path, files, gather):
-    with pytest.raises(CorpusError, match=r"absent\.tsv does not exist"):
+    with refused(CorpusError, "absent.tsv"):
         gather([*files[:2], "+", str(tmp_path / "absent.tsv")])
     (tmp_path / "empty.tsv").write_text("\t\n")
-    with pytest.raises(CorpusError, match=r"empty\.tsv: none of 1 pairs is left: 1 with an empty side"):
+    with refused(CorpusError, "empty.tsv", "1 pairs"):
         gather([*files[:2], "+", str(tmp_path / "empty.tsv")])
     for name in ("source", "target"):
         (tmp_path / name).write_text("")
-    with pytest.raises(CorpusError, match="there are no pairs in .*source and .*target"):
+    with refused(CorpusError, "no pairs", "source", "target"):
         gather([*files[:2], "+", str(tmp_path / "source"), str(tmp_path / "target")])
 
 
@@ -228,17 +229,17 @@ def test_corpora_given_as_mappings_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "named"),
     [
-        ({"train": ["a.tsv", "wieght=1"]}, r"train: a corpus has no setting 'wieght', did you mean 'weight'\?"),
-        ({"train": [{"corpus": "a.tsv", "weight": -1}]}, "train: a.tsv: a weight must be a number greater than 0"),
-        ({"train": [{"corpus": "a.tsv", "weight": 1}, {"corpus": "b.tsv"}]}, "train: b.tsv has no weight"),
-        ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev: only training data can be mixed"),
-        ({"test": 3}, "test must be text"),
+        ({"train": ["a.tsv", "wieght=1"]}, "'wieght' 'weight'"),
+        ({"train": [{"corpus": "a.tsv", "weight": -1}]}, "train a.tsv weight"),
+        ({"train": [{"corpus": "a.tsv", "weight": 1}, {"corpus": "b.tsv"}]}, "train b.tsv weight"),
+        ({"dev": ["a.tsv", "+", "b.tsv"]}, "dev mixed"),
+        ({"test": 3}, "test"),
     ],
 )
-def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, message):
-    with pytest.raises(RecipeError, match=message):
+def test_a_recipe_that_names_its_corpora_wrongly_is_refused_at_once(fields, named):
+    with refused(RecipeError, *named.split()):
         Recipe.of(**fields)
 
 
@@ -274,7 +275,7 @@ def test_a_tokenizer_without_the_tag_is_refused_and_one_with_it_is_taken(files, 
         gathered, _ = gather([*files, *COLUMNS, *tag])
         gathered.tokenizer.save_pretrained(tmp_path / name)
         shutil.rmtree(tmp_path / "run")
-    with pytest.raises(RecipeError, match="The tokenizer of .*without has no piece <BT>: leave the tag out"):
+    with refused(RecipeError, "without", "<BT>"):
         gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "without"))
     gathered, _ = gather([*files, *COLUMNS, "tag=BT"], tokenizer=str(tmp_path / "with"))
     assert first_pieces(gathered)[-1] == "<BT>"

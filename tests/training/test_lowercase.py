@@ -2,6 +2,7 @@
 
 import pytest
 from datasets import Dataset
+from refusals import refused
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.train import Train
@@ -32,7 +33,7 @@ def test_a_word_is_read_alike_in_any_case_and_targets_keep_theirs(recipe, tmp_pa
     # Text that is lower-cased already teaches the same, to the last bit.
     plain = train(recipe, tokenizer_lowercase=False, output=str(tmp_path / "plain"))
     assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
-    with pytest.raises(OutputError, match="tokenizer_lowercase"):
+    with refused(OutputError, "tokenizer_lowercase"):
         train(recipe, tokenizer_lowercase=False, max_steps=3)
 
 
@@ -52,10 +53,10 @@ def test_quickstart_recipe_lowercases_unless_overridden(recipe, tmp_path, capsys
         main(["train", "cmudict", "--help-all"])
     assert "--no-tokenizer-lowercase" in capsys.readouterr().out
     assert load_recipe(written(tmp_path, recipe.to_yaml())) == recipe
-    with pytest.raises(RecipeError, match="tokenizer_lowercase must be true or false"):
+    with refused(RecipeError, "tokenizer_lowercase"):
         load_recipe(written(tmp_path, "tokenizer_lowercase: maybe\n"))
     model = train(recipe)
-    with pytest.raises(RecipeError, match="tokenizer_lowercase"):
+    with refused(RecipeError, "tokenizer_lowercase"):
         train(recipe.with_options(from_model=str(model), vocab_size=None, output=str(tmp_path / "tuned")))
     assert not Train().recipe.tokenizer.lowercase
 

@@ -14,6 +14,7 @@ import filelock
 import psutil
 import pytest
 import torch
+from refusals import refused
 
 from vanilla_transformer import atomic_files, malloc
 from vanilla_transformer.analysis import devices
@@ -124,7 +125,7 @@ def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe
     run.path.mkdir()
     (run.path / LOCK).write_text("")
     run.open(recipe)
-    with pytest.raises(OutputError, match="Another process is training"):
+    with refused(OutputError, "Another process", "training"):
         RunDirectory(run.path).open(recipe)
     assert run.is_locked
     run.leave()
@@ -134,7 +135,7 @@ def test_a_lock_is_gone_with_the_run_and_one_left_behind_keeps_nobody_out(recipe
 def test_two_processes_cannot_write_the_same_translation(tmp_path):
     with (
         ResumableFile(tmp_path / "out.txt", {}, resume=False),
-        pytest.raises(ResumeError, match="Another process is writing"),
+        refused(ResumeError, "Another process", "writing"),
         ResumableFile(tmp_path / "out.txt", {}, resume=False),
     ):
         pass
@@ -145,7 +146,7 @@ def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, monkeyp
         raise PermissionError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", read_only)
-    with pytest.raises(OutputError, match=r"model cannot be written \(Read-only file system\)"):
+    with refused(OutputError, "model", "Read-only file system"):
         train(recipe.with_options(output=str(tmp_path / "model")))
 
 
@@ -163,7 +164,7 @@ def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(atomic_files, "sync", full)
-    with pytest.raises(OSError, match=r"README\.md cannot be written \(No space left on device; .* GB are free\)"):
+    with refused(OSError, "README.md", "No space left on device", "GB"):
         atomic_files.atomic_write_text(tmp_path / "README.md", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("README.md", "years of work")]
 

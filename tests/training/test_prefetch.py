@@ -8,6 +8,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from vanilla_transformer.data.batching import Step, StepPlan, share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
@@ -147,7 +148,7 @@ def test_an_error_comes_in_the_place_of_its_item():
 
     ready = prefetch(items(), ahead=5)
     assert next(ready) == 1
-    with pytest.raises(OSError, match="the disk is gone"):
+    with refused(OSError, "the disk is gone"):
         next(ready)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import set_seed
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import (
@@ -287,7 +288,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe
         original(*args, **kwargs)
 
     monkeypatch.setattr(store, "_write_manifest", on_a_full_disk)
-    with pytest.raises(store.CheckpointError, match=r"step 9 cannot be written .*No space left on device"):
+    with refused(store.CheckpointError, "step 9", "No space left on device"):
         train(mine)
     monkeypatch.undo()
     assert_same_run(train(mine), undisturbed)
@@ -301,10 +302,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
         return original(self, *args, **kwargs) * (float("nan") if self.progress.step >= 7 else 1.0)
 
     monkeypatch.setattr(loop.TrainingLoop, "_loss", diverging)
-    before = (
-        "infinite at step 8, with the learning rate .*: the checkpoints in .* are from before.*--learning-rate-scale"
-    )
-    with pytest.raises(DivergenceError, match=before):
+    with refused(DivergenceError, "step 8", "checkpoints", "--learning-rate-scale"):
         train(mine)
     newest = store.latest_complete_checkpoint(tmp_path / "model" / "checkpoints", print)
     assert newest.step == 6
@@ -314,7 +312,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, t
 def test_nan_loss_at_the_first_step_mentions_no_checkpoint(recipe, tmp_path, monkeypatch):
     original = loop.TrainingLoop._loss
     monkeypatch.setattr(loop.TrainingLoop, "_loss", lambda *args, **kwargs: original(*args, **kwargs) * float("nan"))
-    with pytest.raises(DivergenceError, match=r"infinite at step 1, with the learning rate \S+\. Start again"):
+    with refused(DivergenceError, "step 1", "learning rate"):
         train(into(recipe, tmp_path / "model"))
 
 
@@ -331,7 +329,7 @@ def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path, mo
                 next(self.model.parameters()).mul_(1e30)
 
     monkeypatch.setattr(loop.TrainingLoop, "_update", breaking)
-    with pytest.raises(DivergenceError, match="NaN or infinite at step 5"):
+    with refused(DivergenceError, "NaN", "step 5"):
         train(mine)
     assert not (tmp_path / "model" / "summary.json").exists()
     assert [path.name for path in (tmp_path / "model" / "checkpoints").glob("step-*")] == ["step-00000003"]
@@ -349,7 +347,7 @@ def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path
                 next(self.model.parameters())[3, 0] = float("nan")  # Of a token that is in no text.
 
     monkeypatch.setattr(loop.TrainingLoop, "_update", breaking)
-    with pytest.raises(DivergenceError, match="weights that are NaN or infinite at step 3"):
+    with refused(DivergenceError, "NaN", "step 3"):
         train(into(recipe, tmp_path / "model"))
     assert not list((tmp_path / "model" / "checkpoints").glob("step-*"))
 
@@ -365,7 +363,7 @@ def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, monkeypatch):
         original(self)
 
     monkeypatch.setattr(loop.TrainingLoop, "_save", breaking)
-    with pytest.raises(OutputError, match="contain weights that are NaN or infinite"):
+    with refused(OutputError, "NaN"):
         train(into(recipe, tmp_path / "model", max_steps=3))
 
 
@@ -381,7 +379,7 @@ def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, un
 
 
 def test_a_finished_run_of_which_more_is_asked_is_not_passed_over(recipe, undisturbed):
-    with pytest.raises(OutputError, match="finished, with another metrics and num_beams than asked for: `evaluate`"):
+    with refused(OutputError, "metrics", "num_beams", "`evaluate`"):
         train(into(recipe, undisturbed, metrics=("wer",), num_beams=2, log_steps=7))
 
 
@@ -441,25 +439,25 @@ def test_nothing_is_said_of_corpora_that_differ(undisturbed):
 
 
 def test_another_run_is_not_touched_and_the_differences_are_named(recipe, undisturbed):
-    with pytest.raises(OutputError, match=r"another run \(d_ff 32 there, 64 here; seed 1 there, 2 here\)"):
+    with refused(OutputError, "d_ff 32", "64", "seed 1", "2"):
         train(into(recipe, undisturbed, d_ff=64, seed=2))
 
 
 def test_a_directory_with_something_else_is_not_touched(recipe, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(OutputError, match="holds files that do not belong to a training run"):
+    with refused(OutputError, "files"):
         train(into(recipe, tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_link_to_nowhere_is_no_output(recipe, tmp_path):
     (tmp_path / "model").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputError, match="is a link to .*nowhere, which does not exist"):
+    with refused(OutputError, "link", "nowhere"):
         train(into(recipe, tmp_path / "model"))
 
 
 def test_a_command_that_failed_can_be_given_again_without_its_mistake(recipe, undisturbed, tmp_path):
-    with pytest.raises(ValueError, match="9,?999"):
+    with refused(ValueError, "9999"):
         train(into(recipe, tmp_path / "model", vocab_size=9999))
     with pytest.raises(CorpusError):
         train(into(recipe, tmp_path / "model", dev=("nowhere.en", "nowhere.de")))
@@ -478,7 +476,7 @@ def test_a_model_whose_checkpoints_are_gone_is_not_touched(recipe, undisturbed, 
     shutil.copytree(undisturbed, model, ignore=shutil.ignore_patterns("checkpoints"))
     before = {path: path.stat().st_mtime_ns for path in model.rglob("*")}
     for changes in ({}, {"seed": 2}, {"max_steps": 60}):
-        with pytest.raises(OutputError, match="a model without the checkpoints of its run"):
+        with refused(OutputError, "checkpoints"):
             train(into(recipe, model, **changes))
     assert before == {path: path.stat().st_mtime_ns for path in model.rglob("*")}
 
@@ -489,7 +487,7 @@ def test_checkpoints_none_of_which_is_whole_are_not_deleted(recipe, undisturbed,
     for progress in model.glob("checkpoints/*/progress.json"):
         progress.unlink()
     kept = [path.name for path in sorted((model / "checkpoints").iterdir())]
-    with pytest.raises(CheckpointError, match="None of the checkpoints in .* can be resumed"):
+    with refused(CheckpointError, "checkpoints"):
         train(into(recipe, model, max_steps=40))
     assert [path.name for path in sorted((model / "checkpoints").iterdir())] == kept
     assert (model / "summary.json").exists() and load_recipe(model / "recipe.yaml").optimization.max_steps == 30
@@ -526,7 +524,7 @@ def test_what_a_dry_run_chooses_for_its_device_is_not_kept(recipe, tmp_path, cap
 def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
     first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
     first.open(recipe)
-    with pytest.raises(OutputError, match="Another process is training"):
+    with refused(OutputError, "Another process", "training"):
         second.open(recipe)
     first.leave()
     second.open(recipe)
@@ -540,7 +538,7 @@ def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
     assert exit_code(process) == -signal.SIGKILL
     for old, new in zip(first, second, strict=True):
         os.replace(new, old)
-    with pytest.raises(OutputError, match="text of train has changed"):
+    with refused(OutputError, "train", "changed"):
         train(mine)
 
 
@@ -557,7 +555,7 @@ def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path
     lines[1][first], lines[1][second] = lines[1][second], lines[1][first]
     target.write_text("".join(f"{line}\n" for line in lines[1]))
     kept = {file: file.read_bytes() for file in (tmp_path / "model").rglob("*.safetensors")}
-    with pytest.raises(OutputError, match=f"text of {name} has changed since .* name another output"):
+    with refused(OutputError, name, "changed"):
         train(mine.with_options(max_steps=9))
     assert kept == {file: file.read_bytes() for file in kept}
 
@@ -595,7 +593,7 @@ def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path, monkeypa
         if name == "whole":
             train(longer)
         else:
-            with pytest.raises(OutputError, match="begun by an earlier version, which mixed .*: finish it with that"):
+            with refused(OutputError, "earlier version"):
                 train(longer)
 
 
@@ -645,14 +643,14 @@ def test_a_tokenizer_that_was_named_is_taken_as_it_is_when_training_begins(recip
 
 
 def test_a_run_without_a_place_or_data_is_refused(recipe, tmp_path):
-    with pytest.raises(RecipeError, match="--output"):
+    with refused(RecipeError, "--output"):
         train(recipe.with_options(output=None))
-    with pytest.raises(RecipeError, match="--train"):
+    with refused(RecipeError, "--train"):
         train(into(recipe, tmp_path / "model", train=()))
 
 
 def test_impossible_sizes_are_refused_before_reading_or_writing(recipe, tmp_path):
-    with pytest.raises(ValueError, match="d_model 7 is not a multiple of num_heads 2"):
+    with refused(ValueError, "d_model", "7", "num_heads", "2"):
         train(into(recipe, tmp_path / "model", d_model=7, train=("nowhere.en", "nowhere.de")))
     assert not (tmp_path / "model").exists()
 
@@ -717,7 +715,7 @@ def test_a_step_of_more_tokens_than_there_are_is_an_epoch(recipe, tmp_path):
 
 
 def test_patience_needs_something_to_measure_on(recipe, tmp_path):
-    with pytest.raises(RecipeError, match="--dev"):
+    with refused(RecipeError, "--dev"):
         train(into(recipe, tmp_path / "model", dev=(), patience=2))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 from transformers import MarianConfig, MarianMTModel
 
@@ -111,9 +112,7 @@ def test_killed_run_resumes_exactly_but_not_from_a_changed_model(further, tmp_pa
     config = source / "config.json"
     before = config.read_text()
     config.write_text(before + "\n")
-    with pytest.raises(
-        OutputError, match=r"source has changed since the run in .*model started from it: name another"
-    ):
+    with refused(OutputError, "source", "changed", "model"):
         train(mine)
     config.write_text(before)
     expected, found = weights(undisturbed), weights(train(mine))
@@ -121,26 +120,26 @@ def test_killed_run_resumes_exactly_but_not_from_a_changed_model(further, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("asked", "named"),
     [
-        ({"vocab_size": 300}, "vocab_size is 300 in the recipe and 275 in .*general: leave it out"),
-        ({"d_model": 32}, "d_model is 32 in the recipe and 16 in .*general: leave it out, or give --d-model 16 b"),
-        ({"tokenizer": "another"}, "The weights of .*general need its own tokenizer"),
-        ({"tokenizer_algorithm": "unigram"}, "tokenizer_algorithm is for a model that is trained from scratch"),
-        ({"architecture": "recurrent"}, "architecture is for a model that is trained from scratch"),
-        ({"from_fingerprint": "0"}, "general is not the model that this run started from"),
-        ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint is for a model to start from"),
+        ({"vocab_size": 300}, "vocab_size is 300 275 general"),
+        ({"d_model": 32}, "d_model is 32 16 general --d-model 16"),
+        ({"tokenizer": "another"}, "general tokenizer"),
+        ({"tokenizer_algorithm": "unigram"}, "tokenizer_algorithm"),
+        ({"architecture": "recurrent"}, "architecture"),
+        ({"from_fingerprint": "0"}, "general"),
+        ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint"),
     ],
 )
-def test_what_contradicts_the_model_is_refused(further, asked, message):
-    with pytest.raises(RecipeError, match=message):
+def test_what_contradicts_the_model_is_refused(further, asked, named):
+    with refused(RecipeError, *named.split()):
         recipe_of_start(further.with_options(**asked), TRANSLATION)
 
 
 def test_another_family_is_refused(further):
     classify = get_task("text-classification")
     mine = Recipe.of(task=classify.name, from_model=further.start.model)
-    with pytest.raises(RecipeError, match="is a vanilla_transformer, but text-classification trains a vanilla_transf"):
+    with refused(RecipeError, "vanilla_transformer", "text-classification"):
         recipe_of_start(mine, classify)
 
 
@@ -149,7 +148,7 @@ def test_a_marian_model_is_to_be_converted_first(tmp_path):
         vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0, decoder_start_token_id=0
     )
     MarianMTModel(config).save_pretrained(tmp_path)
-    with pytest.raises(RecipeError, match="is a Marian model: convert it with `vanilla-transformer convert`"):
+    with refused(RecipeError, "Marian", "`vanilla-transformer convert`"):
         recipe_of_start(Recipe.of(from_model=str(tmp_path)), TRANSLATION)
 
 
@@ -162,7 +161,7 @@ def test_a_classifier_takes_the_encoder_of_a_masked_language_model(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     task = get_task("text-classification")
     mine = Recipe.of(task=task.name, from_model=str(tmp_path), labels=("bad", "good", "so-so"))
-    with pytest.raises(RecipeError, match="has 1,024 learned positions, but rows may have up to 2,000 tokens"):
+    with refused(RecipeError, "1,024", "2,000"):
         recipe_of_start(mine.with_options(max_length=2000), task)
     model, origin = build_model(recipe_of_start(mine, task), task)
     assert model.config.activation_function == "gelu" and model.config.num_labels == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import (
@@ -60,9 +61,8 @@ def set_in(file, **changes):
 def test_a_damaged_file_is_told_in_one_sentence_with_the_directory(directory, name, harm, load):
     load(directory)
     harm(directory / name)
-    with pytest.raises(UnusableModelError, match=rf"^{directory} cannot be loaded.*\.$") as caught:
+    with refused(UnusableModelError, directory):
         load(directory)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_tokenizer_that_panics_when_it_is_used_is_told(directory):
@@ -73,14 +73,14 @@ def test_a_tokenizer_that_panics_when_it_is_used_is_told(directory):
     assert template["special_tokens"]
     template["special_tokens"] = {}
     file.write_text(json.dumps(document))
-    with pytest.raises(UnusableModelError, match="cannot be loaded"):
+    with refused(UnusableModelError, "cannot be loaded"):
         load_own_tokenizer(directory)
 
 
 def test_nobody_is_asked_whether_to_run_code_of_a_model(directory, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
     set_in(directory / "config.json", model_type="other", auto_map={"AutoConfig": "other.Config"})
-    with pytest.raises(UnusableModelError, match="cannot be loaded"):
+    with refused(UnusableModelError, "cannot be loaded"):
         load_model(directory)
 
 
@@ -100,22 +100,22 @@ def as_pickle(directory, change=lambda weights: None):
 
 NORM = "model.encoder.layers.1.feed_forward_norm.weight"
 OTHER_WEIGHTS = [
-    (lambda path: with_weights(path, lambda weights: weights.pop(NORM)), f"{NORM} is missing"),
-    (lambda path: with_weights(path, lambda weights: weights.update(more=torch.ones(1))), "more is left over"),
-    (lambda path: set_in(path / "config.json", decoder_layers=9), "and 125 more are missing"),
-    (lambda path: set_in(path / "config.json", decoder_layers=1), "and 17 more are left over"),
-    (lambda path: set_in(path / "config.json", d_ff=65), r"has the shape \(64,\) and not \(65,\)"),
-    (lambda path: set_in(path / "config.json", tie_word_embeddings=False), "lm_head.weight and 1 more are missing"),
-    (lambda path: set_in(path / "config.json", pad_token_id=264), "pad_token_id 264 in its config.json is not an id"),
+    (lambda path: with_weights(path, lambda weights: weights.pop(NORM)), f"{NORM} missing"),
+    (lambda path: with_weights(path, lambda weights: weights.update(more=torch.ones(1))), "more left over"),
+    (lambda path: set_in(path / "config.json", decoder_layers=9), "125 missing"),
+    (lambda path: set_in(path / "config.json", decoder_layers=1), "17 left over"),
+    (lambda path: set_in(path / "config.json", d_ff=65), "(64,) (65,)"),
+    (lambda path: set_in(path / "config.json", tie_word_embeddings=False), "lm_head.weight 1 missing"),
+    (lambda path: set_in(path / "config.json", pad_token_id=264), "pad_token_id 264 config.json"),
 ]
 
 
-@pytest.mark.parametrize(("harm", "words"), OTHER_WEIGHTS)
+@pytest.mark.parametrize(("harm", "named"), OTHER_WEIGHTS)
 @pytest.mark.parametrize("load", [load_model, load_config, convert])
-def test_weights_that_are_not_those_of_the_configuration_are_refused(directory, harm, words, load):
+def test_weights_that_are_not_those_of_the_configuration_are_refused(directory, harm, named, load):
     """None is made up in silence, and what has no place is not forgotten."""
     harm(directory)
-    with pytest.raises(UnusableModelError, match=rf"^{directory} is not a usable model.*{words}[^\n]*\.$"):
+    with refused(UnusableModelError, directory, *named.split()):
         load(directory)
 
 
@@ -125,7 +125,7 @@ def test_weights_in_pieces_are_compared_with_the_configuration_too(directory, ti
     assert len(list(directory.glob("model-*.safetensors"))) > 1
     load_model(directory)
     next(directory.glob("model-00002*")).unlink()
-    with pytest.raises(UnusableModelError, match=r" damaged or not a model: model-00002\S*: "):
+    with refused(UnusableModelError, "model-00002-of-"):
         load_model(directory)
 
 
@@ -136,16 +136,14 @@ def test_a_pickle_is_read_with_the_same_care(directory, tmp_path_factory, load):
     as_pickle(directory)
     load(directory)
     as_pickle(twin, lambda weights: weights.pop(NORM))
-    with pytest.raises(UnusableModelError, match=f"{NORM} is missing"):
+    with refused(UnusableModelError, NORM, "missing"):
         load(twin)
 
 
 @pytest.mark.parametrize("load", [load_model, load_config])
 def test_a_pickle_with_code_is_refused_without_advice_to_run_it(directory, load):
     as_pickle(directory, lambda weights: weights.update(code=Path))
-    with pytest.raises(
-        UnusableModelError, match="pytorch_model.bin is a pickle .* ask for the model as safetensors"
-    ) as e:
+    with refused(UnusableModelError, "pytorch_model.bin") as e:
         load(directory)
     assert "weights_only" not in str(e.value)
 
@@ -155,7 +153,7 @@ def test_a_pickle_with_code_is_refused_without_advice_to_run_it(directory, load)
 def test_weights_that_are_no_numbers_are_refused(directory, value, way):
     way(directory, lambda weights: weights[NORM].fill_(value))
     for load in (load_model, load_config):
-        with pytest.raises(UnusableModelError, match=f"{NORM} holds NaN or infinity"):
+        with refused(UnusableModelError, NORM, "NaN"):
             load(directory)
 
 
@@ -163,19 +161,19 @@ def test_weights_that_are_no_numbers_are_refused(directory, value, way):
 @pytest.mark.parametrize("text", ["{", "", "[1]", '{"d_model": 3'])
 def test_a_broken_file_is_named(directory, name, text):
     (directory / name).write_text(text)
-    with pytest.raises(UnusableModelError, match=rf" {name} is not (valid JSON|a JSON object)"):
+    with refused(UnusableModelError, name, "JSON"):
         load_model(directory)
 
 
 def test_a_wrong_setting_is_said_to_be_in_the_configuration(directory):
     set_in(directory / "config.json", d_model="32")
-    with pytest.raises(UnusableModelError, match=r": config.json: d_model must be a whole number, not '32'\.$"):
+    with refused(UnusableModelError, "config.json", "d_model", "'32'"):
         load_model(directory)
 
 
 def test_a_missing_vocabulary_is_named(directory):
     (directory / "tokenizer.json").unlink()
-    with pytest.raises(UnusableModelError, match="has no vocabulary: it has none of tokenizer.json,"):
+    with refused(UnusableModelError, "tokenizer.json"):
         load_model(directory)
 
 
@@ -188,31 +186,31 @@ def test_a_mistyped_name_of_a_directory_is_not_looked_for_on_the_hub(tmp_path, m
         monkeypatch.setattr(
             "transformers.AutoTokenizer.from_pretrained", lambda *_, **__: pytest.fail("asked the Hub")
         )
-        with pytest.raises(ModelNotFoundError, match=f"^There is no model directory {name}"):
+        with refused(ModelNotFoundError, name):
             load(name)
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "named"),
     [
-        ({"eos_token_id": None}, "eos_token_id in its generation_config.json must be an id below"),
-        ({"eos_token_id": 10**6}, "eos_token_id in its generation_config.json must be an id below"),
-        ({"decoder_start_token_id": 0.0}, "decoder_start_token_id in its generation_config.json must be an id below"),
-        ({"num_beams": "no-such"}, "num_beams in its generation_config.json must be at least 1, not 'no-such'"),
-        ({"length_penalty": float("nan")}, "length_penalty in its generation_config.json must be a number, not nan"),
-        ({"max_length_beyond_source": None}, "generation_config.json gives no limit of length"),
+        ({"eos_token_id": None}, "eos_token_id"),
+        ({"eos_token_id": 10**6}, "eos_token_id"),
+        ({"decoder_start_token_id": 0.0}, "decoder_start_token_id"),
+        ({"num_beams": "no-such"}, "num_beams 'no-such'"),
+        ({"length_penalty": float("nan")}, "length_penalty nan"),
+        ({"max_length_beyond_source": None}, "length"),
     ],
 )
-def test_a_search_that_cannot_begin_or_end_is_refused(directory, settings, words):
+def test_a_search_that_cannot_begin_or_end_is_refused(directory, settings, named):
     set_in(directory / "generation_config.json", **settings)
-    with pytest.raises(UnusableModelError, match=f"^{directory} is not a usable model: .*{words}"):
+    with refused(UnusableModelError, directory, "generation_config.json", *named.split()):
         load_model(directory)
 
 
 def test_a_tokenizer_with_more_entries_than_the_model_is_refused(directory):
     larger = VanillaTransformerTokenizer.train(["one two three four five six"] * 9, vocab_size=270)
     larger.save_pretrained(directory)
-    with pytest.raises(UnusableModelError, match="its tokenizer has 270 entries and its embedding"):
+    with refused(UnusableModelError, "tokenizer", "270"):
         load_model(directory)
 
 
@@ -223,12 +221,12 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_named(tmp_path, monkeypatc
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed}")
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("tried again"))
     for offline, reason in (
-        (False, f"Hub .*:{closed}.* does not answer: check the name and"),
+        (False, f":{closed}"),
         (True, "HF_HUB_OFFLINE"),
     ):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
         for load in (load_model, load_config, load_tokenizer, load_own_tokenizer):
-            with pytest.raises(ModelNotFoundError, match=f"There is no directory models/nosuch, and .*{reason}"):
+            with refused(ModelNotFoundError, "models/nosuch", reason):
                 load("models/nosuch")
         assert constants.HF_HUB_OFFLINE is offline
 
@@ -236,8 +234,8 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_named(tmp_path, monkeypatc
 def test_a_model_of_one_stack_does_not_translate(directory):
     config = VanillaTransformerDecoderConfig(vocab_size=264, d_model=8, d_ff=8, num_heads=1, decoder_layers=1)
     VanillaTransformerDecoderForCausalLM(config).save_pretrained(directory)
-    with pytest.raises(ValueError, match="of the type vanilla_transformer_decoder, which does not translate"):
+    with refused(ValueError, "vanilla_transformer_decoder"):
         load_model(directory)
     assert load_family_config(directory).decoder_layers == 1
-    with pytest.raises(ValueError, match="of the type vanilla_transformer_decoder, not vanilla_transformer"):
+    with refused(ValueError, "vanilla_transformer_decoder", "vanilla_transformer"):
         load_config(directory)
