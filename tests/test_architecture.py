@@ -128,7 +128,12 @@ def test_extras_are_found_from_the_package():
 
 
 def test_extras_import_only_these_others():
-    others = {"demo": {"inspection"}, "explore": {"demo", "export"}, "synthetic": {"cleaning", "many_machines"}}
+    others = {
+        "demo": {"inspection"},
+        "explore": {"demo", "export"},
+        "export": {"onnx"},
+        "synthetic": {"cleaning", "many_machines"},
+    }
     for path in (PACKAGE / "extras").rglob("*.py"):
         own = path.relative_to(PACKAGE / "extras").parts[0]
         found = {name.split(".")[2] for name in imports(path) if name.startswith("vanilla_transformer.extras.")}
@@ -202,7 +207,9 @@ def test_shipped_files_import_only_what_the_hub_can_follow(name: str):
 
 def test_the_engine_stands_alone_and_ships_nothing():
     for path in (PACKAGE / "engine").glob("*.py"):
-        assert not any(name.startswith(("vanilla_transformer", "..")) for name in imports(path)), path.name
+        others = {name for name in imports(path) if name.startswith(("vanilla_transformer", ".."))}
+        # Extras are found through it, and it imports nothing of the package until then.
+        assert others <= {"vanilla_transformer.seams"}, path.name
     tried = {name for path in (PACKAGE / "model").glob("*.py") for name in imports(path) - imports(path, in_try=False)}
     assert tried == {
         "vanilla_transformer",

@@ -22,7 +22,7 @@ ASKED = {**INPUTS, "max_new_tokens": 8}
 def packings(monkeypatch) -> list[int]:
     """Counts the linear layers that are packed."""
     # Small models would be one graph.
-    monkeypatch.setattr(Frozen, "graph", lambda *_: None)
+    monkeypatch.setattr(Frozen, "search", lambda *_: None)
     packed: list[int] = []
     make = PackedWeights._linear
     monkeypatch.setattr(PackedWeights, "_linear", lambda *args: packed.append(1) or make(*args))

@@ -9,19 +9,13 @@ from typing import Any
 
 import torch
 
+from vanilla_transformer.seams import load, names
+
 from .cpu import computing_dtype
 from .decoder import Decoder
 from .encoder import Encoder
-from .graph import engine as onnx_runtime
-from .graph import unknown_to_graphs
-from .graph_search import GraphSearch
 from .known import unknown
 from .linear import PackedWeights, unsupported_quantization
-
-# Largest model for a graph, in parameters: a graph multiplies on one thread, and large weights no faster than torch.
-# The second limit is on parameters times rows.
-LARGEST_GRAPH = 1 << 23
-MULTIPLICATIONS = 1 << 26
 
 
 class Frozen:
@@ -57,21 +51,11 @@ class Frozen:
             encoder = self._part(Encoder, PackedWeights(computing_dtype(dtype, model.device), quantization))
             return encoder(**arguments).to(dtype)
 
-    def graph(self, dtype: torch.dtype, quantization: str | None, rows: int) -> GraphSearch | None:
-        """Returns the whole search as one graph if that is fastest for `rows` hypotheses; else None."""
-        if dtype != torch.float32 or quantization is not None or onnx_runtime() is None:
+    def search(self, dtype: torch.dtype, quantization: str | None, rows: int) -> Any:
+        """Returns an extra's search if one is fastest for `rows` hypotheses; else None."""
+        if dtype != torch.float32 or quantization is not None:
             return None
-        with self._lock:
-            if "size" not in self._parts:
-                model: Any = self._model()
-                # Embeddings are looked up, and multiply only as the output projection.
-                size = sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name)
-                suits = model.device.type == "cpu" and unknown_to_graphs(model) is None
-                self._parts["size"] = size if suits and size <= LARGEST_GRAPH else None
-            size = self._parts["size"]
-        if size is None or size * rows * min(torch.get_num_threads(), 2) > MULTIPLICATIONS:
-            return None
-        return self._part(GraphSearch)
+        return next((search for search in self._part(_searches) if search.suits(rows)), None)
 
     def _part(self, kind: Any, *weights: PackedWeights) -> Any:
         with self._lock:
@@ -80,6 +64,12 @@ class Frozen:
                 with torch.no_grad():
                     self._parts[key] = kind(self._model(), *weights)
             return self._parts[key]
+
+
+def _searches(model: Any) -> list[Any]:
+    """Returns the searches of the model by the extras that compute it."""
+    found = [load("search", name)(model) for name in names("search")]
+    return [search for search in found if search is not None]
 
 
 # The innermost engine of a model is used, from any thread, until its `with` ends.

@@ -243,13 +243,13 @@ def answer(
         early_stopping=early,
     )
     prompts_N1 = torch.full((len(ids_NS), 1), start)
-    graph = frozen.graph(_dtype(model), quantization, len(ids_NS) * width)
-    if graph is not None and width == 1 and not as_dict:
-        tokens_NT, counts_N = graph.greedy(ids_NS, mask_NS, start, limits)
+    search = frozen.search(_dtype(model), quantization, len(ids_NS) * width)
+    if search is not None and width == 1 and not as_dict:
+        tokens_NT, counts_N = search.greedy(ids_NS, mask_NS, start, limits)
         unused = torch.arange(tokens_NT.shape[1]) >= counts_N[:, None]
         return torch.cat((prompts_N1, tokens_NT.masked_fill(unused, padding)), 1)
-    if graph is not None and width > 1:
-        hypotheses = graph.beam(ids_NS, mask_NS, start, limits, width)
+    if search is not None and width > 1:
+        hypotheses = search.beam(ids_NS, mask_NS, start, limits, width)
         return _beam_output(model, prompts_N1, hypotheses, returned, padding, as_dict)
     with torch.inference_mode():
         encoded_NSD = frozen.encode({"input_ids": ids_NS, "attention_mask": mask_NS}, quantization)

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer.engine.graph import unknown_to_graphs
-from vanilla_transformer.engine.graph_search import Rules, SearchGraph
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.onnx_defaults import Defaults
 from vanilla_transformer.extras.export.runtimes import GRAPH
 from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer
 from vanilla_transformer.extras.export.weights import refuse_unexportable
+from vanilla_transformer.extras.onnx.graph import unknown_to_graphs
+from vanilla_transformer.extras.onnx.graph_search import Rules, SearchGraph
 from vanilla_transformer.plain_text import plain_text
 
 QUANTIZATIONS = ("float32", "int8")

@@ -1,24 +1,18 @@
 """ONNX graphs, written operator by operator from a model's weights, which are copied into them.
 
-ONNX Runtime is optional: `engine` returns it if it is installed.
-
 Shapes in names: N sentences · R tokens of each that are computed together: all of a source, or the newest of each
 hypothesis · S source · L keys · D d_model · H heads · K d_k.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from .known import unknown
+from vanilla_transformer.engine.known import unknown
 
-# The oldest version that the graphs were tried with.
-OLDEST_VERSION = (1, 31)
 OPSET, IR_VERSION = 20, 10
 OWN_OPERATORS = "com.microsoft"
 _SILU = "QuickGelu", {"alpha": 1.0, "domain": OWN_OPERATORS}
@@ -34,17 +28,6 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "swish": _SILU,
     "tanh": ("Tanh", {}),
 }
-
-
-@cache
-def engine() -> tuple[Any, Any] | None:
-    """Returns the modules `onnx` and `onnxruntime` if both are installed and new enough."""
-    try:
-        onnx, onnxruntime = import_module("onnx"), import_module("onnxruntime")
-    except ImportError:
-        return None
-    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    return (onnx, onnxruntime) if version >= OLDEST_VERSION else None
 
 
 def unknown_to_graphs(model: Any) -> str | None:
@@ -308,4 +291,4 @@ def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scales[:, None]).round().to(torch.int8), scales
 
 
-__all__ = ["ACTIVATIONS", "Graph", "LayerGraph", "engine", "unknown_to_graphs"]
+__all__ = ["ACTIVATIONS", "Graph", "LayerGraph", "unknown_to_graphs"]

@@ -1,11 +1,13 @@
 """The whole search in one graph finds what the search in small steps finds, batches with padding too."""
 
+import sys
+
 import pytest
 import torch
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.engine.graph_search import GraphSearch
 from vanilla_transformer.engine.search import BeamSearch, Hypotheses, Limits, greedy_search
+from vanilla_transformer.extras.onnx.graph_search import GraphSearch
 from vanilla_transformer.model.generation import GoogleLengthPenalty
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed: pip install 'vanilla-transformer[export]'")
@@ -151,3 +153,28 @@ def test_weights_are_those_of_the_moment_when_it_was_made():
         weight.neg_()
     assert torch.equal(search.beam(ids, mask, START, limits([6], beam), beam[0]).scores, before.scores)
     assert not torch.equal(GraphSearch(model).beam(ids, mask, START, limits([6], beam), 4).scores, before.scores)
+
+
+def test_frozen_runs_it_for_small_models_and_few_sentences():
+    model = sharp(5)
+    with model.frozen() as engine:
+        assert isinstance(engine.search(torch.float32, None, 4), GraphSearch)
+        assert engine.search(torch.float32, None, 1 << 26) is None
+        assert engine.search(torch.float32, "int8", 4) is None
+        assert engine.search(torch.bfloat16, None, 4) is None
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+def test_frozen_decodes_without_it_where_it_is_not_installed(missing: str, monkeypatch):
+    model, (ids, mask) = sharp(5), sentences(0, [6], "right")
+    expected = model.generate(ids, attention_mask=mask)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with model.frozen() as engine:
+        assert torch.equal(model.generate(ids, attention_mask=mask), expected)
+        assert engine.search(torch.float32, None, 4) is None
+
+
+@pytest.mark.parametrize("fields", [{"activation_function": "gelu_fast"}, {"d_ff": 1 << 18}])
+def test_frozen_decodes_without_it_what_it_does_not_compute_or_not_fast(fields: dict):
+    with sharp(5, **fields).frozen() as engine:
+        assert engine.search(torch.float32, None, 1) is None

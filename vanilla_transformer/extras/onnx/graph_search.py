@@ -7,15 +7,23 @@ Shapes in names: N sentences · S source · W hypotheses of a sentence, one at f
 hypotheses · D d_model · V vocabulary.
 """
 
+import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
-from .graph import LayerGraph, engine
-from .search import IMPOSSIBLE, Hypotheses, Limits
+from vanilla_transformer.engine.search import IMPOSSIBLE, Hypotheses, Limits
+from vanilla_transformer.extras.onnx.graph import LayerGraph, unknown_to_graphs
 
+# The oldest version of ONNX Runtime that the graphs were tried with.
+OLDEST_VERSION = (1, 31)
+# Largest model, in parameters: a session multiplies on one thread, and large weights no faster than torch. The second
+# limit is on parameters times rows.
+LARGEST_MODEL = 1 << 23
+MULTIPLICATIONS = 1 << 26
 # Changes the log-probabilities of a step, given the step, their name and the name of the step's number.
 Change = Callable[[LayerGraph, str, str], str]
 
@@ -248,19 +256,34 @@ class SearchGraph(LayerGraph):
 
 
 class GraphSearch:
-    """Greedy and beam search of a model, each an ONNX Runtime session with the weights at its creation.
+    """Greedy and beam search of a model, each an ONNX Runtime session with the weights at its first use.
 
     Args:
         model: An encoder-decoder.
     """
 
     def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
         self._vocabulary = model.config.vocab_size
         self._positions = [stack.positional_encoding for stack in (model.model.encoder, model.model.decoder)]
+        # Embeddings are looked up, and multiply only as the output projection.
+        self.size = sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name)
         self._table = torch.empty(0).numpy()
         self._ends: dict[tuple[int, ...], Any] = {}
-        self._greedy = _session(self._greedy_graph(SearchGraph(model)))
-        self._beam = _session(self._beam_graph(SearchGraph(model)))
+        self._sessions: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, model: Any) -> Self | None:
+        """Returns the searches of a model; None if graphs do not compute it, or not faster than torch."""
+        if not _is_installed() or model.device.type != "cpu" or unknown_to_graphs(model) is not None:
+            return None
+        searches = cls(model)
+        return searches if searches.size <= LARGEST_MODEL else None
+
+    def suits(self, rows: int) -> bool:
+        """Tells whether graphs are fastest for that many hypotheses."""
+        return self.size * rows * min(torch.get_num_threads(), 2) <= MULTIPLICATIONS
 
     def greedy(
         self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, start: int, limits: Limits
@@ -269,7 +292,7 @@ class GraphSearch:
         longest = max(limits.lengths.tolist())
         inputs = self._inputs(ids_NS, mask_NS, limits, longest)
         inputs |= {"start": np.array([start]), "longest": np.array(longest)}
-        tokens_NT = torch.from_numpy(self._greedy.run(None, inputs)[0][..., 0].T)
+        tokens_NT = torch.from_numpy(self._run(self._greedy_graph, inputs)[0][..., 0].T)
         steps = tokens_NT.shape[1]
         if len(tokens_NT) == 1:
             return tokens_NT, torch.tensor([steps])
@@ -287,8 +310,16 @@ class GraphSearch:
             "penalty": np.array((limits.length_penalty, limits.offset, limits.divisor), dtype=np.float32),
             "truths": np.array((limits.is_exact, limits.early_stopping is not True)),
         }
-        scores, tokens, parents, found = map(torch.from_numpy, self._beam.run(None, inputs))
+        scores, tokens, parents, found = map(torch.from_numpy, self._run(self._beam_graph, inputs))
         return Hypotheses(scores, torch.stack((tokens, parents), 2), found)
+
+    def _run(self, write: Callable[[SearchGraph], Any], inputs: dict[str, Any]) -> list[Any]:
+        """Runs a graph, which is written and loaded on first use."""
+        with self._lock:
+            if write not in self._sessions:
+                with torch.no_grad():
+                    self._sessions[write] = _session(write(SearchGraph(self._model())))
+        return self._sessions[write].run(None, inputs)
 
     def _inputs(self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, limits: Limits, longest: int) -> dict[str, Any]:
         inputs = {"tokens": ids_NS.numpy(), "mask": mask_NS.int().numpy(), "ends": self._ends_of(limits.end_tokens)}
@@ -335,16 +366,25 @@ class GraphSearch:
         return source, target, graph.input("ends", ["V"], "BOOL")
 
 
+def _is_installed() -> bool:
+    """Tells whether `onnx` and a new enough ONNX Runtime are installed."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+    except ImportError:
+        return False
+    return tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= OLDEST_VERSION
+
+
 def _session(model: Any) -> Any:
     """Loads a graph for one thread."""
-    found = engine()
-    assert found is not None
-    _, runtime = found
-    options = runtime.SessionOptions()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     # Searching for fusions at each building costs more than they save.
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 __all__ = ["GraphSearch", "Rules", "SearchGraph"]

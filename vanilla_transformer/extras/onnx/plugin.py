@@ -1,0 +1,3 @@
+"""ONNX graphs of models: the whole search as one graph, which ONNX Runtime runs."""
+
+SEAMS = {"search": {"onnx": "graph_search:GraphSearch.of"}}
