@@ -10,6 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 from browser import open_browser
+from matplotlib.transforms import Bbox
 from refusals import refused
 
 from vanilla_transformer import (
@@ -31,6 +32,7 @@ from vanilla_transformer.extras.inspection import (
     plot_model,
     plot_position_similarity,
     plot_positions,
+    plots,
 )
 from vanilla_transformer.extras.inspection.parameters import count_parameters
 
@@ -83,6 +85,36 @@ def test_a_browser_draws_a_line_for_each_weight_that_can_be_seen(seen, tmp_path)
         assert f">{html.escape(word)}</text>" in shown
 
 
+# Of every text on a canvas, where it begins and ends, and the size of the canvas.
+WRITTEN = """
+window.written = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const { actualBoundingBoxLeft: left, actualBoundingBoxRight: right } = this.measureText(text);
+  for (const at of [x - left, x + right]) {
+    const place = this.getTransform().transformPoint(new DOMPoint(at, y));
+    written.push([text, place.x, this.canvas.width, place.y, this.canvas.height]);
+  }
+  return fill.call(this, text, x, y);
+};
+"""
+
+
+@pytest.mark.parametrize("texts", [("Sie", "no"), ("Ein Hund läuft.", "Nottinghamshire " * 12)])
+def test_a_heat_map_of_the_page_has_room_for_all_that_is_written_on_it(model, tokenizer, tmp_path, texts):
+    file = tmp_path / "page.html"
+    file.write_text(attention_page([attention(model, tokenizer, *texts)]), encoding="utf-8")
+    with open_browser() as browser:
+        tab = browser.new_page()
+        tab.add_init_script(WRITTEN)
+        tab.goto(file.as_uri())
+        tab.select_option("#view", "heatmap")
+        written = tab.evaluate("written")
+    assert {"source: attended to", "target as written: attends"} <= {text for text, *_ in written}
+    outside = [text for text, x, width, y, height in written if not (0 <= x <= width and 0 <= y <= height)]
+    assert outside == []
+
+
 @pytest.mark.parametrize("view", ["lines", "heatmap", "small"])
 def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view):
     file = tmp_path / "page.html"
@@ -122,6 +154,26 @@ def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenize
 
     assert turned("telephone") == {0}
     assert turned("Nottinghamshire " * 40) == {0, 45}
+
+
+def test_words_of_wide_letters_lean_where_words_of_as_many_narrow_ones_do_not(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(plots, "lettering", lambda texts: (["DejaVu Sans"], {text: text for text in texts}))
+    turned = []
+    for text in ("abc d", "天安门 和"):
+        grid = plot_heads(attention(model, tokenizer, text, "Ein").words(), "encoder")
+        turned.append({label.get_rotation() for label in grid[-1, 0].get_xticklabels()})
+    assert turned == [{0}, {45}]
+
+
+@pytest.mark.parametrize("plot", [plot_attention, lambda *seen: plot_heads(*seen)[-1, 0]])
+def test_numbers_in_place_of_characters_do_not_cover_each_other(model, tokenizer, monkeypatch, plot):
+    monkeypatch.setattr(lettering, "_installed", tuple)
+    with pytest.warns(UserWarning, match="No font"):
+        axes = plot(attention(model, tokenizer, "天安门 天安门 和 大学", "Ein").words(), "encoder")
+    axes.figure.canvas.draw()
+    labels = axes.get_xticklabels()
+    boxes = [label.get_window_extent() for label in labels]
+    assert {label.get_rotation() for label in labels} == {45} or not any(map(Bbox.overlaps, boxes, boxes[1:]))
 
 
 def test_characters_without_a_font_are_shown_by_number_and_named(monkeypatch):

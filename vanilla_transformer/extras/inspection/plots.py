@@ -1,7 +1,8 @@
 """Attention, positions and the learning rate as matplotlib axes."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from unicodedata import east_asian_width
 
 import numpy as np
 import torch
@@ -44,23 +45,21 @@ def plot_attention(
         InspectionError: There is no such layer or head.
     """
     attention.check(kind)
-    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    words = _lettered(attention, kind)
     if view == "heatmap":
         if head == "all":
             raise InspectionError("A heat map shows one head or the mean: head='all' is for view='lines'.")
         weights = attention.select(kind, layer, head)
-        axes = axes or new_axes(*_size(queries, keys))
-        image = _heatmap(axes, weights.numpy(), queries, keys, 8, float(weights.max()), _cell(keys))
+        axes = axes or new_axes(*_size(words))
+        image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))
         attending, attended = attention.sides(kind)
         axes.set_ylabel(f"{attending}: attends")
         axes.set_xlabel(f"{attended}: attended to")
         axes.figure.colorbar(image, ax=axes, label="attention weight")
     else:
-        axes = axes or new_axes(4.5, 1 + 0.28 * max(len(queries), len(keys)))
+        axes = axes or new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
         heads = range(attention.weights[kind].shape[1]) if head == "all" else [head]
-        _lines(
-            axes, [attention.select(kind, layer, one).numpy() for one in heads], queries, keys, attention.sides(kind)
-        )
+        _lines(axes, [attention.select(kind, layer, one).numpy() for one in heads], words, attention.sides(kind))
     layers, heads_there = attention.weights[kind].shape[:2]
     named = "all heads" if head == "all" else _named("head", head, heads_there)
     axes.set_title(f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}", fontsize=9)
@@ -73,19 +72,20 @@ def plot_heads(attention: Attention, kind: Kind = "cross", layer: int | Literal[
 
     attention.select(kind, layer, "mean")  # Refuses a missing layer or kind.
     heads = attention.weights[kind].shape[1]
-    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    words = _lettered(attention, kind)
+    across, down = len(words.keys), len(words.queries)
     columns = min(heads, 4 if heads > 4 else 2)
     rows = -(-heads // columns)
-    cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * len(keys)), (_PAGE_HEIGHT - 1.5) / (rows * len(queries)))
+    cell = min(0.2, (_PAGE_WIDTH - 1.5) / (columns * across), (_PAGE_HEIGHT - 1.5) / (rows * down))
     fontsize = max(3.0, min(7.0, 60 * cell))
-    size = 1.5 + columns * (cell * len(keys) + 0.15), 1.5 + rows * (cell * len(queries) + 0.3)
+    size = 1.5 + columns * (cell * across + 0.15), 1.5 + rows * (cell * down + 0.3)
     figure = Figure(figsize=(max(4.0, size[0]), max(2.5, size[1])), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     strongest = max(float(attention.select(kind, layer, head).max()) for head in range(heads))
     for head, axes in enumerate(grid.flat):
         if head < heads:
             weights = attention.select(kind, layer, head).numpy()
-            image = _heatmap(axes, weights, queries, keys, fontsize, strongest, cell)
+            image = _heatmap(axes, weights, words, fontsize, strongest, cell)
             axes.set_title(f"head {head}", fontsize=8)
         else:
             axes.set_axis_off()
@@ -159,47 +159,57 @@ def new_axes(width: float, height: float) -> "Axes":
     return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
-def _cell(keys: tuple[str, ...]) -> float:
+class _Words(NamedTuple):
+    """The words of both sides as matplotlib draws them, and the families of their fonts."""
+
+    queries: list[str]
+    keys: list[str]
+    families: list[str]
+
+
+def _lettered(attention: Attention, kind: Kind) -> _Words:
+    queries, keys = attention.queries(kind).texts, attention.keys(kind).texts
+    families, shown = lettering([*queries, *keys])
+    return _Words([shown[text] for text in queries], [shown[text] for text in keys], families)
+
+
+def _letters(text: str) -> int:
+    """Counts the letters of a text by their width: Chinese, Japanese and Korean ones and emoji take two places."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _cell(keys: list[str]) -> float:
     """Returns the width of a key's column in inches: that of the widest key, unless the picture gets too wide."""
-    return max(0.3, min(8 * _LETTER * max(map(len, keys)) + 0.08, 8 / len(keys)))
+    return max(0.3, min(8 * _LETTER * max(map(_letters, keys)) + 0.08, 8 / len(keys)))
 
 
-def _size(queries: tuple[str, ...], keys: tuple[str, ...]) -> tuple[float, float]:
+def _size(words: _Words) -> tuple[float, float]:
     """Returns the inches of a heat map with room for its words, the names of its axes and its colour bar."""
-    widest = 8 * _LETTER * max(map(len, keys))
-    below = 1.1 + (0.7 * widest if widest > _cell(keys) else 0)
-    return 1.8 + 8 * _LETTER * max(map(len, queries)) + _cell(keys) * len(keys), below + 0.3 * len(queries)
+    queries, keys, _ = words
+    widest, cell = 8 * _LETTER * max(map(_letters, keys)), _cell(keys)
+    below = 1.1 + (0.7 * widest if widest > cell else 0)
+    return 1.8 + 8 * _LETTER * max(map(_letters, queries)) + cell * len(keys), below + 0.3 * len(queries)
 
 
 def _heatmap(
-    axes: "Axes",
-    weights: np.ndarray,
-    queries: tuple[str, ...],
-    keys: tuple[str, ...],
-    fontsize: float,
-    strongest: float,
-    cell: float,
+    axes: "Axes", weights: np.ndarray, words: _Words, fontsize: float, strongest: float, cell: float
 ) -> "AxesImage":
     """Draws weights as colours from 0 to the strongest; words on the x axis slant where they do not fit."""
-    families, shown = lettering([*queries, *keys])
+    queries, keys, families = words
     image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=strongest, aspect="auto", interpolation="nearest")
     room = cell / (fontsize * _LETTER)
-    fits = all((len(one) + len(other)) / 2 < room for one, other in pairwise(keys))
+    fits = all((_letters(one) + _letters(other)) / 2 < room for one, other in pairwise(keys))
     lean: dict[str, Any] = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     for axis, texts, turned in ((axes.xaxis, keys, lean), (axes.yaxis, queries, {})):
-        axis.set_ticks(
-            range(len(texts)), [shown[text] for text in texts], fontsize=fontsize, fontfamily=families, **turned
-        )
+        axis.set_ticks(range(len(texts)), texts, fontsize=fontsize, fontfamily=families, **turned)
     return image
 
 
-def _lines(
-    axes: "Axes", heads: list[np.ndarray], queries: tuple[str, ...], keys: tuple[str, ...], sides: tuple[str, str]
-) -> None:
+def _lines(axes: "Axes", heads: list[np.ndarray], words: _Words, sides: tuple[str, str]) -> None:
     from matplotlib import colormaps
 
     colours = colormaps["tab10"](range(10))
-    families, shown = lettering([*queries, *keys])
+    queries, keys, families = words
     for number, weights in enumerate(heads):
         for query, key in zip(*np.nonzero(weights >= _FAINTEST), strict=True):
             colour = colours[number % len(colours)]
@@ -208,7 +218,7 @@ def _lines(
     for place, texts, alignment, side in ((-0.03, queries, "right", sides[0]), (1.03, keys, "left", sides[1])):
         axes.text(place, -0.9, side, ha=alignment, va="center", fontsize=8, color="#666666")
         for row, text in enumerate(texts):
-            axes.text(place, row, shown[text], ha=alignment, va="center", fontsize=9, fontfamily=families)
+            axes.text(place, row, text, ha=alignment, va="center", fontsize=9, fontfamily=families)
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(max(len(queries), len(keys)) - 0.5, -1.3)
     axes.set_axis_off()

@@ -124,7 +124,7 @@ class Attend:
                 figure = plot_attention(seen, kind, layer, head, self.view).figure
             save_figure(figure, picture)
         for message in {str(warning.message) for warning in caught if "No font" in str(warning.message)}:
-            warn(f"{picture}: {message} The HTML page shows them.")
+            warn(f"{picture}: {message} On the HTML page a browser may have one.")
 
     def _which(self) -> tuple[Any, Any]:
         """Returns layer and head, as numbers unless they are keywords."""
