@@ -1,8 +1,9 @@
 """Runs the commands of the newcomers' pages, in a fresh clone on a little text, and compares the output they show.
 
 `python -m scripts.stress.docs`, or with the names of pages, such as `start/your-text guides/clean`. Each page has its
-own clone of the last commit. Every command line must succeed within `--seconds`; a training takes four steps. Lines
-that a page shows as output must appear, with any numbers. The exit code is 0 if all did.
+own clone of the last commit. Every command line must succeed within `--seconds`; a training takes four steps, or 300
+where a page trains on the translations of its model. Lines that a page shows as output must appear, with any numbers.
+The exit code is 0 if all did.
 """
 
 import argparse
@@ -44,6 +45,12 @@ NOT_HERE = {
     "args=arguments": "is a part of a program",
 }
 SMALL = {"--max-steps": "4", "--vocab-size": "270"}
+# With these a model learns the lines of `write_text` in seconds, where a page trains on its translations.
+LEARNING = (
+    "--max-steps 300 --batch-tokens 300 --dropout 0 --d-model 64 --d-ff 128 --encoder-layers 1 --decoder-layers 1"
+)
+# Words in Python code that runs in a model's directory.
+INSIDE = {'InferenceSession("translate.onnx")': "my-model-onnx"}
 PAIRS = "corpus", "dev", "test", "train", "real", "law", "law-dev", "general", "crawled"
 TRANSLATORS = (
     "my-model",
@@ -89,14 +96,30 @@ def blocks(page: str, text: str) -> Iterator[Block]:
         yield last
 
 
-def made_small(line: str) -> str:
+def trained_by(line: str) -> str | None:
+    """Returns the directory of the model that a command line trains, if it trains one; recipes name `my-model`."""
+    trains = re.search(r"(vanilla-transformer|vanilla_transformer|\.sh) (train )?", line)
+    if not trains or (trains[1] != ".sh" and not trains[2]):
+        return None
+    named = re.search(r"--output (\S+)", line)
+    return named[1] if named else "my-model"
+
+
+def made_small(line: str, teachers: Sequence[str] = ()) -> str:
     """Shrinks a command line for little text: a training takes four steps, and the vocabulary suits the text."""
     for option, value in SMALL.items():
         line = re.sub(rf"{option} \d+", f"{option} {value}", line)
-    trains = re.search(r"(vanilla-transformer|vanilla_transformer|\.sh) (train )?", line)
-    if trains and (trains[1] == ".sh" or trains[2]) and "--max-steps" not in line:
-        line = re.sub(r"(\s+#.*)?$", f" --max-steps {SMALL['--max-steps']}", line, count=1)
+    trained = trained_by(line)
+    if trained and "--max-steps" not in line:
+        steps = LEARNING if trained in teachers else f"--max-steps {SMALL['--max-steps']}"
+        line = re.sub(r"(\s+#.*)?$", f" {steps}", line, count=1)
     return line
+
+
+def teachers_of(text: str) -> list[str]:
+    """Returns the models of a page whose translations it trains on."""
+    ensembles = re.findall(r"--reverse (\S+)|transformer distil ((?:[\w-]+ )+)", text)
+    return [name for pair in ensembles for name in " ".join(pair).split()]
 
 
 def without_numbers(line: str) -> str:
@@ -157,6 +180,10 @@ def write_models(directory: Path, text: str) -> None:
             tokenizer = package.VanillaTransformerTokenizer.train(sentences, 300)
             config = package.VanillaTransformerConfig.from_preset("tiny", target_direction=direction, **sizes)
             model = package.VanillaTransformerForConditionalGeneration(config)
+        if name in teachers_of(text):
+            train = f"vanilla-transformer train --train train.en train.de {LEARNING} --output {name}"
+            subprocess.run(train.split(), cwd=directory, check=True, stderr=subprocess.DEVNULL)
+            continue
         place = directory / name.removesuffix("-onnx")
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
@@ -164,30 +191,34 @@ def write_models(directory: Path, text: str) -> None:
             subprocess.run(["vanilla-transformer", "export", "my-model", "--to", "onnx"], cwd=directory, check=True)
 
 
-def run(block: Block, directory: Path, before: Sequence[str], most_seconds: int) -> tuple[str, float, str]:
+def run(
+    block: Block, directory: Path, before: Sequence[str], most_seconds: int, teachers: Sequence[str] = ()
+) -> tuple[str, float, str]:
     """Runs a block in a directory; returns the verdict, the seconds, and the output."""
+    place = directory
     if block.language == "python":
         program = "\n".join([PRELUDE, *before, block.code])
         program = "".join(line for line in program.splitlines(keepends=True) if not line.startswith("%"))
         commands = [shlex.join([sys.executable, "-c", program])]
         skipped = next((why for words, why in NOT_HERE.items() if words in block.code), None)
+        place = next((directory / name for words, name in INSIDE.items() if words in block.code), directory)
     else:
         lines = block.code.replace("\\\n", " ").splitlines()
         left_out = {line: why for line in lines for words, why in NOT_HERE.items() if words in line}
-        commands = [made_small(line) for line in lines if line not in left_out]
+        commands = [made_small(line, teachers) for line in lines if line not in left_out]
         skipped = "; ".join(dict.fromkeys(left_out.values())) or None
     output, start, verdict = "", time.perf_counter(), "ran" if commands else ""
     if block.language == "python" and skipped:
         commands, verdict = [], ""
     for command in commands:
         # Pages reuse names of models that earlier commands trained.
-        trained = re.search(r"(?:train |train.sh |machine.sh ).*--output (\S+)", command)
+        trained = trained_by(command)
         if trained and block.language == "bash":
-            shutil.rmtree(directory / trained[1], ignore_errors=True)
+            shutil.rmtree(directory / trained, ignore_errors=True)
         try:
             done = subprocess.run(
                 ["bash", "-o", "pipefail", "-c", command],
-                cwd=directory,
+                cwd=place,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -239,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_models(clone, text)
             before: list[str] = []
             for block in blocks(page, text):
-                verdict, seconds, output = run(block, clone, before, options.seconds)
+                verdict, seconds, output = run(block, clone, before, options.seconds, teachers_of(text))
                 if block.language == "python" and "not run" not in verdict:
                     before.append(block.code)
                 if "FAILED" in verdict:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.stress.docs import Block, blocks, made_small, run
+from scripts.stress.docs import LEARNING, Block, blocks, made_small, run, teachers_of, trained_by
 
 PAGE = """
 ```bash
@@ -47,6 +47,33 @@ def test_what_a_page_shows_belongs_to_the_block_before_it():
 )
 def test_trainings_are_short(line, small):
     assert made_small(line) == small
+
+
+def test_a_model_whose_translations_are_learned_from_learns_the_text():
+    page = (
+        "vanilla-transformer back-translate --reverse de-en mono.de\nvanilla-transformer distil one two text.en"
+    )
+    assert teachers_of(page) == ["de-en", "one", "two"]
+    assert made_small("vanilla-transformer train a --output two", teachers_of(page)).endswith(f"two {LEARNING}")
+
+
+@pytest.mark.parametrize(
+    ("line", "trained"),
+    [
+        ("vanilla-transformer train a.en a.de --output one", "one"),
+        ("PROCESSES=2 one_machine.sh my-recipe.yaml", "my-model"),
+        ("vanilla-transformer tokenizer train a --output pieces", None),
+    ],
+)
+def test_a_command_says_which_model_it_trains(line, trained):
+    assert trained_by(line) == trained
+
+
+def test_a_program_that_reads_the_files_of_a_folder_runs_inside_it(tmp_path):
+    (tmp_path / "my-model-onnx").mkdir()
+    (tmp_path / "my-model-onnx" / "translate.onnx").touch()
+    code = 'assert Path("translate.onnx").exists()  # onnxruntime.InferenceSession("translate.onnx")'
+    assert run(Block("page", "python", code), tmp_path, [], 100)[0] == "ran"
 
 
 @pytest.mark.parametrize(

@@ -14,4 +14,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FOLDERS})
+    return sorted({*(name for name in globals() if name.startswith("__")), *_FOLDERS})

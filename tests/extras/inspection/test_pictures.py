@@ -130,6 +130,18 @@ def test_on_a_telephone_every_word_is_visible(seen, tmp_path, view):
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_lines_take_the_room_that_a_frame_gets_later(seen, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(attention_page([seen]), encoding="utf-8")
+    with open_browser() as browser:
+        tab = browser.new_page()
+        tab.goto(file.as_uri())
+        tab.evaluate("document.body.style.width = '150px'")
+        tab.wait_for_function("document.querySelector('#picture svg').getBoundingClientRect().width < 300")
+        tab.evaluate("document.body.style.width = '900px'")
+        tab.wait_for_function("document.querySelector('#picture svg').getBoundingClientRect().width > 300")
+
+
 def test_a_notebook_shows_the_page_in_a_frame(seen):
     frame = seen._repr_html_()
     assert data_of(base64.b64decode(re.search(r"base64,([^\"]+)", frame)[1]).decode()) == data_of(
