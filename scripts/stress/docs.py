@@ -182,13 +182,14 @@ def write_models(directory: Path, text: str) -> None:
             model = package.VanillaTransformerForConditionalGeneration(config)
         if name in teachers_of(text):
             train = f"vanilla-transformer train --train train.en train.de {LEARNING} --output {name}"
-            subprocess.run(train.split(), cwd=directory, check=True, stderr=subprocess.DEVNULL)
+            subprocess.run(train.split(), cwd=directory, check=True, capture_output=True)
             continue
         place = directory / name.removesuffix("-onnx")
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
         if name == "my-model-onnx":
-            subprocess.run(["vanilla-transformer", "export", "my-model", "--to", "onnx"], cwd=directory, check=True)
+            export = "vanilla-transformer export my-model --to onnx"
+            subprocess.run(export.split(), cwd=directory, check=True, capture_output=True)
 
 
 def run(
@@ -197,11 +198,11 @@ def run(
     """Runs a block in a directory; returns the verdict, the seconds, and the output."""
     place = directory
     if block.language == "python":
-        program = "\n".join([PRELUDE, *before, block.code])
+        place = next((directory / name for words, name in INSIDE.items() if words in block.code), directory)
+        program = "\n".join([PRELUDE, *(before if place == directory else ()), block.code])
         program = "".join(line for line in program.splitlines(keepends=True) if not line.startswith("%"))
         commands = [shlex.join([sys.executable, "-c", program])]
         skipped = next((why for words, why in NOT_HERE.items() if words in block.code), None)
-        place = next((directory / name for words, name in INSIDE.items() if words in block.code), directory)
     else:
         lines = block.code.replace("\\\n", " ").splitlines()
         left_out = {line: why for line in lines for words, why in NOT_HERE.items() if words in line}

@@ -50,9 +50,7 @@ def test_trainings_are_short(line, small):
 
 
 def test_a_model_whose_translations_are_learned_from_learns_the_text():
-    page = (
-        "vanilla-transformer back-translate --reverse de-en mono.de\nvanilla-transformer distil one two text.en"
-    )
+    page = "vanilla-transformer back-translate --reverse de-en mono.de\nvanilla-transformer distil one two text.en"
     assert teachers_of(page) == ["de-en", "one", "two"]
     assert made_small("vanilla-transformer train a --output two", teachers_of(page)).endswith(f"two {LEARNING}")
 
@@ -73,7 +71,7 @@ def test_a_program_that_reads_the_files_of_a_folder_runs_inside_it(tmp_path):
     (tmp_path / "my-model-onnx").mkdir()
     (tmp_path / "my-model-onnx" / "translate.onnx").touch()
     code = 'assert Path("translate.onnx").exists()  # onnxruntime.InferenceSession("translate.onnx")'
-    assert run(Block("page", "python", code), tmp_path, [], 100)[0] == "ran"
+    assert run(Block("page", "python", code), tmp_path, ["1 / 0  # of the folder above"], 100)[0] == "ran"
 
 
 @pytest.mark.parametrize(
