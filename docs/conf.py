@@ -65,6 +65,14 @@ def _displayed_math(translator, node):
     raise SkipNode
 
 
+def _link_live_page(app, page, source):
+    """On the front page and in chapters, links to its guide lead to the page that computes, where there is one."""
+    if app.tags.has("explore") and (page == "index" or page.startswith("paper/")):
+        address = r'<a href="\2explore/index.html">\1</a>'
+        source[0] = re.sub(r"\[([^\]]*)\]\((\S*)guides/explore\.md\)", address, source[0])
+
+
 def setup(app):
     """Formulas as MathML, which browsers show by themselves: a script for them would come from elsewhere."""
     app.add_html_math_renderer("mathml", (_inline_math, None), (_displayed_math, None))
+    app.connect("source-read", _link_live_page)
