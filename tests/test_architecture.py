@@ -45,7 +45,7 @@ SIBLINGS = {
     "configuration_vanilla_transformer_encoder": {"configuration_vanilla_transformer"},
     "layers": {"configuration_vanilla_transformer"},
     "stacks": {"configuration_vanilla_transformer", "layers", "loss", "saving"},
-    "encoder_decoder": {"heads", "loss"},
+    "encoder_decoder": {"generation", "heads", "loss"},
     "heads": {"loss"},
     "modeling_recurrent_encoder_decoder": {
         "configuration_recurrent_encoder_decoder",
@@ -79,7 +79,7 @@ SIBLINGS = {
         "loss",
         "stacks",
     },
-    "generation": {"encoder_decoder"},
+    "recurrent_equations": {"configuration_recurrent_encoder_decoder"},
 }
 
 

@@ -62,19 +62,6 @@ def saturates(engine: str) -> bool:
         return bool(torch.ops.quantized.linear_dynamic(ones[:1], packed).min() < 60)
 
 
-def describe() -> dict[str, str | bool | int | None]:
-    """Returns the instructions that torch uses on this processor, and the bits it uses of an 8-bit weight."""
-    engine = torch.backends.quantized.engine
-    return {
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "vnni": torch.cpu._is_vnni_supported(),
-        "amx": torch.cpu._is_amx_tile_supported(),
-        "bfloat16_products": has_bfloat16_products(),
-        "int8_engine": engine,
-        "int8_weight_bits": None if engine == "none" else 7 if saturates(engine) else 8,
-    }
-
-
 @contextmanager
 def int8_engine(engine: str) -> Iterator[None]:
     """Packs 8-bit weights in its body for `engine`, which then multiplies them wherever that happens."""

@@ -40,7 +40,7 @@ _ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm 
 _STACK = "embed_tokens positional_encoding dropout layers"
 _ANYTHING = _Class(None, None)
 # A module that is called as it is instead of being computed another way.
-_CALLED = {"feed_forward.activation"}
+_CALLED = "feed_forward.activation"
 
 CLASSES: dict[tuple[str, str], _Class] = {
     _LINEAR: _names("weight bias"),
@@ -80,12 +80,16 @@ _CLASS_OF = {
 }
 _LAYERS = {"Encoder": "EncoderLayer", "Decoder": "DecoderLayer", "VanillaTransformerDecoderModel": "DecoderLayer"}
 # A recurrent decoder is advanced step by step through its own layers, without their `forward`.
-RECURRENT: dict[tuple[str, str], _Class] = {name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)} | {
-    ("modeling_recurrent_encoder_decoder", name): _ANYTHING
-    for name in words(
-        "RecurrentDecoder RecurrentEncoder RecurrentEncoderDecoderForConditionalGeneration "
-        "RecurrentEncoderDecoderModel SourceAttention _GRU _LSTM"
-    )
+RECURRENT: dict[tuple[str, str], _Class] = {
+    **{name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)},
+    ("recurrent_equations", "SourceAttention"): _ANYTHING,
+    **{
+        ("modeling_recurrent_encoder_decoder", name): _ANYTHING
+        for name in words(
+            "RecurrentDecoder RecurrentEncoder RecurrentEncoderDecoderForConditionalGeneration "
+            "RecurrentEncoderDecoderModel _GRU _LSTM"
+        )
+    },
 }
 
 # Fields that change nothing once a model is built, or that are read where they act: sizes and switches from the
@@ -128,7 +132,7 @@ def unknown(model: nn.Module, may_train: bool = False) -> str | None:
         return "a global forward hook"
     kinds: dict[type, tuple[_Class, frozenset[str]]] = {}
     for name, module in model.named_modules():
-        if name.endswith(tuple(_CALLED)):
+        if name.endswith(_CALLED):
             continue
         kind = type(module)
         if kind not in kinds:

@@ -229,10 +229,8 @@ def _suppressed(processor: Any) -> tuple[torch.Tensor, int, int] | None:
         return processor.suppress_tokens, 0, endless
     if type(processor) is transformers.SuppressTokensAtBeginLogitsProcessor:
         return processor.begin_suppress_tokens, processor.begin_index, processor.begin_index + 1
-    if type(processor) is transformers.NoBadWordsLogitsProcessor and all(map(_is_one, processor.sequence_bias)):
-        return torch.tensor([word[0] for word in processor.sequence_bias]), 0, endless
+    if type(processor) is transformers.NoBadWordsLogitsProcessor:
+        banned = list(processor.sequence_bias)
+        if all(len(word) == 1 for word in banned):
+            return torch.tensor([word[0] for word in banned]), 0, endless
     return None
-
-
-def _is_one(word: Any) -> bool:
-    return len(word) == 1

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 
+from .generation import PaperGenerationMixin
 from .heads import LanguageModelHead
 from .loss import IGNORED_LABEL, check_labels
 
@@ -50,15 +51,15 @@ def turned(ids_BT: torch.Tensor, config: Any) -> torch.Tensor:
     return torch.where(places_T < length_B1, length_B1 - 1 - places_T, places_T)
 
 
-def as_read(output: Any, config: Any) -> Any:
+def _as_read(output: Any, config: Any) -> Any:
     """Returns the output of `generate` with its sequences in reading order."""
     if isinstance(output, torch.Tensor):
         return torch.cat((output[:, :1], output[:, 1:].gather(1, turned(output[:, 1:], config))), 1)
-    output["sequences"] = as_read(output["sequences"], config)
+    output["sequences"] = _as_read(output["sequences"], config)
     return output
 
 
-def check_request(asked: Mapping[str, Any], *settings: Any) -> None:
+def _check_request(asked: Mapping[str, Any], *settings: Any) -> None:
     """Refuses settings of `generate` that have no meaning where the target is written from its end.
 
     Args:
@@ -74,6 +75,27 @@ def check_request(asked: Mapping[str, Any], *settings: Any) -> None:
     prefix = asked.get("decoder_input_ids")
     if asked.get("decoder_inputs_embeds") is not None or (prefix is not None and prefix.shape[1] > 1):
         raise ValueError("This model writes from right to left, so that no beginning of a target can be given to it.")
+
+
+class DirectedGenerationMixin(PaperGenerationMixin):
+    """`generate` with the defaults of section 6.1, for targets of either direction."""
+
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelOutput | torch.LongTensor:
+        """Generates as `PaperGenerationMixin.generate`, whose documentation has all settings.
+
+        A right-to-left model returns `sequences` in reading order; the per-step parts of its output are in writing
+        order.
+        """
+        if not is_right_to_left(self.config):
+            return super().generate(inputs, generation_config, *args, **kwargs)
+        _check_request(kwargs, generation_config, self.generation_config)
+        return _as_read(super().generate(inputs, generation_config, *args, **kwargs), self.config)
 
 
 class EncoderDecoderHead(LanguageModelHead):

@@ -8,7 +8,6 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,8 +21,6 @@ from transformers import (
     StoppingCriteriaList,
 )
 from transformers.utils import ModelOutput, logging
-
-from .encoder_decoder import as_read, check_request, is_right_to_left
 
 try:  # A saved model does not copy what is imported in a `try`.
     from vanilla_transformer import engine
@@ -357,19 +354,14 @@ class PaperGenerationMixin(_EngineMixin):
         `max_new_tokens` or `max_length` the limit, `num_beams` the beam. A setting given by neither the call nor its
         `generation_config` comes from `self.generation_config`, including this package's own settings, so that
         `num_beams=5` and `generation_config=GenerationConfig(num_beams=5)` are the same request. `do_sample=True`
-        without `num_beams` samples without a beam. A right-to-left model returns `sequences` in reading order; the
-        per-step parts of its output are in writing order.
+        without `num_beams` samples without a beam.
         """
-        finished: Any = None
-        if is_right_to_left(self.config):
-            check_request(kwargs, generation_config, self.generation_config)
-            finished = partial(as_read, config=self.config)
         asked = _Asked(kwargs, generation_config, self.generation_config)
         settings, beyond = asked.search(), asked.beyond_source()
         if not (args or logits_processor or stopping_criteria):
             found = self._answer(inputs, asked, settings, beyond)
             if found is not None:
-                return found if finished is None else finished(found)
+                return found
         if beyond is not None:
             prompt_length = self._prompt_length(asked, kwargs.get("decoder_input_ids"))
             limits = self._limits(self._source_lengths(inputs, kwargs) + beyond, prompt_length)
@@ -382,10 +374,9 @@ class PaperGenerationMixin(_EngineMixin):
             else:
                 settings["max_new_tokens"] = longest
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
-        found = super().generate(  # type: ignore[misc]
+        return super().generate(  # type: ignore[misc]
             inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs
         )
-        return found if finished is None else finished(found)
 
     def _answer(self, inputs: Any, asked: _Asked, settings: dict[str, Any], beyond: int | None) -> Any:
         """Returns the engine's result for a plain call inside `frozen`, which needs no preparation by the library."""

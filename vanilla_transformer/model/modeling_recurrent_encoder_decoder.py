@@ -17,11 +17,11 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from .encoder_decoder import EncoderDecoderHead
-from .generation import PaperGenerationMixin, paper_generation_config
+from .encoder_decoder import DirectedGenerationMixin, EncoderDecoderHead
+from .generation import paper_generation_config
 from .loss import check_mask
 from .pipeline_vanilla_transformer import custom_pipelines
-from .recurrent_equations import additive_score, gru_step, local_window, lstm_step, maxout, multiplicative_score
+from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
 from .saving import SavedWithItsCode
 
 State = tuple[torch.Tensor, ...]
@@ -67,64 +67,6 @@ class RecurrentState:
         """Makes each row continue the row named in `beam_idx`; the rows of a sentence share their keys."""
         self.layers = [tuple(part.index_select(0, beam_idx) for part in layer) for layer in self.layers]
         self.fed = self.fed.index_select(0, beam_idx)
-
-
-class SourceAttention(nn.Module):
-    """Attention from a target word to the source, after Bahdanau et al. 2015 and Luong et al. 2015."""
-
-    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
-        super().__init__()
-        self.kind, self.half_width = config.attention, config.attention_window
-        width = config.d_model
-        if self.is_additive:
-            self.query_proj = nn.Linear(width, width, bias=False)
-            self.v = nn.Parameter(torch.empty(width))
-        if self.kind != "luong-dot":
-            self.key_proj = nn.Linear(width, width, bias=False)
-        if self.half_width is not None:
-            self.position_proj = nn.Linear(width, width, bias=False)
-            self.position_v = nn.Parameter(torch.empty(width))
-
-    @property
-    def is_additive(self) -> bool:
-        """Tells whether query and key are added instead of multiplied."""
-        return self.kind in ("bahdanau", "luong-concat")
-
-    def keys(self, encoder_BSD: torch.Tensor) -> torch.Tensor:
-        """Returns the part of the scores that depends only on the source, (batch, source length, d_model)."""
-        return encoder_BSD if self.kind == "luong-dot" else self.key_proj(encoder_BSD)
-
-    def forward(
-        self, query_BTD: torch.Tensor, key_BSD: torch.Tensor, value_BSD: torch.Tensor, mask_BS: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns context vectors (batch, target, d_model) and the attention weights (batch, target, source).
-
-        Args:
-            query_BTD: The decoder's states.
-            key_BSD: Keys that `keys` made from the encoder's states.
-            value_BSD: The encoder's states.
-            mask_BS: True on source tokens.
-        """
-        if self.is_additive:
-            scores_BTS = additive_score(self.query_proj(query_BTD), key_BSD, self.v)
-        else:
-            scores_BTS = multiplicative_score(query_BTD, key_BSD)
-        seen_BTS, window_BTS = mask_BS[:, None], None
-        if self.half_width is not None:
-            window_BTS = self._window(query_BTD, mask_BS)
-            seen_BTS = seen_BTS & (window_BTS > 0)
-        least = torch.finfo(scores_BTS.dtype).min
-        weights_BTS = scores_BTS.masked_fill(~seen_BTS, least).softmax(dim=-1)
-        if window_BTS is not None:
-            weights_BTS = weights_BTS * window_BTS
-        return weights_BTS @ value_BSD, weights_BTS
-
-    def _window(self, query_BTD: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
-        """Luong et al. 2015, Eq. 9: p = S · sigmoid(vᵀ tanh(W h)), and the window around it."""
-        assert self.half_width is not None
-        share_BT = (self.position_proj(query_BTD).tanh() @ self.position_v).sigmoid()
-        positions_BS = mask_BS.cumsum(-1) - 1
-        return local_window(share_BT * mask_BS.sum(-1, keepdim=True), positions_BS, self.half_width)
 
 
 class RecurrentPreTrainedModel(SavedWithItsCode, PreTrainedModel):
@@ -530,7 +472,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
 
 
 class RecurrentEncoderDecoderForConditionalGeneration(
-    EncoderDecoderHead, PaperGenerationMixin, RecurrentPreTrainedModel
+    EncoderDecoderHead, DirectedGenerationMixin, RecurrentPreTrainedModel
 ):
     """A recurrent encoder-decoder with its output projection, trained and searched like the Transformer."""
 

@@ -4,6 +4,9 @@ Shapes in names: B batch · S source · T target · D width · G gates of a cell
 """
 
 import torch
+from torch import nn
+
+from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 
 
 def lstm_step(
@@ -26,7 +29,7 @@ def lstm_step(
         h_t and c_t.
     """
     hidden_BD, cell_BD = state
-    gates_BG = input_BG + torch.nn.functional.linear(hidden_BD, weight_GD, bias_G)
+    gates_BG = input_BG + nn.functional.linear(hidden_BD, weight_GD, bias_G)
     i, f, g, o = gates_BG.chunk(4, dim=-1)
     cell_BD = f.sigmoid() * cell_BD + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell_BD.tanh(), cell_BD
@@ -51,7 +54,7 @@ def gru_step(
     """
     (hidden_BD,) = state
     r_x, z_x, n_x = input_BG.chunk(3, dim=-1)
-    r_h, z_h, n_h = torch.nn.functional.linear(hidden_BD, weight_GD, bias_G).chunk(3, dim=-1)
+    r_h, z_h, n_h = nn.functional.linear(hidden_BD, weight_GD, bias_G).chunk(3, dim=-1)
     z = (z_x + z_h).sigmoid()
     candidate_BD = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
     return ((1 - z) * candidate_BD + z * hidden_BD,)
@@ -102,3 +105,61 @@ def local_window(center_BT: torch.Tensor, position_BS: torch.Tensor, half_width:
 def maxout(hidden: torch.Tensor) -> torch.Tensor:
     """Goodfellow et al. 2013, as in Bahdanau et al. 2015, section A.2.2: the larger of each two neighbours."""
     return hidden.unflatten(-1, (-1, 2)).amax(-1)
+
+
+class SourceAttention(nn.Module):
+    """Attention from a target word to the source, after Bahdanau et al. 2015 and Luong et al. 2015."""
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
+        super().__init__()
+        self.kind, self.half_width = config.attention, config.attention_window
+        width = config.d_model
+        if self.is_additive:
+            self.query_proj = nn.Linear(width, width, bias=False)
+            self.v = nn.Parameter(torch.empty(width))
+        if self.kind != "luong-dot":
+            self.key_proj = nn.Linear(width, width, bias=False)
+        if self.half_width is not None:
+            self.position_proj = nn.Linear(width, width, bias=False)
+            self.position_v = nn.Parameter(torch.empty(width))
+
+    @property
+    def is_additive(self) -> bool:
+        """Tells whether query and key are added instead of multiplied."""
+        return self.kind in ("bahdanau", "luong-concat")
+
+    def keys(self, encoder_BSD: torch.Tensor) -> torch.Tensor:
+        """Returns the part of the scores that depends only on the source, (batch, source length, d_model)."""
+        return encoder_BSD if self.kind == "luong-dot" else self.key_proj(encoder_BSD)
+
+    def forward(
+        self, query_BTD: torch.Tensor, key_BSD: torch.Tensor, value_BSD: torch.Tensor, mask_BS: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns context vectors (batch, target, d_model) and the attention weights (batch, target, source).
+
+        Args:
+            query_BTD: The decoder's states.
+            key_BSD: Keys that `keys` made from the encoder's states.
+            value_BSD: The encoder's states.
+            mask_BS: True on source tokens.
+        """
+        if self.is_additive:
+            scores_BTS = additive_score(self.query_proj(query_BTD), key_BSD, self.v)
+        else:
+            scores_BTS = multiplicative_score(query_BTD, key_BSD)
+        seen_BTS, window_BTS = mask_BS[:, None], None
+        if self.half_width is not None:
+            window_BTS = self._window(query_BTD, mask_BS)
+            seen_BTS = seen_BTS & (window_BTS > 0)
+        least = torch.finfo(scores_BTS.dtype).min
+        weights_BTS = scores_BTS.masked_fill(~seen_BTS, least).softmax(dim=-1)
+        if window_BTS is not None:
+            weights_BTS = weights_BTS * window_BTS
+        return weights_BTS @ value_BSD, weights_BTS
+
+    def _window(self, query_BTD: torch.Tensor, mask_BS: torch.Tensor) -> torch.Tensor:
+        """Luong et al. 2015, Eq. 9: p = S · sigmoid(vᵀ tanh(W h)), and the window around it."""
+        assert self.half_width is not None
+        share_BT = (self.position_proj(query_BTD).tanh() @ self.position_v).sigmoid()
+        positions_BS = mask_BS.cumsum(-1) - 1
+        return local_window(share_BT * mask_BS.sum(-1, keepdim=True), positions_BS, self.half_width)

@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
-from vanilla_transformer.model.encoder_decoder import DIRECTIONS
+from vanilla_transformer.model.encoder_decoder import DIRECTIONS, DirectedGenerationMixin
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.translation.sameness import difference_in_decoding, difference_of_vocabularies
 
@@ -28,7 +28,7 @@ class _Sources(ModelOutput):
     input_ids: torch.Tensor | None = None
 
 
-class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
+class EnsembleForConditionalGeneration(DirectedGenerationMixin, PreTrainedModel):
     """Models of one vocabulary that translate together, by the mean of their distributions at each step.
 
     They may be of any translating family of the package. `generate` is that of a single model, with the settings of

@@ -104,11 +104,16 @@ class Info:
         """Returns the processor's abilities, and the precision that `translate` chooses for this model."""
         import torch
 
-        from vanilla_transformer.engine.cpu import describe, fastest_dtype
+        from vanilla_transformer.engine.cpu import fastest_dtype, has_bfloat16_products, saturates
 
-        fastest = fastest_dtype(config.d_model, torch.device("cpu"))
+        fastest, engine = fastest_dtype(config.d_model, torch.device("cpu")), torch.backends.quantized.engine
         return {
-            **describe(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "vnni": torch.cpu._is_vnni_supported(),
+            "amx": torch.cpu._is_amx_tile_supported(),
+            "bfloat16_products": has_bfloat16_products(),
+            "int8_engine": engine,
+            "int8_weight_bits": None if engine == "none" else 7 if saturates(engine) else 8,
             "threads": torch.get_num_threads(),
             "translate_takes": str(fastest).removeprefix("torch.") if config.is_encoder_decoder else None,
         }
