@@ -1,4 +1,4 @@
-"""What the tests share: small seeded models."""
+"""Small seeded models."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ hypothesis.settings.load_profile("seeded")
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """What runs in a test may ask for other threads; with another number of them sums are rounded otherwise."""
+    """Restores one thread after each test, because other numbers of threads round sums differently."""
     yield
     torch.set_num_threads(1)
 

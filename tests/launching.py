@@ -92,11 +92,11 @@ class Launch:
         return [process.exitcode for process in self.processes]
 
     def printed(self, rank):
-        """What a process has printed."""
+        """Returns the output of a process."""
         return (self.folder / f"printed-{rank}").read_text()
 
     def printed_by_all(self):
-        """What all have printed, for a test that fails."""
+        """Returns the output of all processes, for a test that fails."""
         return "\n".join(self.printed(rank) for rank in range(len(self.processes)))
 
     def rows(self, part):

@@ -1,4 +1,4 @@
-"""What searches are held against each other with: models that are sure of themselves, and the library's own search."""
+"""Means to compare searches: models that are sure of themselves, and the library's own search."""
 
 import torch
 from hypothesis import strategies as st

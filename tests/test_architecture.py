@@ -299,7 +299,7 @@ def test_public_names_are_these():
 
 
 def paths_in(text: str) -> list[str]:
-    """What a text names in backquotes and by its place in the repository."""
+    """Returns the paths in the repository that a text names in backquotes."""
     return re.findall(r"`((?:vanilla_transformer|scripts|tests|docs|examples)/[\w./-]*)`", text)
 
 

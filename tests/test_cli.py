@@ -70,7 +70,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quiet_libraries(monkeypatch):
-    """What the command sets before it loads the libraries comes too late in a process that has them."""
+    """Switches progress bars off, as the command does before it loads the libraries."""
     monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         monkeypatch.setenv(name, "error")
@@ -228,6 +228,7 @@ def test_help_wraps_at_the_terminal_width(run, monkeypatch):
     assert code == 0 and help_of(Translate)["resume"] in " ".join(out.replace("│", " ").split())
     [line] = [line for line in out.splitlines() if "standard output); " in line]
     assert "with --tasks" in line
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_version(run):

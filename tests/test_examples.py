@@ -77,7 +77,7 @@ def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
 
 
 def recipes(of):
-    """What stands in for `Recipe` in an example."""
+    """A stand-in for `Recipe` in an example."""
     return SimpleNamespace(of=of)
 
 

@@ -1,4 +1,4 @@
-"""What is done once another module has been imported, however it was looked for before."""
+"""Actions after another module's import, however it was looked for before."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""What a step frees is there for the next one."""
+"""Memory that a step frees stays for the next one."""
 
 import subprocess
 import sys

@@ -127,7 +127,7 @@ def test_a_run_is_a_path_and_a_notebook_shows_its_scores_and_curves(pairs):
 
 
 def checked(command, tmp_path):
-    """What a type checker says of a user's program, whose last line is wrong."""
+    """Returns the report of a type checker on a user's program whose last line is wrong."""
     program = tmp_path / "program.py"
     program.write_text(TEN_LINES)
     # The package as pip installs it; of the libraries beside it nothing is asked.

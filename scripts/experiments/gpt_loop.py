@@ -31,7 +31,7 @@ class GptLoop:
     text: Path
     """The text, plain or .gz."""
     norm: Literal["pre", "post"] = "pre"
-    """Whether layers normalise before or after their sub-layers."""
+    """Place of the norms: before or after the sub-layers."""
     layers: int = 4
     """Layers."""
     heads: int = 4

@@ -52,7 +52,7 @@ class Stability:
     batches_per_step: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
     """Batches that a step is cut into (default: chosen from the device's memory)."""
     tokenizer_algorithm: Literal["bpe", "wordpiece"] = "bpe"
-    """How sub-words are learned."""
+    """Algorithm that learns the sub-words."""
     vocab_size: int = 37_000
     """Types in the vocabulary."""
     source_column: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None

@@ -40,7 +40,7 @@ class Options:
     directory: tyro.conf.Positional[Path]
     """Where model, text and translations lie; made if it is not there."""
     rounds: int = 20
-    """How often the text is translated."""
+    """Number of times that the text is translated."""
     seed: int = 1
     """Of the moments."""
 

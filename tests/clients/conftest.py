@@ -1,4 +1,4 @@
-"""What the tests of other people's programs share: a tokenizer, and a model of each family with it, in a directory."""
+"""A tokenizer, and a model of each family with it in a directory, for the tests of other people's programs."""
 
 from pathlib import Path
 from typing import Any

@@ -61,7 +61,7 @@ def hub() -> Iterator[HubServer]:
 
 
 def run(*words: str, hub: HubServer, home: Path) -> str:
-    """What a process prints that knows no other Hub than this."""
+    """Returns the output of a process that knows no other Hub."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "token-of-ann", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *words], env=environment, cwd=home, capture_output=True, text=True)

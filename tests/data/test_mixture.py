@@ -35,7 +35,7 @@ def texts(corpus, tokenizer):
 
 
 def counts(corpus, tokenizer):
-    """How often each pair is there."""
+    """Returns the number of times that each pair occurs."""
     pairs, numbers = np.unique([source for source, _ in texts(corpus, tokenizer)], return_counts=True)
     return dict(zip(pairs.tolist(), numbers.tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""What the processor multiplies right and fast is what the libraries do, and they are asked, not believed."""
+"""Products that the processor computes correctly and fast: the libraries are tested, not believed."""
 
 import os
 import subprocess

@@ -170,7 +170,7 @@ def with_a_replaced_forward(model) -> None:
 
 def with_an_adapter(model) -> None:
     class Adapter(nn.Linear):
-        """What a LoRA layer is to its base."""
+        """A wrapper of a linear layer, as LoRA's."""
 
     old = model.model.decoder.layers[0].cross_attention.q_proj
     model.model.decoder.layers[0].cross_attention.q_proj = Adapter(old.in_features, old.out_features, bias=False)

@@ -269,7 +269,7 @@ def card_head(card: str) -> dict[str, Any] | None:
 
 
 def card_problems(card: str) -> list[str]:
-    """What the Hub would not take in the head of a card."""
+    """Returns the faults for which the Hub would refuse the head of a card."""
     head = card_head(card)
     if head is None:
         return ["no metadata"]
@@ -298,7 +298,7 @@ def card_problems(card: str) -> list[str]:
 
 
 def space_problems(card: str) -> list[str]:
-    """What the Hub would not take in the head of a Space's README."""
+    """Returns the faults for which the Hub would refuse the head of a Space's README."""
     head = card_head(card)
     if head is None:
         return ["no metadata"]

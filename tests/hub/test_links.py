@@ -1,4 +1,4 @@
-"""What only links to a place outside of a folder is not sent with it, by any command."""
+"""Links out of a folder, which no command sends."""
 
 import os
 import shutil

@@ -70,7 +70,7 @@ def push(directory: Path, name: str, *options: str) -> int:
 
 
 def complaint(capsys: pytest.CaptureFixture[str]) -> str:
-    """What the command said was wrong: one line, and nothing but that."""
+    """Returns the command's error, which must be one line and all that it prints."""
     output, errors = capsys.readouterr()
     assert output == ""
     (line,) = errors.splitlines()

@@ -1,4 +1,4 @@
-"""What must hold of encoder-only and decoder-only models whatever their weights are."""
+"""Properties of encoder-only and decoder-only models for any weights."""
 
 from typing import Any
 

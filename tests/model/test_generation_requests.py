@@ -1,4 +1,4 @@
-"""What a call of `generate` means, in the library's own terms: beside its search, on the same model."""
+"""The meaning of a call of `generate`, compared with the library's search on the same model."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What must hold of the model whatever its weights are."""
+"""Properties of the model for any weights."""
 
 import copy
 
@@ -271,7 +271,6 @@ def test_dropout_of_all_leaves_nothing():
 
 @pytest.mark.parametrize("name", ["position_ids", "decoder_position_ids"])
 def test_positions_of_a_callers_own_are_refused(tiny_model, name):
-    """They were taken and had no effect."""
     positions = {name: torch.tensor([[0, 1, 0, 1, 2]] * 2)}
     inputs = {"input_ids": SOURCE, "attention_mask": MASK}
     with refused(ValueError, name):

@@ -26,7 +26,7 @@ TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """What the package has warned of, each thing once."""
+    """Warnings of the package, each once."""
     transformers_logging.warning_once.cache_clear()
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     return lambda: [record.getMessage() for record in caplog.records if "vanilla_transformer" in record.name]

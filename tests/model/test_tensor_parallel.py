@@ -25,7 +25,7 @@ INPUTS = {
 
 
 def divided(directory, rank, port):
-    """What one of the two processes finds, for the test to read."""
+    """Writes the results of one of the two processes for the test."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def in_two_processes(function, directory):
 
 
 def divided_family(directory, rank, port):
-    """What one of the two processes finds of a decoder-only and of an encoder-only model."""
+    """Writes one process's results with a decoder-only and an encoder-only model."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What is read again of the log of a run, and what is said of lines that are gone."""
+"""Reading a run's log again, and reporting lost lines."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the measurement of a large corpus counts, on a small one."""
+"""Counts of the preparation benchmark, on a small corpus."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Whether runs learn, stall or diverge, and against what that is told."""
+"""Verdicts on runs: learning, stalled or diverged."""
 
 import json
 import math

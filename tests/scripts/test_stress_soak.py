@@ -1,4 +1,4 @@
-"""How a soak tells memory that grows from memory that does not, and that it loses no line."""
+"""A soak detects memory that grows, and loses no line."""
 
 import mmap
 import os

@@ -165,7 +165,7 @@ def test_random_numbers_follow_rows_on_any_number_of_processes(processes):
             return {"text": [np.full(self.lengths["text"][index], index + 3) for index in indices.tolist()]}
 
     def batches(processes):
-        """What each row of the second epoch looks like in its batch, by its number."""
+        """Returns each row of the second epoch as it is in its batch, by its number."""
         plan = StepPlan(Corpus.lengths["text"], items=Bigrams().items, batch_tokens=30, batches_per_step=3, seed=5)
         collate = partial(Bigrams().collate, config=BigramConfig(pad_token_id=0))
         found = {}

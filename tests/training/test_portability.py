@@ -1,4 +1,4 @@
-"""What Linux has and others have not is taken away: training works without it, and what is missing then is said."""
+"""Training without the features that only Linux has, with a message about what is missing."""
 
 import ctypes
 import errno

@@ -120,7 +120,7 @@ def in_background(recipe, target=train, **arguments):
 
 
 def exit_code(process):
-    """How the process ended; one that hangs is killed."""
+    """Returns the exit code; kills a process that hangs."""
     process.join(timeout=300)
     hangs = process.is_alive()
     process.kill()
@@ -579,7 +579,7 @@ def as_of_an_earlier_version(run, data):
 
 
 def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path, monkeypatch):
-    """It drew the same pairs for a share that is no whole number in each epoch, and today others are drawn."""
+    """Earlier versions drew the same pairs of a fractional share in each epoch."""
 
     def mixture(*weights):
         corpora = zip((*recipe.data.train, *recipe.data.dev), weights, strict=True)
@@ -598,7 +598,7 @@ def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path, monkeypa
 
 
 def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed, tmp_path):
-    """It tells its text by the lengths of its pairs alone, and nothing of dev."""
+    """Earlier versions identified their text by lengths alone, and did not record dev."""
     train(into(recipe, tmp_path / "model", max_steps=6))
     corpus = prepare_corpus(
         read_corpus(recipe.data.train[0]),

@@ -61,7 +61,7 @@ def recipe(tmp_path_factory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def further(recipe) -> Recipe:
-    """What trains the model of the first run further, with nothing said that it decides."""
+    """A recipe that trains the first run's model further and leaves open all that the model decides."""
     general = str(train(recipe))
     left = dict.fromkeys(("vocab_size", "d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers", "dropout"))
     return recipe.with_options(from_model=general, warmup_steps=None, **left)

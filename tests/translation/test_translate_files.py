@@ -45,7 +45,7 @@ def translate(text, output, *, resume=True, job=JOB, translator=None, **options)
 
 
 def expected(text, output):
-    """What an uninterrupted run writes."""
+    """The output of an uninterrupted run."""
     whole = output.with_name(f"whole-{output.name}")
     translate(text, whole, resume=False)
     assert not record_path(whole).exists()

@@ -85,7 +85,7 @@ class Evaluate:
     """Write the translations, labels or tags to this file, one line per row of the corpus.
     For a language model: each text's log-probability in nats and its number of tokens, as `predict` writes them."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
+    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     card: Flag = False
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False

@@ -223,16 +223,36 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
     return f"did you mean {names[close[0]]}?" if close else ""
 
 
+class _Help(io.StringIO):
+    """The help of a command as tyro prints it, with the colours and boxes that standard output can show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = sys.stdout
+
+    encoding = property(lambda self: getattr(self.output, "encoding", None))
+
+    def isatty(self) -> bool:
+        return self.output is not None and self.output.isatty()
+
+    def wrapped(self) -> str:
+        """Returns the text with its paragraphs wrapped at the terminal's width; tyro wraps only its boxes."""
+        width = shutil.get_terminal_size().columns
+        lines = self.getvalue().rstrip().splitlines()
+        return "\n".join(textwrap.fill(line, width) if line[:1].isalnum() else line for line in lines)
+
+
 @contextlib.contextmanager
 def _help_in_full() -> Iterator[None]:
-    """Raises an error if help could not be printed; if standard output is closed, gives tyro another to inspect."""
+    """Prints help once it is complete, and raises an error if it cannot be printed."""
     with named_in_errors("Standard output"):
         try:
-            with contextlib.redirect_stdout(sys.stdout or io.StringIO()):
+            with contextlib.redirect_stdout(_Help()) as shown:
                 yield
         except SystemExit as done:
             if not done.code:
                 check_standard_output()
+                print_result(shown.wrapped())
                 _flush()
             raise
 

@@ -54,7 +54,7 @@ class Translate:
     Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input);
     with --tasks, one or more files, which may also be Parquet."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
+    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     output: OptionalText = None
     """File to write to, plain or compressed like the input (default: standard output);
     with --tasks a directory, local or remote (any that fsspec supports, such as s3://bucket/directory)."""

@@ -122,7 +122,7 @@ class Data(Block):
     max_length: int = setting(256, least=1)
     """Maximum number of tokens per side; longer pairs, or rows, are skipped, and their number is reported."""
     documents: Literal["lines", "packed"] = "lines"
-    """What a language model learns from. With lines, each line, or row of a table, is one text. With packed, each
+    """Text that a language model learns from. With lines, each line, or row of a table, is one text. With packed, each
     plain text file is one text, line ends included, cut into blocks of max_length tokens so that nothing is lost."""
 
     def corpora(self, name: str) -> Corpora:
@@ -147,7 +147,7 @@ class Classification(Block):
     """Type of a text's label, named as in transformers: one label (the default), any number of labels separated by
     commas, or a number."""
     pooling: Literal["mean", "first"] | None = setting(option="classifier_pooling")
-    """What a text classifier reads: the mean over all tokens (the default), or the first token, `<s>`."""
+    """Input of a text classifier: the mean over all tokens (the default), or the first token, `<s>`."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Optimization(Block):
 
 @dataclass(frozen=True)
 class Evaluation(Block):
-    """How a run is judged."""
+    """The evaluation of a run."""
 
     eval_steps: int | None = setting(least=1)
     """Steps between evaluations of the loss on `dev`."""
@@ -298,7 +298,7 @@ class Decoding(Block):
 
 @dataclass(frozen=True)
 class Run(Block):
-    """What a run writes, where, and with how many processes."""
+    """The output of a run, its place, and the number of processes."""
 
     output: str | None = setting(metavar="DIR")
     """Output directory, which becomes the model; an unfinished run of the same recipe there is resumed."""

@@ -1,4 +1,4 @@
-"""How batches share a CPU: two at a time, and a single one without threads that would wait for a busy core."""
+"""Sharing of a CPU by batches: two at a time, and a single one without threads that would wait for a busy core."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

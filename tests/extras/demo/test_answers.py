@@ -1,4 +1,4 @@
-"""What visitors get: the model's own answers, limits in a sentence, and text that is only text."""
+"""Answers to visitors: the model's own, limits in a sentence, and input as plain text."""
 
 import threading
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: a tiny model that has learned something, in a directory."""
+"""A tiny model that has learned something, in a directory."""
 
 import os
 import random

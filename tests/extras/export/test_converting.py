@@ -52,7 +52,7 @@ def sentencepieces(directory: Path) -> int:
 
 @pytest.fixture(scope="module")
 def opus_directory(tmp_path_factory) -> Path:
-    """What a download of an OPUS-MT model is, with random weights."""
+    """An OPUS-MT model as downloaded, with random weights."""
     directory = tmp_path_factory.mktemp("opus")
     size = sentencepieces(directory)
     pad = size - 1

@@ -125,7 +125,7 @@ def test_every_architecture_translates_as_it_does_itself(tmp_path, spelled_backw
 
 
 def python_client() -> str:
-    """What docs and README have."""
+    """Returns the Python client of the guide."""
     blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     (client,) = [block for block in blocks if "InferenceSession" in block]
     assert len([line for line in client.splitlines() if line.strip()]) <= 10

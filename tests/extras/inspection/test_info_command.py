@@ -64,14 +64,14 @@ def run(capsys):
 
 @functools.cache
 def page(*words):
-    """What the command prints, the same for the same words."""
+    """Returns the command's output, kept for the same words."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["info", *map(str, words)]) == 0
     return out.getvalue()
 
 
 def report(*words):
-    """What the command says as JSON."""
+    """Returns the command's JSON."""
     return json.loads(page(*words, "--json"))
 
 

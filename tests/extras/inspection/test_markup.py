@@ -103,7 +103,7 @@ def marked_lines(draw):
 
 
 def well_formed(text: str) -> bool:
-    """Whether each closing tag closes the last that is open."""
+    """Returns True if each closing tag closes the last open one."""
     stack = []
     for tag in re.finditer(r"<(/?)(\w+)[^>]*?(/?)>", text):
         if tag[1]:

@@ -1,4 +1,4 @@
-"""What the paper says of size and cost, and what follows from it."""
+"""The paper's figures of size and cost, and their consequences."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a model attends to, as data."""
+"""Attention weights as data."""
 
 import pytest
 import torch

@@ -28,7 +28,7 @@ needs_peft = pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="PE
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Recipe:
-    """What adapts a small model, trained for some steps, with nothing said that the model decides."""
+    """A recipe that adapts a small trained model and leaves open all that the model decides."""
     directory, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
     paths = {}
     for name, number in (("train", 120), ("dev", 10)):

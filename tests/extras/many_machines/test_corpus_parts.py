@@ -32,7 +32,7 @@ def pairs_of(corpora, tasks, cache):
 
 
 def lines_of(data):
-    """What a file holds, as a reader of lines sees it."""
+    """Returns the lines of a file."""
     lines = data.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 

@@ -39,7 +39,7 @@ class Align:
     output: OptionalPath = None
     """File to write to (default: standard output)."""
     form: Literal["words", "pieces", "soft-words", "soft-pieces"] = "words"
-    """What to align: words, separated by spaces, or pieces, the model's sub-words;
+    """Units to align: words, separated by spaces, or pieces, the model's sub-words;
     the soft forms list, for each target word or piece, its weights over the source."""
     alignment_heads: OptionalText = None
     """Heads to read the alignment from, such as `output 2:0 2:1`: the step, then layer:head,

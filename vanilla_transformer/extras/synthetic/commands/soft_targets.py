@@ -42,7 +42,7 @@ class SoftTargets:
     teachers: Annotated[tuple[str, ...], Positional, arg(metavar="[TEACHER ...]", help_behavior_hint="")] = ()
     """Further teachers of the same vocabulary."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
+    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     top_k: int = 8
     """Number of likeliest tokens to keep for each target token; their probabilities are scaled to sum to 1."""
     max_length: int = 256

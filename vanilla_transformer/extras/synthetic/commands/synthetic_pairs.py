@@ -115,7 +115,7 @@ class Distil:
     output: str
     """Directory for the pairs."""
     ensemble_mean: EnsembleMean = "probabilities"
-    """How to combine several models: the mean of their probabilities (the default) or of their log-probabilities."""
+    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
     progress: Flag = False
