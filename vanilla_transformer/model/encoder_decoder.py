@@ -60,15 +60,7 @@ def _as_read(output: Any, config: Any) -> Any:
 
 
 def _check_request(asked: Mapping[str, Any], *settings: Any) -> None:
-    """Refuses settings of `generate` that have no meaning where the target is written from its end.
-
-    Args:
-        asked: The arguments of the call.
-        settings: The generation configs of the call and of the model.
-
-    Raises:
-        ValueError: The call or a configuration has such a setting.
-    """
+    """Raises ValueError for a setting that has no meaning where the target is written from its end."""
     for name, why in _OF_READING_ORDER.items():
         if any(value is not None for value in (asked.get(name), *(getattr(one, name, None) for one in settings))):
             raise ValueError(f"This model writes from right to left, and {name} {why}: leave it out.")
@@ -214,11 +206,7 @@ def _in_order(part_BTV: torch.Tensor, order_BT: torch.Tensor) -> torch.Tensor:
 def _soft_targets(
     labels: torch.Tensor | None, ids: torch.Tensor | None, weights: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
-    """Returns the soft targets by their names in `forward`.
-
-    Raises:
-        ValueError: One of the two is missing, or their shape does not match the labels.
-    """
+    """Returns the soft targets by their names in `forward`; raises ValueError unless they match the labels."""
     if ids is None and weights is None:
         return {}
     if labels is None or ids is None or weights is None or not labels.shape == ids.shape[:2] == weights.shape[:2]:

@@ -4,15 +4,14 @@ import sys
 
 import pytest
 import torch
+from searches import END, PAD, START, sentences, sharp
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.engine.search import BeamSearch, Hypotheses, Limits, greedy_search
 from vanilla_transformer.extras.onnx.graph_search import GraphSearch
 from vanilla_transformer.model.generation import GoogleLengthPenalty
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed: pip install 'vanilla-transformer[export]'")
 
-PAD, START, END, WORDS = 0, 1, 2, 90
 ARCHITECTURES = {
     "the paper's": {},
     "learned positions": {"positional_encoding": "learned", "max_position_embeddings": 64},
@@ -31,31 +30,6 @@ BEAMS = {
     "long ones preferred": (2, -1.0, True, "never", 5, 2),
     "as long as the source": (4, 0.6, True, "never", 0, 1),
 }
-
-
-def sharp(seed: int, **fields) -> VanillaTransformerForConditionalGeneration:
-    """A random model that is sure of itself, so that sentences end and hypotheses differ."""
-    torch.manual_seed(seed)
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-    model = VanillaTransformerForConditionalGeneration(
-        VanillaTransformerConfig(**{"vocab_size": WORDS, **sizes, **fields})
-    ).eval()
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(2.5)
-        for name, weight in model.named_parameters():
-            if name.endswith("bias"):
-                weight.normal_(std=0.3)
-    return model
-
-
-def sentences(seed: int, lengths: list[int], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random sources, padded on a side, and their mask."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in zip(ids, lengths, strict=True):
-        words = torch.randint(3, WORDS, (length - 1,), generator=generator)
-        row[slice(None, length) if side == "right" else slice(-length, None)] = torch.cat((words, torch.tensor([END])))
-    return ids, (ids != PAD).long()
 
 
 def limits(lengths: list[int], beam: tuple) -> Limits:
@@ -115,7 +89,7 @@ def test_it_finds_what_the_search_in_small_steps_finds(architecture: dict, side:
     model = sharp(3, **architecture)
     search, written = GraphSearch(model), set()
     for seed, lengths in enumerate(BATCHES.values()):
-        ids, mask = sentences(seed, lengths, side)
+        ids, mask = sentences(seed, lengths, side).values()
         start = torch.full((len(ids), 1), START)
         for beam in BEAMS.values():
             until = limits(lengths, beam)
@@ -135,7 +109,7 @@ def test_it_finds_what_the_search_in_small_steps_finds(architecture: dict, side:
 def test_a_sentence_is_found_in_a_batch_as_it_is_found_alone():
     model = sharp(5)
     search, lengths = GraphSearch(model), BATCHES["many"]
-    ids, mask = sentences(0, lengths, "right")
+    ids, mask = sentences(0, lengths, "right").values()
     beam = BEAMS["all of a beam"]
     together = search.beam(ids, mask, START, limits(lengths, beam), beam[0])
     for number, length in enumerate(lengths):
@@ -147,7 +121,7 @@ def test_a_sentence_is_found_in_a_batch_as_it_is_found_alone():
 @torch.inference_mode()
 def test_weights_are_those_of_the_moment_when_it_was_made():
     model = sharp(5)
-    search, (ids, mask), beam = GraphSearch(model), sentences(0, [6], "right"), BEAMS["the paper's"]
+    search, (ids, mask), beam = GraphSearch(model), sentences(0, [6], "right").values(), BEAMS["the paper's"]
     before = search.beam(ids, mask, START, limits([6], beam), beam[0])
     for weight in model.parameters():
         weight.neg_()
@@ -166,11 +140,11 @@ def test_frozen_runs_it_for_small_models_and_few_sentences():
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
 def test_frozen_decodes_without_it_where_it_is_not_installed(missing: str, monkeypatch):
-    model, (ids, mask) = sharp(5), sentences(0, [6], "right")
-    expected = model.generate(ids, attention_mask=mask)
+    model, inputs = sharp(5), sentences(0, [6], "right")
+    expected = model.generate(**inputs)
     monkeypatch.setitem(sys.modules, missing, None)
     with model.frozen() as engine:
-        assert torch.equal(model.generate(ids, attention_mask=mask), expected)
+        assert torch.equal(model.generate(**inputs), expected)
         assert engine.search(torch.float32, None, 4) is None
 
 
