@@ -249,11 +249,13 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
     start = time.process_time()
     evaluation = evaluate_model(model, tokenizer, rows, metrics)
     seconds = time.process_time() - start
-    thirds = by_length(evaluation.sources, lambda text: len(tokenizer(text)["input_ids"]))
-    translated = dict(zip(evaluation.sources, evaluation.predictions, strict=True))
+    decoded = evaluation.figures["target_tokens_per_second"] * evaluation.figures["seconds"]
+    sources = list(rows["source"])
+    thirds = by_length(sources, lambda text: len(tokenizer(text)["input_ids"]))
+    translated = dict(zip(sources, evaluation.predictions, strict=True))
 
     def scores(rows: Sequence[int]) -> dict[str, float]:
-        of = [[texts[row] for row in rows] for texts in (evaluation.sources, evaluation.references)]
+        of = [[texts[row] for row in rows] for texts in (sources, evaluation.references)]
         return {score.name: score.value for score in score_translations(metrics, translated, *of)}
 
     summary = experiment.summary(run)
@@ -266,7 +268,7 @@ def _result(experiment: Experiment, run: Run, name: str, options: Recurrence, co
         steps=summary["steps"],
         epochs=summary["epochs"],
         train_tokens_per_second=summary["target_tokens"] / spent,
-        decode_tokens_per_second=evaluation.tokens / seconds,
+        decode_tokens_per_second=decoded / seconds,
         dev_loss=summary["last_dev_loss"],
         scores={score.name: score.value for score in evaluation.scores},
         by_length={length: scores(rows) for length, rows in zip(LENGTHS, thirds, strict=True)},

@@ -45,10 +45,10 @@ def corpus():
 
 def test_each_distinct_source_is_decoded_once(model, tokenizer, corpus):
     evaluation = evaluate_model(model, tokenizer, corpus, ["chrf"])
-    assert model.decoded == evaluation.decoded == 3
-    assert evaluation.predictions == evaluation.sources == SOURCES
+    assert model.decoded == evaluation.figures["distinct_sources"] == 3
+    assert evaluation.predictions == SOURCES
     assert evaluation.references == TARGETS
-    assert evaluation.seconds > 0 and evaluation.tokens > 0
+    assert evaluation.figures["seconds"] > 0 and evaluation.figures["target_tokens_per_second"] > 0
 
 
 def test_lines_of_one_source_are_one_item_for_error_rates_only(model, tokenizer, corpus):

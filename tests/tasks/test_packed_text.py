@@ -118,9 +118,10 @@ def test_two_processes_score_as_one_does(model, packed):
             sent.append(value)
             return [] if self.rank else [value, sent[0]]
 
-    task.evaluate_worker(loaded, tokenizer, corpus, Process(1), stride=5)
+    part = task.evaluate(loaded, tokenizer, corpus, packed.evaluation.metrics, processes=Process(1), stride=5)
     together = task.evaluate(loaded, tokenizer, corpus, packed.evaluation.metrics, processes=Process(0), stride=5)
     alone = task.evaluate(loaded, tokenizer, corpus, packed.evaluation.metrics, progress=told.append, stride=5)
+    assert part.scores == part.predictions == []
     assert [one.value for one in together.scores] == pytest.approx([one.value for one in alone.scores])
     assert sum(told) == len(corpus)
 

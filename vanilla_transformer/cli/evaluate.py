@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +33,7 @@ from vanilla_transformer.cli.trained_columns import as_in_training
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import CorpusError, RowError
-from vanilla_transformer.progress import progress_bar
+from vanilla_transformer.progress import Progress, progress_bar
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load
 
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from vanilla_transformer.distributed.peers import Peers
-    from vanilla_transformer.tasks import Evaluated, Task
+    from vanilla_transformer.evaluation.scoring import Evaluation
+    from vanilla_transformer.tasks import Task
 
 # Seconds without a sign of life after which one of several processes is taken for dead.
 LONGEST_SILENCE = 120.0
@@ -110,10 +112,9 @@ class Evaluate:
                 "{process} has another {name} than the main process ({theirs}, not {ours}): give all processes the "
                 "same command and files.",
             )
+            evaluation = self._evaluate(task, corpus, model, tokenizer, metrics, processes)
             if processes.is_main:
-                self._evaluate(task, corpus, model, tokenizer, metrics, processes)
-            else:
-                task.evaluate_worker(model, tokenizer, corpus, processes, **self._settings(), **self._rescored())
+                self._report(evaluation, model)
 
     def _check(self) -> "tuple[Task, tuple[str, ...]]":
         """Finds mistakes before a model is loaded, on the main process for all.
@@ -154,30 +155,31 @@ class Evaluate:
         tokenizer: "PreTrainedTokenizerFast",
         metrics: tuple[str, ...],
         processes: "Peers",
-    ) -> None:
-        """Does the main process's work: it alone scores, writes and prints."""
-        if task.translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
-            warn("source and target of the corpus are identical, so the scores only measure copying.")
+    ) -> "Evaluation":
+        """Predicts this process's part of the corpus; the main one alone shows its progress and scores all."""
         unit = "sources" if task.translates else task.form.unit
-        self.decoding.announce(model)
-        with progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size)) as bar:
-            try:
-                evaluation = task.evaluate(
-                    model,
-                    tokenizer,
-                    corpus,
-                    metrics,
-                    progress=bar.update,
-                    processes=processes,
-                    **self._settings(),
-                    **self._rescored(),
+        bar: AbstractContextManager[Progress] = nullcontext(Progress())
+        if processes.is_main:
+            if task.translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+                warn("source and target of the corpus are identical, so the scores only measure copying.")
+            self.decoding.announce(model)
+            bar = progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size))
+        settings = self._settings() | self._rescored()
+        try:
+            with bar as shown:
+                return task.evaluate(
+                    model, tokenizer, corpus, metrics, progress=shown.update, processes=processes, **settings
                 )
-            except RowError as error:
-                from vanilla_transformer.data.corpus import row_place
+        except RowError as error:
+            from vanilla_transformer.data.corpus import row_place
 
-                place = row_place(self._source(task.form), task.form, error.row)
-                raise CorpusError(f"{place}: {error.reason}") from error
-        print_result(json.dumps(self._as_json(evaluation, model)) if self.json else _as_text(evaluation))
+            place = row_place(self._source(task.form), task.form, error.row)
+            raise CorpusError(f"{place}: {error.reason}") from error
+
+    def _report(self, evaluation: "Evaluation", model: "PreTrainedModel") -> None:
+        """Prints the scores, and writes what was asked for."""
+        text = "\n".join([*map(str, evaluation.scores), *evaluation.sentences])
+        print_result(json.dumps(self._as_json(evaluation, model)) if self.json else text)
         if self.output is not None:
             write_whole(self.output, evaluation.predictions)
         if self.card:
@@ -239,7 +241,7 @@ class Evaluate:
         source = dataclasses.replace(source, **named)
         return source if form is None or form.parallel else as_in_training(source, self.model, form)
 
-    def _as_json(self, evaluation: "Evaluated", model: "PreTrainedModel") -> dict[str, Any]:
+    def _as_json(self, evaluation: "Evaluation", model: "PreTrainedModel") -> dict[str, Any]:
         return {
             "model": [self.model, *self.models] if self.models else self.model,
             "data": self.data,
@@ -249,9 +251,5 @@ class Evaluate:
                 **({"rescore": list(self.rescoring.rescore)} if self.rescoring.rescore else {}),
             },
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],
-            **evaluation.as_json(),
+            **evaluation.figures,
         }
-
-
-def _as_text(evaluation: "Evaluated") -> str:
-    return "\n".join([*map(str, evaluation.scores), *evaluation.in_words()])

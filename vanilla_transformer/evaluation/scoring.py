@@ -3,14 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.evaluation.metrics import METRICS, MetricError, Score, check_names, score
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.translation import LineTranslator, Translation
+from vanilla_transformer.translation import LineTranslator
 from vanilla_transformer.translation.lines import Translator
 
 if TYPE_CHECKING:
@@ -35,46 +35,21 @@ class Processes(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a model on a corpus; sources, predictions and references are aligned, one per line of the corpus.
+    """A model's results on a corpus; in a process that works for another, the main one, all are empty.
 
-    `decoded` counts the distinct sources, `tokens` the target tokens generated for them in `seconds`.
+    Attributes:
+        scores: The score of each metric.
+        predictions: A line for each row.
+        references: What is right for each row.
+        figures: The figures shown beside the scores, by name.
+        sentences: The same figures in words.
     """
 
-    scores: list[Score]
-    sources: list[str]
-    predictions: list[str]
-    references: list[str]
-    decoded: int
-    truncated: int
-    seconds: float
-    tokens: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures shown beside the scores."""
-        return {
-            "pairs": len(self.sources),
-            "distinct_sources": self.decoded,
-            "truncated_sources": self.truncated,
-            "seconds": self.seconds,
-            "sentences_per_second": self.sentences_per_second,
-            "target_tokens_per_second": self.tokens_per_second,
-        }
-
-    def in_words(self) -> list[str]:
-        """Returns the same figures in sentences."""
-        speed = f"{self.sentences_per_second:,.1f} sentences/s, {self.tokens_per_second:,.0f} target tokens/s"
-        cut = f"{self.truncated:,} sources were too long for the model and were truncated"
-        return [f"{self.decoded:,} sources in {self.seconds:.1f} s: {speed}", *([cut] if self.truncated else [])]
-
-    @property
-    def sentences_per_second(self) -> float:
-        """Distinct sources decoded per second."""
-        return self.decoded / self.seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Target tokens generated per second."""
-        return self.tokens / self.seconds
+    scores: list[Score] = field(default_factory=list)
+    predictions: list[str] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
 
 
 def evaluate_model(
@@ -99,7 +74,7 @@ def evaluate_model(
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        processes: This process, the main one, and those that call `evaluate_worker`.
+        processes: This process and those that call this function with the same arguments.
         rescored: Wraps the translator in one that chooses among several of its translations.
         generate_kwargs: For `model.generate`; its own settings apply otherwise.
     """
@@ -110,49 +85,34 @@ def evaluate_model(
     distinct = list(dict.fromkeys(sources))
     translator = rescored(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
     start = time.perf_counter()
-    translations = translate_distributed(translator, distinct, processes, progress)
+    translations = in_shares(translator.translate, distinct, translator.chunk_lines, processes, progress)
     seconds = time.perf_counter() - start
+    if processes is not None and processes.rank:
+        return Evaluation()
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
+    truncated = sum(translation.truncated for translation in translations)
+    rate = len(distinct) / seconds
+    tokens_rate = sum(translation.hypotheses[0].tokens for translation in translations) / seconds
+    speed = f"{rate:,.1f} sentences/s, {tokens_rate:,.0f} target tokens/s"
     return Evaluation(
-        scores=score_translations(metrics, translated, sources, references),
-        sources=sources,
-        predictions=[translated[source] for source in sources],
-        references=references,
-        decoded=len(distinct),
-        truncated=sum(translation.truncated for translation in translations),
-        seconds=seconds,
-        tokens=sum(translation.hypotheses[0].tokens for translation in translations),
+        score_translations(metrics, translated, sources, references),
+        [translated[source] for source in sources],
+        references,
+        {
+            "pairs": len(sources),
+            "distinct_sources": len(distinct),
+            "truncated_sources": truncated,
+            "seconds": seconds,
+            "sentences_per_second": rate,
+            "target_tokens_per_second": tokens_rate,
+        },
+        [f"{len(distinct):,} sources in {seconds:.1f} s: {speed}", *cut_in_words(truncated, "sources")],
     )
 
 
-def evaluate_worker(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: "Dataset",
-    processes: Processes,
-    *,
-    batch_tokens: int | None = None,
-    rescored: Callable[[LineTranslator], Translator] = lambda translator: translator,
-    **generate_kwargs: Any,
-) -> None:
-    """Translates a part of the corpus for the main process, which calls `evaluate_model` with the same arguments."""
-    translator = rescored(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
-    translate_distributed(translator, list(dict.fromkeys(corpus["source"])), processes)
-
-
-def translate_distributed(
-    translator: Translator,
-    lines: Sequence[str],
-    processes: Processes | None = None,
-    progress: Callable[[int], object] = lambda count: None,
-) -> list[Translation]:
-    """Returns all translations on the main process, none elsewhere; each process translates every n-th chunk.
-
-    Args:
-        lines: The same in all processes.
-        progress: Called with the number of lines that this process has done since the last call.
-    """
-    return in_shares(translator.translate, lines, translator.chunk_lines, processes, progress)
+def cut_in_words(truncated: int, unit: str) -> list[str]:
+    """Returns a sentence about the texts that were cut, if any."""
+    return [f"{truncated:,} {unit} were too long for the model and were truncated"] if truncated else []
 
 
 def in_shares(

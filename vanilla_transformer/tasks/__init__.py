@@ -1,12 +1,11 @@
 """Tasks that a run trains for: one file each, with the same interface, found by name."""
 
 from vanilla_transformer.tasks.evaluation import evaluate, metrics_of_model
-from vanilla_transformer.tasks.interface import Batch, Evaluated, Prediction, Predictor, RowRandom, SpecialTokens, Task
+from vanilla_transformer.tasks.interface import Batch, Prediction, Predictor, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.registry import get_task, register_task, task_for, task_of_model
 
 __all__ = [
     "Batch",
-    "Evaluated",
     "Prediction",
     "Predictor",
     "RowRandom",

@@ -3,7 +3,6 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -22,13 +21,13 @@ from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Prediction, SpecialTokens, Task
-from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES
+from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, evaluating
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.evaluation.metrics import Metric, Score
-    from vanilla_transformer.evaluation.scoring import Processes
+    from vanilla_transformer.evaluation.metrics import Metric
+    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
 # Blocks and options of a recipe, besides sizes, that only an encoder-decoder has.
 _FOREIGN = ("architecture", "tokenizer_sides", "decoding")
@@ -142,17 +141,6 @@ class EncoderTask(Task, ABC):
         """Returns the model, ready to predict."""
         return self.predictor_class(model, tokenizer, batch_tokens)
 
-    def scorer(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        batch_tokens: int | None = None,
-        **settings: Any,
-    ) -> "EncoderPredictor":
-        """Returns the model, ready to make the predictions to be scored."""
-        return self.predictor_class(model, tokenizer, batch_tokens, **settings)
-
     @abstractmethod
     def reference(self, row: Mapping[str, str]) -> str:
         """Returns the right prediction of a row, written like its `line` without a score."""
@@ -179,7 +167,7 @@ class EncoderTask(Task, ABC):
         processes: "Processes | None" = None,
         batch_tokens: int | None = None,
         **settings: Any,
-    ) -> "Predictions":
+    ) -> "Evaluation":
         """Predicts every row and scores the predictions.
 
         Raises:
@@ -187,42 +175,38 @@ class EncoderTask(Task, ABC):
             RowError: A row has a label unknown to the model, or no number.
         """
         from vanilla_transformer.evaluation.metrics import MetricError, score
-        from vanilla_transformer.evaluation.scoring import in_shares
+        from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_shares
 
         if not len(corpus):
             raise MetricError("The corpus to evaluate on is empty.")
         self.check_settings(settings)
-        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
-        labels = {label: number for number, label in enumerate(predictor.labels)}
-        for number, row in enumerate(corpus):
-            try:
-                self.check_row(row, labels)
-            except CorpusError as error:
-                raise RowError(number, error) from error
+        predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)
+        if processes is None or processes.rank == 0:
+            self._check_rows(corpus, predictor.labels)
         start = time.perf_counter()
         predictions = in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes, progress)
         seconds = time.perf_counter() - start
-        found = [prediction.label for prediction in predictions]
-        references = [[self.reference(row)] for row in corpus]
-        truncated = sum(prediction.truncated for prediction in predictions)
-        scores = score(metrics, found, references, self._metrics)
-        return Predictions(scores, list(map(self.written, predictions)), seconds, truncated, self.form.unit)
+        if processes is not None and processes.rank:
+            return Evaluation()
+        references = [self.reference(row) for row in corpus]
+        found, accepted = [prediction.label for prediction in predictions], [[one] for one in references]
+        truncated, unit = sum(prediction.truncated for prediction in predictions), self.form.unit
+        count, rate = len(predictions), len(predictions) / seconds
+        return Evaluation(
+            score(metrics, found, accepted, self._metrics),
+            list(map(self.written, predictions)),
+            references,
+            {unit: count, f"truncated_{unit}": truncated, "seconds": seconds, f"{unit}_per_second": rate},
+            [f"{count:,} {unit} in {seconds:.1f} s: {rate:,.1f} {unit}/s", *cut_in_words(truncated, unit)],
+        )
 
-    def evaluate_worker(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        corpus: "Dataset",
-        processes: "Processes",
-        *,
-        batch_tokens: int | None = None,
-        **settings: Any,
-    ) -> None:
-        """Predicts a part of the rows."""
-        from vanilla_transformer.evaluation.scoring import in_shares
-
-        predictor = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
-        in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes)
+    def _check_rows(self, corpus: "Dataset", labels: Sequence[str]) -> None:
+        numbers = {label: number for number, label in enumerate(labels)}
+        for number, row in enumerate(corpus):
+            try:
+                self.check_row(row, numbers)
+            except CorpusError as error:
+                raise RowError(number, error) from error
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Refuses evaluation settings that are for other models.
@@ -244,33 +228,6 @@ class EncoderTask(Task, ABC):
         predictor = self.predictor(model, tokenizer)
         rows = [predictor.read(text) for text in texts]
         return [prediction.line for prediction in predictor.predict(rows, lambda count: None)]
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of a corpus, one per row, and their scores."""
-
-    scores: "list[Score]"
-    predictions: list[str]
-    seconds: float
-    truncated: int
-    unit: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures shown beside the scores."""
-        return {
-            self.unit: len(self.predictions),
-            f"truncated_{self.unit}": self.truncated,
-            "seconds": self.seconds,
-            f"{self.unit}_per_second": len(self.predictions) / self.seconds,
-        }
-
-    def in_words(self) -> list[str]:
-        """Returns the same figures in sentences."""
-        count = len(self.predictions)
-        speed = f"{count:,} {self.unit} in {self.seconds:.1f} s: {count / self.seconds:,.1f} {self.unit}/s"
-        cut = f"{self.truncated:,} {self.unit} were too long for the model and were truncated"
-        return [speed, *([cut] if self.truncated else [])]
 
 
 class EncoderPredictor(ABC):
@@ -300,10 +257,8 @@ class EncoderPredictor(ABC):
     def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
         """Predicts each row, in order; `progress` receives the number of rows in each batch."""
 
-    def answers(
-        self, rows: Sequence[Sequence[int]], progress: Callable[[int], object]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the place of each row of ids, longest first, and the result from its logits."""
+    def logits(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Yields the places of rows of ids in batches of about equal length, longest first, and their logits."""
         order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
         with evaluating(self.model), torch.inference_mode():
             while order:
@@ -311,9 +266,15 @@ class EncoderPredictor(ABC):
                 batch, order = order[:count], order[count:]
                 ids, mask = pad([rows[place] for place in batch], self.model.config.pad_token_id)
                 device = self.model.device
-                logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
-                yield from zip(batch, self.activated(logits.float()).cpu().numpy(), strict=True)
-                progress(len(batch))
+                yield batch, self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+
+    def answers(
+        self, rows: Sequence[Sequence[int]], progress: Callable[[int], object]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the place of each row of ids, longest first, and the result from its logits."""
+        for batch, logits in self.logits(rows):
+            yield from zip(batch, self.activated(logits.float()).cpu().numpy(), strict=True)
+            progress(len(batch))
 
     def activated(self, logits: torch.Tensor) -> torch.Tensor:
         """Turns logits into probabilities of labels of which one is right."""
@@ -322,14 +283,3 @@ class EncoderPredictor(ABC):
     def cut(self, ids: Sequence[int]) -> list[int]:
         """Cuts a row to the length that the model can read, keeping its end token."""
         return [*ids] if len(ids) <= self.longest else [*ids[: self.longest - 1], ids[-1]]
-
-
-@contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Runs its body without dropout, then restores the model's mode."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

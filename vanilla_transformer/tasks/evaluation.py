@@ -4,21 +4,24 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import corpora_from_values, only_corpus
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Evaluated, Task
+from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.registry import task_of_model
 from vanilla_transformer.translation.loading import load_model
+
+if TYPE_CHECKING:
+    from vanilla_transformer.evaluation.scoring import Evaluation
 
 
 def evaluate(
     model: str | os.PathLike[str], data: Any, *, metrics: Sequence[str] | None = None, **settings: Any
-) -> Evaluated:
+) -> "Evaluation":
     """Scores a model on a corpus, in float32 and on the best device available, as the command `evaluate` does.
 
     `evaluate("my-model", ("test.en", "test.de")).scores` is what `vanilla-transformer evaluate my-model --data test.en

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from vanilla_transformer.data.text_streams import TextStream
-    from vanilla_transformer.evaluation.metrics import Score
-    from vanilla_transformer.evaluation.scoring import Processes
+    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
 Batch = dict[str, torch.Tensor]
 
@@ -81,24 +80,6 @@ class Predictor(Protocol):
 
     def predict(self, rows: Sequence[tuple[str, ...]], progress: Callable[[int], object]) -> Sequence[Prediction]:
         """Predicts each row, in order; `progress` receives the number of rows done since its last call."""
-
-
-class Evaluated(Protocol):
-    """A model's results on a corpus: its scores, and a prediction for each row."""
-
-    @property
-    def scores(self) -> "list[Score]":
-        """The score of each metric."""
-
-    @property
-    def predictions(self) -> list[str]:
-        """A line for each row."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures shown beside the scores."""
-
-    def in_words(self) -> list[str]:
-        """Returns the same figures in sentences."""
 
 
 class Task(Architecture, Protocol):
@@ -193,23 +174,14 @@ class Task(Architecture, Protocol):
         progress: Callable[[int], object],
         processes: "Processes | None" = None,
         **settings: Any,
-    ) -> Evaluated:
+    ) -> "Evaluation":
         """Returns a `Score` for each metric on a corpus of the task's form; `settings` control the prediction.
 
         Args:
             progress: Receives the number of texts done since its last call.
-            processes: This process, the main one, and those that call `evaluate_worker`.
+            processes: This process and those that call it with the same arguments: each predicts a part of the
+                corpus, and only the main one gets the results.
         """
-
-    def evaluate_worker(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        corpus: "Dataset",
-        processes: "Processes",
-        **settings: Any,
-    ) -> None:
-        """Predicts a part of the corpus for the main process, which calls `evaluate` with the same arguments."""
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,20 +20,14 @@ from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import (
-    EncoderPredictor,
-    EncoderTask,
-    Predictions,
-    Row,
-    Texts,
-    evaluating,
-)
+from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
+from vanilla_transformer.translation.translator import evaluating
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.evaluation.scoring import Processes
+    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
 
 # Number of tokens that continue an example.
 _CONTINUATION = 40
@@ -79,21 +72,13 @@ class TextScorer(EncoderPredictor):
     ) -> list[float]:
         """Returns each row's summed negative log-probability of its labels, each `shift` after its predictor."""
         sums = [0.0] * len(inputs)
-        order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
-        with evaluating(self.model), torch.inference_mode():
-            while order:
-                count = max(1, self.batch_tokens // len(inputs[order[0]]))
-                batch, order = order[:count], order[count:]
-                ids, mask = (
-                    one.to(self.model.device)
-                    for one in pad([inputs[place] for place in batch], self.model.config.pad_token_id)
-                )
-                expected = pad([labels[place] for place in batch], LABEL_PADDING)[0][:, shift:].to(ids.device)
-                logits = self.model(input_ids=ids, attention_mask=mask).logits[:, : expected.shape[1]]
-                losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), expected, reduction="none")
-                for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
-                    sums[place] = loss
-                progress(len(batch))
+        for batch, logits in self.logits(inputs):
+            expected = pad([labels[place] for place in batch], LABEL_PADDING)[0][:, shift:].to(logits.device)
+            scored = logits[:, : expected.shape[1]].float().transpose(1, 2)
+            losses = torch.nn.functional.cross_entropy(scored, expected, reduction="none")
+            for place, loss in zip(batch, losses.sum(-1, dtype=torch.float64).tolist(), strict=True):
+                sums[place] = loss
+            progress(len(batch))
         return sums
 
 
@@ -287,44 +272,30 @@ class PackedLanguageModeling(LanguageModeling):
         processes: "Processes | None" = None,
         batch_tokens: int | None = None,
         **settings: Any,
-    ) -> Predictions:
+    ) -> "Evaluation":
         """Returns the cost of each whole text; blocks after the first predict `stride` tokens, if given."""
         from vanilla_transformer.evaluation.metrics import score
+        from vanilla_transformer.evaluation.scoring import Evaluation, in_shares
 
         self.check_settings(settings)
-        predictor: Any = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
+        scorer: Any = self.predictor_class(model, tokenizer, batch_tokens, **settings)
         texts, ids = self._texts(corpus, tokenizer)
+        blocks = scorer.blocks(ids)
         start = time.perf_counter()
-        losses = self._losses(predictor, ids, processes, _in_proportion(progress, len(corpus), predictor.blocks(ids)))
+        tell = _in_proportion(progress, len(corpus), blocks)
+        losses = in_shares(scorer.losses, blocks, scorer.chunk_lines, processes, tell)
         seconds = time.perf_counter() - start
-        costs = predictor.costs(ids, losses)
+        if processes is not None and processes.rank:
+            return Evaluation()
+        costs, tokens = scorer.costs(ids, losses), sum(map(len, ids)) - len(ids)
         scores = score(metrics, list(map(str, costs)), [[text] for text in texts], self._metrics)
-        return _ScoredText(scores, [cost.line for cost in costs], seconds, 0, "texts", sum(map(len, ids)) - len(ids))
-
-    def evaluate_worker(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        corpus: "Dataset",
-        processes: "Processes",
-        *,
-        batch_tokens: int | None = None,
-        **settings: Any,
-    ) -> None:
-        """Computes a part of the blocks."""
-        predictor: Any = self.scorer(model, tokenizer, batch_tokens=batch_tokens, **settings)
-        self._losses(predictor, self._texts(corpus, tokenizer)[1], processes)
-
-    def _losses(
-        self,
-        scorer: NextTokenScorer,
-        texts: Sequence[Sequence[int]],
-        processes: "Processes | None",
-        progress: Callable[[int], object] = lambda count: None,
-    ) -> list[float]:
-        from vanilla_transformer.evaluation.scoring import in_shares
-
-        return in_shares(scorer.losses, scorer.blocks(texts), scorer.chunk_lines, processes, progress)
+        return Evaluation(
+            scores,
+            [cost.line for cost in costs],
+            texts,
+            {"texts": len(costs), "tokens": tokens, "seconds": seconds, "tokens_per_second": tokens / seconds},
+            [f"{tokens:,} tokens in {seconds:.1f} s: {tokens / seconds:,.0f} tokens/s"],
+        )
 
     def _texts(self, corpus: "Dataset", tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[list[int]]]:
         """Returns the whole texts of a corpus, and their ids as in training."""
@@ -334,20 +305,6 @@ class PackedLanguageModeling(LanguageModeling):
         bounds = list(pairwise([*starts, len(pieces)]))
         texts = ["".join(pieces[start:end]) for start, end in bounds]
         return texts, [list(chain.from_iterable(encoded[start:end])) for start, end in bounds]
-
-
-@dataclass(frozen=True)
-class _ScoredText(Predictions):
-    """The scores of continuous text."""
-
-    tokens: int
-
-    def as_json(self) -> dict[str, Any]:
-        figures = {"texts": len(self.predictions), "tokens": self.tokens, "seconds": self.seconds}
-        return {**figures, "tokens_per_second": self.tokens / self.seconds}
-
-    def in_words(self) -> list[str]:
-        return [f"{self.tokens:,} tokens in {self.seconds:.1f} s: {self.tokens / self.seconds:,.0f} tokens/s"]
 
 
 def _in_proportion(progress: Callable[[int], object], rows: int, blocks: Sequence[Block]) -> Callable[[int], object]:

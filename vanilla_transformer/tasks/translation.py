@@ -26,7 +26,7 @@ from vanilla_transformer.translation import translate_lines
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
+    from vanilla_transformer.evaluation.scoring import Evaluation
 
 # A teacher's predictions for each target token, as a `DistilledCorpus` stores them.
 _SOFT_TARGETS = {"soft_target_ids": np.int64, "soft_target_weights": np.float32}
@@ -169,19 +169,6 @@ class Translation(Task):
         from vanilla_transformer.evaluation.scoring import evaluate_model
 
         return evaluate_model(model, tokenizer, corpus, metrics, progress=progress, **settings)
-
-    def evaluate_worker(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        corpus: "Dataset",
-        processes: "Processes",
-        **settings: Any,
-    ) -> None:
-        """Translates a part of the sources."""
-        from vanilla_transformer.evaluation.scoring import evaluate_worker
-
-        evaluate_worker(model, tokenizer, corpus, processes, **settings)
 
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None

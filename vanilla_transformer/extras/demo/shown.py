@@ -179,7 +179,7 @@ def kind_of(path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
 
     found: Any = task_of_model(path)
     if found.pipeline == "fill-mask":
-        return Filling(model, tokenizer, found.scorer(model, tokenizer))
+        return Filling(model, tokenizer, found.predictor_class(model, tokenizer))
     kind = _KINDS.get(found.pipeline, Predicting)
     return kind(model, tokenizer, found.predictor(model, tokenizer))
 
