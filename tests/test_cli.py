@@ -225,7 +225,7 @@ def test_help_of_each_command_has_no_empty_default(run, name):
 def test_help_wraps_at_the_terminal_width(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run("translate", "--help")
-    assert code == 0 and help_of(Translate)["resume"] in " ".join(out.replace("│", " ").split())
+    assert code == 0 and help_of(Translate)["nbest"] in " ".join(out.replace("│", " ").split())
     [line] = [line for line in out.splitlines() if "standard output); " in line]
     assert "with --tasks" in line
     assert max(map(len, out.splitlines())) <= 80

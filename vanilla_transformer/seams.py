@@ -19,8 +19,8 @@ has commands, `GROUP` names their group in the program's help. The seams are
                  computes that model, an object with `suits(rows)`, which tells whether it is the fastest for that many
                  hypotheses, and with `greedy` and `beam` as in `extras.onnx.graph_search.GraphSearch`
     ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model
-    options      a group of options of `translate` and `evaluate`: a dataclass, which may also have tables of what
-                 `excludes` what, and of what is `not_for_several` models or `not_exported`, each with the reason
+    options      a group of options of `translate`, `evaluate` or `predict`: a dataclass, which may also have tables
+                 of what `excludes` what, and of what is `not_for_several` models or `not_exported`, with the reasons
 """
 
 import pkgutil

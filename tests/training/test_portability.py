@@ -19,11 +19,11 @@ from refusals import refused
 from vanilla_transformer import atomic_files, malloc
 from vanilla_transformer.analysis import devices
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.resuming.resumable_file import ResumableFile, ResumeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training import signals
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.run_directory import LOCK, OutputError, RunDirectory
-from vanilla_transformer.translation.resuming import ResumableFile, ResumeError
 
 
 @pytest.fixture

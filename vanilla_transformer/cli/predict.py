@@ -13,10 +13,14 @@ from vanilla_transformer.cli.arguments import Flag, Model, OptionalText, UsageEr
 from vanilla_transformer.cli.decoding import Computing
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
 from vanilla_transformer.cli.trained_columns import as_in_training
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
     from vanilla_transformer.tasks import Prediction, Predictor
+
+
+ResumeOptions: Any = load("options", "resuming")
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,6 @@ class Predict:
     or, for a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input)."""
     output: OptionalText = None
     """File to write to, plain or compressed like the input (default: standard output)."""
-    resume: Flag = False
-    """Continue an unfinished output where it stopped; the inputs and settings must match those in OUTPUT.resume."""
     json: Flag = False
     """Write one JSON object per line, with the probability of each label, or words, tags and probabilities."""
     text_column: OptionalText = None
@@ -48,6 +50,7 @@ class Predict:
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
     computing: Computing = Computing()
+    resuming: ResumeOptions = ResumeOptions()
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
@@ -61,7 +64,8 @@ class Predict:
         if table is None and (self.text_column or self.text_pair_column):
             raise UsageError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
         rows = None if table is None else _rows_as_lines(table)
-        source = LineSource(self.input, output, resume=self.resume, rows=rows)
+        self.resuming.check(self.input, output)
+        source = LineSource(self.input, output, rows)
         model, tokenizer = self.computing.load(self.model, translates=False)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
         answering = Answering(
@@ -71,7 +75,8 @@ class Predict:
             progress=self.progress,
             unit="lines" if table is None else "rows",
         )
-        source.answer(
+        self.resuming.answer(
+            source,
             answering,
             lambda: self._fingerprint(self.computing.taken(model)),
             begin=partial(self.computing.announce, model),

@@ -109,8 +109,6 @@ def check_output(path: Path | None) -> None:
     """Raises OSError if the file cannot be written, before hours of work. An existing file is left unchanged."""
     refuse_directories(path)
     if path is not None and is_file(path):
-        from vanilla_transformer.translation.resuming import unwritable
-
         existed = path.exists() or path.is_symlink()
         try:
             path.open("ab").close()
@@ -118,6 +116,15 @@ def check_output(path: Path | None) -> None:
             raise unwritable(path, error) from error
         if not existed:
             path.unlink()
+
+
+def unwritable(path: Path, error: OSError) -> OSError:
+    """Explains why a file cannot be written, in a sentence with its name."""
+    if path.is_symlink() and not path.exists():
+        return OSError(f"{path} is a link to {os.readlink(path)}, which cannot be created: {error.strerror or error}.")
+    if not path.parent.is_dir():
+        return OSError(f"There is no directory {path.parent} to write {path.name} to.")
+    return OSError(f"{path} cannot be written: {error.strerror or error}.")
 
 
 def check_new_file(path: Path | None, option: str) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 AlignmentOptions: Any = load("options", "alignment")
 RescoringOptions: Any = load("options", "rescoring")
 TermOptions: Any = load("options", "terms")
+ResumeOptions: Any = load("options", "resuming")
 TaskOptions: Any = load("options", "tasks")
 
 
@@ -58,11 +59,6 @@ class Translate:
     output: OptionalText = None
     """File to write to, plain or compressed like the input (default: standard output);
     with --tasks a directory, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
-    resume: Flag = False
-    """Continue an unfinished output where it stopped, with the same result.
-    Model, input, search settings and precision must match those recorded in OUTPUT.resume;
-    --device and --batch-tokens may differ, which can change the last digits of scores.
-    OUTPUT.resume stays after the end, so that the command can be repeated."""
     nbest: OptionalInt = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
     source_column: OptionalText = None
@@ -74,6 +70,7 @@ class Translate:
     rescoring: RescoringOptions = RescoringOptions()
     aligning: AlignmentOptions = AlignmentOptions()
     glossary: TermOptions = TermOptions()
+    resuming: ResumeOptions = ResumeOptions()
     numbered: TaskOptions = TaskOptions()
 
     def check(self) -> None:
@@ -102,12 +99,12 @@ class Translate:
             return
         for model in (*self.models, *self.rescoring.models):
             check_paths(model, self._input, self._output)
-        source = LineSource(self._input, self._output, resume=self.resume)
+        self.resuming.check(self._input, self._output)
+        source = LineSource(self._input, self._output)
         translator = self.translator()
         answering = Answering(translator.translate, translator.chunk_lines, self.format, self.progress)
-        source.answer(
-            answering, partial(self.job_fingerprint, translator), begin=partial(self._announce, translator.model)
-        )
+        job, begin = partial(self.job_fingerprint, translator), partial(self._announce, translator.model)
+        self.resuming.answer(source, answering, job, begin)
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -220,18 +220,13 @@ def with_pauses(lines: Iterable[str], patience: float) -> Iterator[str | None]:
         yield line
 
 
-class Lines(list[str]):
-    """Lines that are translated together; `whole` tells whether further lines would not have joined them."""
-
-    whole = False
-
-
-def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
+def chunks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
     """Gathers `size` lines, or as many as have `CHUNK_CHARACTERS`.
 
     A chunk is smaller before a pause, at the end, and before a line that could not be read.
     """
-    chunk, characters = Lines(), 0
+    chunk: list[str] = []
+    characters = 0
     try:
         for line in lines:
             if line is not None:
@@ -239,10 +234,9 @@ def chunks(lines: Iterable[str | None], size: int) -> Iterator[Lines]:
                     raise ValueError(f"{line!r} among the lines is not text.")
                 chunk.append(line)
                 characters += len(line)
-            chunk.whole = len(chunk) == size or characters >= CHUNK_CHARACTERS
-            if chunk and (line is None or chunk.whole):
+            if chunk and (line is None or len(chunk) == size or characters >= CHUNK_CHARACTERS):
                 yield chunk
-                chunk, characters = Lines(), 0
+                chunk, characters = [], 0
     except (OSError, ValueError):
         if chunk:
             yield chunk

@@ -11,9 +11,9 @@ from typing import Any
 
 from vanilla_transformer.extras.many_machines.folder import JOB, TaskError, TaskFolder, in_ranges, job_digest
 from vanilla_transformer.extras.many_machines.parts import cut, identity, read_part
-from vanilla_transformer.translation.files import ChunkReader, process_file
+from vanilla_transformer.extras.resuming.chunk_reader import ChunkReader, process_file
+from vanilla_transformer.extras.resuming.resumable_file import ResumableFile, record_path
 from vanilla_transformer.translation.lines import Translation, Translator
-from vanilla_transformer.translation.resuming import ResumableFile, record_path
 
 _SLICE = 1 << 20
 

@@ -164,7 +164,7 @@ class _Synthesis:
             self.command,
             inputs=(*self.command.models[1:], str(selected)),
             output=str(place),
-            resume=numbered.tasks is None,
+            resuming=replace(self.command.resuming, resume=numbered.tasks is None),
             source_column=None,
         )
         translate.check()

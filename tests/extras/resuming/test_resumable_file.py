@@ -11,8 +11,13 @@ from echo import Echo, render
 from refusals import refused
 
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
-from vanilla_transformer.translation.files import ChunkReader, process_file
-from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, record_path, refuse_unfinished
+from vanilla_transformer.extras.resuming.chunk_reader import ChunkReader, process_file
+from vanilla_transformer.extras.resuming.resumable_file import (
+    ResumableFile,
+    ResumeError,
+    record_path,
+    refuse_unfinished,
+)
 
 CHUNK = 3
 LINES = [f"line {number} ä" for number in range(8)]

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from vanilla_transformer.atomic_files import atomic_write_text, sync
+from vanilla_transformer.cli.streams import unwritable
 from vanilla_transformer.compression import compress, suffix_of
 
 _CHUNK = 1 << 20
@@ -186,15 +187,6 @@ def refuse_unfinished(path: Path) -> None:
             f"{path} holds the first {recorded[1].lines:,} lines of an unfinished output: continue with "
             f"--resume, or delete {record_path(path)} to start over."
         )
-
-
-def unwritable(path: Path, error: OSError) -> OSError:
-    """Explains why a file cannot be written, in a sentence with its name."""
-    if path.is_symlink() and not path.exists():
-        return OSError(f"{path} is a link to {os.readlink(path)}, which cannot be created: {error.strerror or error}.")
-    if not path.parent.is_dir():
-        return OSError(f"There is no directory {path.parent} to write {path.name} to.")
-    return OSError(f"{path} cannot be written: {error.strerror or error}.")
 
 
 def record_path(path: Path) -> Path:

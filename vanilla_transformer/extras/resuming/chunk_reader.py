@@ -3,10 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from vanilla_transformer.translation.lines import chunks
-from vanilla_transformer.translation.resuming import ResumableFile, ResumeError, ResumeState
+from vanilla_transformer.extras.resuming.resumable_file import ResumableFile, ResumeError, ResumeState
+from vanilla_transformer.translation.lines import CHUNK_CHARACTERS, chunks
+
+if TYPE_CHECKING:
+    from vanilla_transformer.cli.line_files import Answer
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class ChunkReader:
                 for line in gathered:
                     digest.update(line.encode() + b"\n")
                 self.read += 1
-                yield Chunk(first, gathered, digest.hexdigest(), gathered.whole)
+                whole = len(gathered) == self.size or sum(map(len, gathered)) >= CHUNK_CHARACTERS
+                yield Chunk(first, gathered, digest.hexdigest(), whole)
                 first += len(gathered)
         except (OSError, ValueError) as error:
             self.error = error
@@ -70,16 +74,8 @@ class ChunkReader:
             )
 
 
-class Answer(Protocol):
-    """The result for one line."""
-
-    @property
-    def truncated(self) -> bool:
-        """Tells whether the line had to be cut."""
-
-
 def process_file(
-    work: Callable[[list[str], Callable[[int], object]], Sequence[Answer]],
+    work: "Callable[[list[str], Callable[[int], object]], Sequence[Answer]]",
     reader: ChunkReader,
     output: ResumableFile,
     *,

@@ -1,0 +1,1 @@
+"""Outputs of commands that go on after any end where they stopped."""
