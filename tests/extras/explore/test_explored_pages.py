@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,17 @@ def test_the_training_is_gone_back_to_and_replayed(visit, explored):
     page.get_by_role("button", name="Show 2 moments").click()
     page.wait_for_function("() => document.querySelectorAll('#training .frame').length === 3")
     assert page.locator("#training svg .curve").count() == 2
+
+
+def test_on_a_telephone_the_steps_of_a_long_training_stand_apart(visit):
+    page = visit("trained", viewport={"width": 390, "height": 844})
+    page.evaluate("""async () => {
+        const { app } = await import("/app.js"), [part] = app.parts.training;
+        part.curve = part.curve.map((one) => ({ ...one, step: one.step * 1000 }));
+        part.drawn = null;
+        part.update(null);
+    }""")
+    ticks = page.locator("#training .axis").first.locator(".tick text")
+    edges = ticks.evaluate_all("all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])")
+    assert "," in ticks.last.text_content() and len(edges) > 1
+    assert all(end < start for (_, end), (start, _) in pairwise(edges))

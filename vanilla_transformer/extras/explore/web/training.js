@@ -56,7 +56,7 @@ export class TrainingPart {
     const x = d3.scaleLinear().domain([0, d3.max(this.curve, (one) => one.step)]).range([margin.left, width - margin.right]);
     const y = d3.scaleLinear().domain([0, d3.max(this.curve, (one) => Math.max(one.loss ?? 0, one.dev_loss ?? 0))]).nice().range([height - margin.bottom, margin.top]);
     const svg = d3.create("svg").attr("viewBox", `0 0 ${width} ${height}`).attr("role", "img").attr("aria-label", t("curveLabel"));
-    svg.append("g").attr("class", "axis").attr("transform", `translate(0,${height - margin.bottom})`).call(d3.axisBottom(x).ticks(6).tickSizeOuter(0));
+    svg.append("g").attr("class", "axis").attr("transform", `translate(0,${height - margin.bottom})`).call(d3.axisBottom(x).ticks(Math.min(6, (width - margin.left - margin.right) / 60)).tickSizeOuter(0));
     svg.append("g").attr("class", "axis").attr("transform", `translate(${margin.left},0)`).call(d3.axisLeft(y).ticks(4).tickSizeOuter(0));
     for (const name of ["loss", "dev_loss"]) {
       const points = this.curve.filter((one) => one[name] !== undefined);
