@@ -136,10 +136,13 @@ def test_lines_take_the_room_that_a_frame_gets_later(seen, tmp_path):
     with open_browser() as browser:
         tab = browser.new_page()
         tab.goto(file.as_uri())
-        tab.evaluate("document.body.style.width = '150px'")
-        tab.wait_for_function("document.querySelector('#picture svg').getBoundingClientRect().width < 300")
-        tab.evaluate("document.body.style.width = '900px'")
-        tab.wait_for_function("document.querySelector('#picture svg').getBoundingClientRect().width > 300")
+        drawn = """async (width) => {
+            document.body.style.width = width;
+            for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+            return document.querySelector("#picture svg").getBoundingClientRect().width;
+        }"""
+        narrow, wide = tab.evaluate(drawn, "150px"), tab.evaluate(drawn, "900px")
+    assert narrow < 300 < wide
 
 
 def test_a_notebook_shows_the_page_in_a_frame(seen):
@@ -157,6 +160,14 @@ def test_a_heat_map_shows_the_weights_between_the_words(seen):
     assert axes.get_title() == "cross-attention, layer 2, head 2"
     assert axes.get_ylabel() == "target as written: attends" and axes.get_xlabel() == "source: attended to"
     assert "attention weight" in [other.get_ylabel() for other in axes.figure.axes]
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_a_heat_map_of_few_words_has_room_for_its_title(model, tokenizer, kind):
+    axes = plot_attention(attention(model, tokenizer, "A", "Sie").words(), kind)
+    axes.figure.canvas.draw()
+    title = axes.title.get_window_extent()
+    assert title.x0 >= 0 and title.x1 <= axes.figure.bbox.x1
 
 
 def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenizer):

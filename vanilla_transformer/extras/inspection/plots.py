@@ -46,11 +46,14 @@ def plot_attention(
     """
     attention.check(kind)
     words = _lettered(attention, kind)
+    layers, heads_there = attention.weights[kind].shape[:2]
+    named = "all heads" if head == "all" else _named("head", head, heads_there)
+    title = f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}"
     if view == "heatmap":
         if head == "all":
             raise InspectionError("A heat map shows one head or the mean: head='all' is for view='lines'.")
         weights = attention.select(kind, layer, head)
-        axes = axes or new_axes(*_size(words))
+        axes = axes or new_axes(*_size(words, title))
         image = _heatmap(axes, weights.numpy(), words, 8, float(weights.max()), _cell(words.keys))
         attending, attended = attention.sides(kind)
         axes.set_ylabel(f"{attending}: attends")
@@ -60,9 +63,7 @@ def plot_attention(
         axes = axes or new_axes(4.5, 1 + 0.28 * max(len(words.queries), len(words.keys)))
         heads = range(attention.weights[kind].shape[1]) if head == "all" else [head]
         _lines(axes, [attention.select(kind, layer, one).numpy() for one in heads], words, attention.sides(kind))
-    layers, heads_there = attention.weights[kind].shape[:2]
-    named = "all heads" if head == "all" else _named("head", head, heads_there)
-    axes.set_title(f"{TITLES[kind]}, {_named('layer', layer, layers)}, {named}", fontsize=9)
+    axes.set_title(title, fontsize=9)
     return axes
 
 
@@ -183,12 +184,13 @@ def _cell(keys: list[str]) -> float:
     return max(0.3, min(8 * _LETTER * max(map(_letters, keys)) + 0.08, 8 / len(keys)))
 
 
-def _size(words: _Words) -> tuple[float, float]:
-    """Returns the inches of a heat map with room for its words, the names of its axes and its colour bar."""
+def _size(words: _Words, title: str) -> tuple[float, float]:
+    """Returns the inches of a heat map with room for its words, axis names, title and colour bar."""
     queries, keys, _ = words
     widest, cell = 8 * _LETTER * max(map(_letters, keys)), _cell(keys)
     below = 1.1 + (0.7 * widest if widest > cell else 0)
-    return 1.8 + 8 * _LETTER * max(map(_letters, queries)) + cell * len(keys), below + 0.3 * len(queries)
+    across = 1.8 + 8 * _LETTER * max(map(_letters, queries)) + cell * len(keys)
+    return max(across, 1 + 9 * _LETTER * len(title)), below + 0.3 * len(queries)
 
 
 def _heatmap(
