@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,13 @@ import pytest
 
 # Seconds that a page may take for anything: other programs may have the cores meanwhile.
 PATIENCE = 180
+
+
+def free_port() -> int:
+    """Returns a port that nothing listens on."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return trial.getsockname()[1]
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Small seeded models."""
+"""Small seeded models, commands run in this process, and runs that are killed."""
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Of the processes that tests start, too.
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 import torch
 from transformers import GenerationMixin
+from transformers.utils import logging
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, engine
 
@@ -72,3 +74,57 @@ def ways_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("_beam_search", "_sample"):
         monkeypatch.setattr(GenerationMixin, name, noted("library", getattr(GenerationMixin, name)))
     return taken
+
+
+@pytest.fixture
+def quiet_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Switches progress bars off, as the command does before it loads the libraries."""
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        monkeypatch.setenv(name, "error")
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        monkeypatch.setenv(name, "1")
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
+
+
+@pytest.fixture
+def run_command(quiet_libraries, capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process with these bytes as standard input; returns exit code, output and errors."""
+    from vanilla_transformer.cli import main
+
+    def run(*words: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            file.buffer.write(stdin)
+            file.buffer.seek(0)
+            monkeypatch.setattr("sys.stdin", file)
+            try:
+                code = main([str(word) for word in words])
+            except SystemExit as done:
+                code = done.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def train_until(monkeypatch) -> Callable:
+    """Trains by a recipe until an interrupt at the given step; returns the epoch it was in."""
+    from vanilla_transformer.training import loop
+
+    def train_until(recipe, step: int) -> int:
+        update, epochs = loop.TrainingLoop._update, []
+
+        def killed(self, *args):
+            epochs.append(self.progress.epoch)
+            if len(epochs) == step:
+                raise KeyboardInterrupt
+            return update(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.TrainingLoop, "_update", killed)
+            with pytest.raises(KeyboardInterrupt):
+                loop.train(recipe)
+        return epochs[-1]
+
+    return train_until

@@ -32,7 +32,7 @@ from vanilla_transformer import (
     compression,
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
-from vanilla_transformer.cli import main, program
+from vanilla_transformer.cli import program
 from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.cli.program import COMMANDS, command_names
 from vanilla_transformer.cli.translate import Translate
@@ -68,32 +68,9 @@ def model(tmp_path_factory):
     return directory
 
 
-@pytest.fixture(autouse=True)
-def quiet_libraries(monkeypatch):
-    """Switches progress bars off, as the command does before it loads the libraries."""
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
-    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
-        monkeypatch.setenv(name, "error")
-    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
-        monkeypatch.setenv(name, "1")
-
-
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Runs the command in this process: words, and bytes for standard input, to exit code, output and errors."""
-
-    def run(*words, stdin=b""):
-        (tmp_path / "stdin").write_bytes(stdin)
-        with open(tmp_path / "stdin", encoding="utf-8") as file:
-            monkeypatch.setattr("sys.stdin", file)
-            try:
-                code = main([str(word) for word in words])
-            except SystemExit as done:
-                code = done.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(run_command):
+    return run_command
 
 
 def assert_one_sentence(stderr, *parts):

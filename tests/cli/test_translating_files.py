@@ -44,9 +44,8 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path, model):
+def run(quiet_libraries, capsys, monkeypatch, tmp_path, model):
     """Translates from `in`, and gives exit code and standard error, which is no terminal here."""
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     monkeypatch.setitem(CHUNK_LINES, "cpu", 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))

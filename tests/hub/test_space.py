@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from browser import free_port
 from hub_server import HubServer, Repository, card_head
 from refusals import refused
 
@@ -203,12 +204,6 @@ def test_nothing_is_pushed_of_what_cannot_be_exported(ann: HubServer, model: Pat
     assert main(["push", str(model), "ann/tiny", "--web"]) == 1
     assert "no_repeat_ngram_size=3" in capsys.readouterr().err
     assert not ann.repositories
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
 
 
 def test_the_app_of_a_space_runs_where_the_package_is_not_installed(

@@ -16,10 +16,9 @@ OPTIONS = ["--num-beams", "1", "--max-length-beyond-source", "1"]
 
 
 @pytest.fixture
-def here(monkeypatch):
+def here(monkeypatch, quiet_libraries):
     """Measures in this process."""
     monkeypatch.setattr(bench_translate, "_in_new_process", bench_translate._translated)
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     # What is measured is put back.
     monkeypatch.setattr(LineTranslator, "_generate", LineTranslator._generate)
 

@@ -4,10 +4,8 @@ import random
 from pathlib import Path
 
 import pytest
-from refusals import refused
 
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import loop
 from vanilla_transformer.training.loop import train
 
 ANIMALS, PLANTS, VERBS = ["dog", "cat", "cow", "hen"], ["oak", "elm", "fir", "fig"], ["sees", "likes", "is"]
@@ -81,23 +79,12 @@ def masked_lines(lines) -> Recipe:
 
 
 @pytest.fixture
-def stopped(tmp_path, monkeypatch):
-    """The weights that a run comes to which is lost in its thirtieth step and goes on."""
+def stopped(tmp_path, train_until):
+    """Returns the weights of a run that is killed in its thirtieth step and resumed."""
 
     def run(recipe: Recipe) -> bytes:
         mine = recipe.with_options(output=str(tmp_path / "stopped"))
-        with monkeypatch.context() as patch:
-            update, steps = loop.TrainingLoop._update, []
-
-            def failing(self, step):
-                steps.append(step)
-                if len(steps) == 30:
-                    raise RuntimeError("lost")
-                return update(self, step)
-
-            patch.setattr(loop.TrainingLoop, "_update", failing)
-            with refused(RuntimeError, "lost"):
-                train(mine)
+        train_until(mine, 30)
         return (train(mine) / "model.safetensors").read_bytes()
 
     return run

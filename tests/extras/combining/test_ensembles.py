@@ -16,7 +16,6 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
     translate_lines,
 )
-from vanilla_transformer.cli import main
 from vanilla_transformer.extras.combining import EnsembleForConditionalGeneration
 
 SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
@@ -240,18 +239,9 @@ def directories(tmp_path_factory):
 
 
 @pytest.fixture
-def run(directories, monkeypatch, capsys):
+def run(directories, monkeypatch, run_command):
     monkeypatch.chdir(directories)
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
-
-    def run(*words):
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as done:
-            code = done.code
-        return code, *capsys.readouterr()
-
-    return run
+    return run_command
 
 
 FLOAT32 = ("--precision", "float32")

@@ -14,7 +14,6 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.cli import main
 from vanilla_transformer.extras.combining.model_rescoring import ModelRescorer, RescoringError
 from vanilla_transformer.translation import LineTranslator, load_model
 
@@ -56,18 +55,9 @@ def directories(tmp_path_factory):
 
 
 @pytest.fixture
-def run(directories, monkeypatch, capsys):
+def run(directories, monkeypatch, run_command):
     monkeypatch.chdir(directories)
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
-
-    def run(*words):
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as done:
-            code = done.code
-        return code, *capsys.readouterr()
-
-    return run
+    return run_command
 
 
 def candidates(directories, **search):

@@ -12,7 +12,6 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
     translate_lines,
 )
-from vanilla_transformer.cli import main
 from vanilla_transformer.extras.combining.terms import Glossary, TermError, TermTranslator
 from vanilla_transformer.translation.lines import translator_of
 
@@ -101,24 +100,15 @@ def test_models_that_cannot_write_terms_are_refused(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, run_command):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     model, tokenizer = model_and_tokenizer()
     for name in ("one", "two"):
         model.save_pretrained(name)
         tokenizer.save_pretrained(name)
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
     glossary(tmp_path)
-
-    def run(*words):
-        try:
-            code = main([str(word) for word in ("translate", *words, "--precision", "float32")])
-        except SystemExit as done:
-            code = done.code
-        return code, *capsys.readouterr()
-
-    return run
+    return lambda *words: run_command("translate", *words, "--precision", "float32")
 
 
 def test_translate_takes_a_glossary_for_ensembles_and_tasks_too(run, tmp_path):

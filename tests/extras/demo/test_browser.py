@@ -1,11 +1,10 @@
 """The page in a real browser: what is typed is answered, text is only text, and nothing is asked of any other host."""
 
-import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
-from browser import open_browser
+from browser import free_port, open_browser
 
 from vanilla_transformer.extras.demo.answers import DemoError
 from vanilla_transformer.extras.demo.shown import ShownModel
@@ -23,12 +22,6 @@ TEXT, ANSWER, OTHER, VIEW = "#vt-text textarea", "#vt-answer-0", "#vt-answer-1",
 def browser() -> Iterator["playwright.Browser"]:
     with open_browser() as browser:
         yield browser
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from browser import free_port
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.extras.demo.shown import ShownModel
@@ -21,12 +22,6 @@ import gradio_client  # noqa: E402
 from vanilla_transformer.extras.demo.live_page import build_page, open_page  # noqa: E402
 
 SERVED = SimpleNamespace(block_thread=lambda: None)
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

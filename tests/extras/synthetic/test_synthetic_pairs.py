@@ -34,9 +34,8 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path, model):
+def run(run_command, monkeypatch, tmp_path, model):
     """Runs a command in a directory with a file `mono`; its exit code and what it said on both streams."""
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", False)
     monkeypatch.setitem(CHUNK_LINES, "cpu", 5)
     monkeypatch.chdir(tmp_path)
     draw = random.Random(0)
@@ -45,12 +44,7 @@ def run(capsys, monkeypatch, tmp_path, model):
 
     def run(*words, settings=SETTINGS):
         names = ["--reverse", model] if words[0] == "back-translate" else []
-        try:
-            code = main([str(word) for word in (*words, *names, *settings)])
-        except SystemExit as done:
-            code = done.code
-        out, err = capsys.readouterr()
-        return code, out, err
+        return run_command(*words, *names, *settings)
 
     return run
 

@@ -14,7 +14,6 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.cli import main
 from vanilla_transformer.extras.text_generation.text_writer import TextWriter
 
 SIZES = {"vocab_size": 262, "d_model": 16, "d_ff": 32, "num_heads": 2}
@@ -40,17 +39,8 @@ def model(request, tmp_path_factory):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Runs the command on standard input, to exit code, output and errors."""
-
-    def run(*words, stdin="to be\n"):
-        (tmp_path / "stdin").write_text(stdin)
-        with open(tmp_path / "stdin", encoding="utf-8") as file:
-            monkeypatch.setattr("sys.stdin", file)
-            code = main([*words, "--precision", "float32"])
-        return (code, *capsys.readouterr())
-
-    return run
+def run(run_command):
+    return lambda *words, stdin="to be\n": run_command(*words, "--precision", "float32", stdin=stdin.encode())
 
 
 def loaded(directory):
