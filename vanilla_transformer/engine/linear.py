@@ -91,12 +91,8 @@ class Weights:
 
     def norm(self, module: nn.LayerNorm) -> Linear:
         """Returns a layer normalisation in the type of the activations."""
-        weight, bias, shape, eps = (
-            self._own(module.weight),
-            self._own(module.bias),
-            module.normalized_shape,
-            module.eps,
-        )
+        weight, bias = self._own(module.weight), self._own(module.bias)
+        shape, eps = module.normalized_shape, module.eps
         return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
     def embedding(self, module: nn.Embedding) -> torch.Tensor:

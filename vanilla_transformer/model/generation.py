@@ -155,19 +155,19 @@ class _Asked:
         if beams is None:
             beams = meant["num_beams"] = 1 if self.said("do_sample") else self.own.num_beams or 1
         if beams == 1:
-            self.penalty({})
+            self.penalty()
             return meant | {name: value for name, value in _NO_BEAM.items() if self.said(name) is None}
         if self.effective("length_penalty_type") == "google":
             meant |= {name: value for name, value in _PAPER_BEAM.items() if self.effective(name) is None}
-        return meant | self.penalty(meant)
+        return meant | self.penalty(meant.get("length_penalty"))
 
-    def penalty(self, meant: dict[str, Any]) -> dict[str, Any]:
-        """Returns the exponent of Google's penalty as a `GoogleLengthPenalty`; nothing for the library's own penalty.
+    def penalty(self, exponent: float | None = None) -> dict[str, Any]:
+        """Returns the exponent, by default the call's, as a `GoogleLengthPenalty`; nothing for the library's penalty.
 
         Raises:
             ValueError: There is no penalty of that name.
         """
-        kind, exponent = self.effective("length_penalty_type"), meant.get("length_penalty")
+        kind = self.effective("length_penalty_type")
         if kind not in ("google", "huggingface"):
             raise ValueError(f"length_penalty_type must be 'google' or 'huggingface', not {kind!r}.")
         exponent = self.effective("length_penalty") if exponent is None else exponent
@@ -329,7 +329,7 @@ class CausalGenerationMixin(_EngineMixin):
         the penalty of section 6.1).
         """
         asked = _Asked(kwargs, generation_config, self.generation_config)
-        settings = {name: asked.effective(name) for name in _ENGINE_SETTINGS} | asked.penalty({})
+        settings = {name: asked.effective(name) for name in _ENGINE_SETTINGS} | asked.penalty()
         generation_config, kwargs = self._with_settings(settings, generation_config, kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)  # type: ignore[misc]
 
