@@ -32,7 +32,7 @@ NOT_HERE = {
     "pip install": "needs a package index",
     "npm install": "needs a package index",
     "--vendor": "needs what npm installs",
-    "node ": "needs what npm installs",
+    "node my-model-web": "needs what npm installs",
     "http.server": "serves until it is stopped",
     "vanilla-transformer demo": "serves until it is stopped",
     "gradio_client": "needs a server",
