@@ -131,7 +131,7 @@ def test_extras_import_only_these_others():
     others = {
         "demo": {"inspection"},
         "explore": {"demo", "export"},
-        "export": {"onnx"},
+        "export": {"demo", "onnx"},
         "many_machines": {"resuming"},
         "synthetic": {"cleaning", "many_machines"},
     }

@@ -1,4 +1,4 @@
-"""Uploads a model directory to the Hub, or a folder as a Space."""
+"""Uploads a model directory to the Hub."""
 
 import fnmatch
 import re
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from huggingface_hub import CommitInfo, HfApi, RepoCard, constants, get_token, hf_hub_download
+from huggingface_hub import CommitInfo, HfApi, constants, get_token, hf_hub_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
@@ -62,8 +62,6 @@ SENT = (
 )
 # Files of an earlier push that may be obsolete: weights in other shards, code of another version.
 _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
-# The tag of a Space that may be replaced by another push.
-SPACE_TAG = "vanilla_transformer"
 
 
 class PushError(OSError):
@@ -100,8 +98,8 @@ def push_model(
         CardError: The card has another licence.
     """
     model_type = _check_model(directory)
-    api = _hub()
-    with _hub_errors(repo_id):
+    api = write_access()
+    with hub_errors(repo_id):
         repo_id = _prepare_place(api, repo_id, model_type, private)
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
@@ -164,50 +162,7 @@ def _has_its_weights(directory: Path, model: Any) -> bool:
     )
 
 
-def push_space(folder: Path, repo_id: str, *, private: bool = False, message: str | None = None) -> str:
-    """Uploads a folder as a Space, of the kind given in the front matter of its README.md, and returns its URL.
-
-    The Space is created if it does not exist, and then holds the files of the folder and no others.
-
-    Args:
-        repo_id: ORG/NAME, or NAME in the user's own namespace.
-        private: Create a private Space; an existing public one is refused.
-
-    Raises:
-        PushError: A Space of that name was not made by this package, or the Hub refuses it.
-    """
-    refuse_links_out(folder, folder.rglob("*"))
-    api = _hub()
-    head: Any = RepoCard.load(folder / CARD).data
-    with _hub_errors(repo_id, "spaces/"):
-        repo_id = _full_name(api, repo_id)
-        try:
-            there = api.space_info(repo_id)
-        except RepositoryNotFoundError:
-            api.create_repo(repo_id, repo_type="space", space_sdk=head.sdk, private=private or None, exist_ok=True)
-        else:
-            if SPACE_TAG not in (getattr(there.card_data, "tags", None) or ()):
-                raise PushError(
-                    f"spaces/{repo_id} is already taken on the Hub by a Space that this command did not make: choose "
-                    "another name."
-                )
-            if there.sdk != head.sdk:
-                raise PushError(
-                    f"spaces/{repo_id} is a {there.sdk} Space, but this would be a {head.sdk} Space: delete "
-                    "it in its settings, or choose another name."
-                )
-            _check_private(there, f"spaces/{repo_id}", private)
-        api.upload_folder(
-            folder_path=folder,
-            repo_id=repo_id,
-            repo_type="space",
-            commit_message=message or "Push with vanilla_transformer",
-            delete_patterns=["*"],
-        )
-    return f"{constants.ENDPOINT}/spaces/{repo_id}"
-
-
-def _hub() -> HfApi:
+def write_access() -> HfApi:
     """Returns the Hub, if there is a token to write to it."""
     token = get_token()
     if token is not None and not (token.isascii() and token.isprintable()):
@@ -223,7 +178,8 @@ def _hub() -> HfApi:
     return HfApi(library_name="vanilla_transformer")
 
 
-def _full_name(api: HfApi, repo_id: str) -> str:
+def full_name(api: HfApi, repo_id: str) -> str:
+    """Returns the name with the user's own namespace, if it has none."""
     return repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
 
 
@@ -256,7 +212,7 @@ def _check_model(directory: Path) -> str:
 
 def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> str:
     """Creates the repository if it does not exist, and returns its full name."""
-    repo_id = _full_name(api, repo_id)
+    repo_id = full_name(api, repo_id)
     try:
         there = api.model_info(repo_id)
     except RepositoryNotFoundError:
@@ -270,10 +226,11 @@ def _check_place(there: ModelInfo, repo_id: str, model_type: str, private: bool)
     kind = (there.config or {}).get("model_type")
     if kind not in (None, model_type):
         raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
-    _check_private(there, repo_id, private)
+    check_private(there, repo_id, private)
 
 
-def _check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> None:
+def check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> None:
+    """Raises PushError if a repository is public despite `private`."""
     if private and not there.private:
         raise PushError(
             f"{name} already exists on the Hub and is public: make it private in its settings, or choose another name."
@@ -330,7 +287,7 @@ def _is_of_others_on_the_hub(directory: Path, repo_id: str, revision: str | None
 
 
 @contextmanager
-def _hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
+def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
     """Turns errors of the Hub and the network into advice; `kind` is the part before a name in its address."""
     repo_id = kind + repo_id
     again = "run the same command again to upload the rest"

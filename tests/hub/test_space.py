@@ -18,8 +18,9 @@ from hub_server import HubServer, Repository, card_head
 from refusals import refused
 
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.demo.push_space import push_space
 from vanilla_transformer.extras.demo.space import GRADIO
-from vanilla_transformer.hub import PushError, push_space
+from vanilla_transformer.hub import PushError
 
 ROOT = Path(__file__).parents[2]
 # As on a machine that has what requirements.txt names, and not this package.

@@ -348,3 +348,13 @@ def test_top_level_card_is_the_one_this_version_writes():
     assert f"{scores['wer'].metric_value:.1f}" in (root / "docs/measured.md").read_text("utf-8")
     [asked] = re.findall(r"`vanilla-transformer (.+?) <", text)
     assert program._parse(asked.split()) is not None
+
+
+def test_a_card_of_an_unregistered_task_names_no_pipeline(directory: Path) -> None:
+    text = RECIPE.to_yaml().replace("task: translation", "task: question-answering")
+    (directory / "recipe.yaml").write_text(text)
+    write_plain_card(directory, "ann/cat")
+    add_scores(directory, CorpusSpec(("test.tsv",)), [BLEU], {})
+    card = card_of(directory)
+    assert card.data.get("pipeline_tag") is None and "pipeline(" not in card.text
+    assert card.data.eval_results[0].task_type == "other"

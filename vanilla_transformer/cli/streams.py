@@ -19,7 +19,6 @@ _CHUNK = 1 << 20
 PATIENCE = 0.05
 # Files of a model directory; translations may be written into it under other names.
 _MODEL_SUFFIXES = {".bin", ".jinja", ".json", ".md", ".model", ".png", ".py", ".safetensors", ".spm", ".yaml"}
-_PICTURES = ".png", ".svg", ".pdf"
 _MODEL_NAMES = {"merges.txt", "metrics.jsonl", "train.log", "vocab.txt"}
 
 
@@ -134,12 +133,6 @@ def check_new_file(path: Path | None, option: str) -> None:
     if path is not None and path.is_file():
         raise UsageError(f"{path} exists: delete it, or name another file with {option}.")
     check_output(path)
-
-
-def check_picture(path: Path) -> None:
-    """Raises UsageError if the file's suffix is not that of a picture."""
-    if path.suffix.lower() not in _PICTURES:
-        raise UsageError(f"{path} must end with {', '.join(_PICTURES)}.")
 
 
 @contextlib.contextmanager

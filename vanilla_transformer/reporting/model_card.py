@@ -24,24 +24,10 @@ from vanilla_transformer.reporting.summary import CURVES, Summary, describe_weig
 
 if TYPE_CHECKING:
     from vanilla_transformer.evaluation.metrics import Score
+    from vanilla_transformer.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 CARD = "README.md"
-_TRANSLATION = ("translation", "translate")
-# The name of each pipeline in the card.
-_NAMES = {
-    "translation": "translate",
-    "fill-mask": "fill",
-    "text-classification": "classify",
-    "token-classification": "tag",
-    "text-generation": "generate",
-}
-# The command for a model that works in a pipeline.
-_COMMANDS = {
-    "translation": "translate",
-    "text-generation": "generate",
-    **dict.fromkeys(("text-classification", "token-classification"), "predict"),
-}
 TABLE = "| data | metric | value | signature |\n|---|---|---|---|"
 _CHECKSUM = re.compile(r"\n<!-- as vanilla_transformer wrote it: ([0-9a-f]{16}) -->\n$")
 _HUB_ID = r"[\w-][\w.-]*(/[\w.-]+)?"
@@ -63,13 +49,14 @@ def write_model_card(
 
     `answers` are the model's outputs for the recipe's examples.
     """
+    from vanilla_transformer.tasks import task_for
+
+    task = task_for(recipe)
     results = [
-        _result(directory, recipe.data.corpora(part)[0], score, split=part)
+        _result(task, recipe.data.corpora(part)[0], score, split=part)
         for part, scores in summary.scores.items()
         for score in scores
     ]
-    from vanilla_transformer.tasks import task_for
-
     known = [language for language in languages if language]
     parts = [part for corpus in recipe.data.train for part in corpus.parts]
     corpora = {
@@ -77,6 +64,7 @@ def write_model_card(
     }
     text = _fill(
         directory,
+        task,
         results,
         recipe.evaluation.examples[0] if recipe.evaluation.examples else None,
         metadata={
@@ -89,7 +77,6 @@ def write_model_card(
         direction=f"{languages[0]} to {languages[1]}" if len(known) == 2 else "",
         recipe=recipe,
         summary=summary,
-        task=task_for(recipe),
         corpora=corpora,
         start="" if recipe.start.model is None else _names((recipe.start.model,))[0],
         built_in=any(part.partition(":")[0] == BUILT_IN for part in parts),
@@ -104,7 +91,7 @@ def write_model_card(
 
 def write_plain_card(directory: Path, title: str) -> None:
     """Writes the card of a model of which only the files are known."""
-    _write(directory / CARD, _with_checksum(_fill(directory, title=title)))
+    _write(directory / CARD, _with_checksum(_fill(directory, _task(directory), title=title)))
 
 
 def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
@@ -117,7 +104,8 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], s
         write_plain_card(directory, directory.resolve().name)
     text = _read(directory / CARD)
     card = _parse(text, directory / CARD)
-    added = [_result(directory, corpus, score, settings=settings) for score in scores]
+    task = _task(directory)
+    added = [_result(task, corpus, score, settings=settings) for score in scores]
     identities = {_identity(result) for result in added}
     head = cast(ModelCardData, card.data)
     kept = [result for result in head.eval_results or [] if _identity(result) not in identities]
@@ -160,12 +148,8 @@ def set_hub_name(directory: Path, repo_id: str) -> None:
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     if is_unmodified(text) and title is not None:
         old = title[1]
-        for before, after in (
-            ("# ", "\n"),
-            ('model="', '"'),
-            *((f"vanilla-transformer {command} ", " <") for command in {*_COMMANDS.values()}),
-        ):
-            text = text.replace(f"{before}{old}{after}", f"{before}{repo_id}{after}")
+        places = r'^# | model="|vanilla-transformer [\w-]+ '
+        text = re.sub(rf"({places}){re.escape(old)}(?=\n|\"| <)", rf"\g<1>{repo_id}", text, flags=re.MULTILINE)
         _save(directory, text, unmodified=True)
 
 
@@ -205,6 +189,7 @@ def _parse(text: str, path: Path) -> ModelCard:
 
 def _fill(
     directory: Path,
+    task: "Task | None",
     results: Sequence[EvalResult] = (),
     example: str | None = None,
     *,
@@ -215,17 +200,16 @@ def _fill(
 ) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
     title = title or directory.resolve().name
-    tag, verb = _pipeline(directory)
     config = _json(directory / "config.json")
     recurrent = config.get("model_type") == "recurrent_encoder_decoder"
     stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
-    if example is None:
-        example = "... <mask> ..." if tag == "fill-mask" else "..."
+    if example is None and task is not None:
+        example = task.example
     asked = [{"text": text, "output": {"text": answer}} for text, answer in answers]
     known = {"widget": asked, "metrics": sorted({result.metric_type for result in results}), **(metadata or {})}
     card_data = ModelCardData(
         library_name="transformers",
-        pipeline_tag=tag,
+        pipeline_tag=None if task is None else task.pipeline,
         tags=["vanilla_transformer", *([] if recurrent else ["attention-is-all-you-need"])],
         model_name=title if results else None,
         eval_results=list(results) or None,
@@ -235,9 +219,7 @@ def _fill(
         card_data,
         template_path=str(TEMPLATE),
         title=title,
-        tag=tag,
-        command=_COMMANDS.get(tag, ""),
-        verb=verb,
+        task=task,
         version=version("vanilla_transformer"),
         example=json.dumps(example, ensure_ascii=False),
         answers=[[_cell(text) for text in pair] for pair in answers],
@@ -255,7 +237,7 @@ def _fill(
 
 
 def _result(
-    directory: Path,
+    task: "Task | None",
     corpus: CorpusSpec,
     score: "Score",
     *,
@@ -265,7 +247,7 @@ def _result(
     name, parts = _name(corpus), corpus.parts
     hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
     return EvalResult(
-        task_type=_pipeline(directory)[0],
+        task_type="other" if task is None else task.pipeline,
         # The Hub accepts only valid dataset ids.
         dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,
@@ -320,15 +302,14 @@ def _json(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def _pipeline(directory: Path) -> tuple[str, str]:
-    """Returns the pipeline for the model of a directory, and its name in the card."""
+def _task(directory: Path) -> "Task | None":
+    """Returns the task of a directory's model; None if its files do not tell, or it is not registered."""
     from vanilla_transformer.tasks import task_of_model
 
     try:
-        tag = task_of_model(directory).pipeline
+        return task_of_model(directory)
     except (OSError, ValueError, RecipeError):
-        return _TRANSLATION  # Its files do not tell.
-    return tag, _NAMES.get(tag, "model")
+        return None
 
 
 def _count_parameters(directory: Path) -> int:

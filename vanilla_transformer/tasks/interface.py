@@ -96,6 +96,9 @@ class Task(Architecture, Protocol):
         item: Name of an item of the loss, in the plural.
         loss: Unit of the loss per item, such as nats.
         use: The purpose of its models, as a model card begins to describe it.
+        verb: Name of the pipeline's result, as a card's example calls it.
+        command: The command for its models; empty if there is none.
+        example: A text for the pipeline, as a card shows it if the recipe has none.
 
     Two rules keep a resumed run bit-exact, and a run of several processes the same as a run of one: the number of loss
     items in a row follows from its lengths alone, and `collate` draws random numbers from `rng` alone.
@@ -109,6 +112,9 @@ class Task(Architecture, Protocol):
     item: str
     loss: str
     use: str
+    verb: str = "model"
+    command: str = ""
+    example: str = "..."
 
     def of_recipe(self, recipe: Recipe) -> "Task":
         """Returns the task for a recipe: itself, unless a recipe chooses between kinds of text."""
@@ -194,3 +200,11 @@ class Task(Architecture, Protocol):
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Returns the model's predictions for some examples."""
+
+    def describe_rows(self, rows: int) -> str:
+        """Describes the rows that a model learned from, for its card."""
+        return f"{rows:,} {self.form.unit} after removing empty and over-long ones"
+
+    def describe_limit(self, max_length: int) -> str:
+        """Describes the text of a model that learned from rows of at most that many tokens, for its card."""
+        return f"{self.form.unit} of at most {max_length} tokens"

@@ -176,6 +176,14 @@ class ModelingOfTexts(EncoderTask):
         """Returns the log-probability and the number of the tokens, as `predict` writes them."""
         return prediction.line
 
+    def describe_rows(self, rows: int) -> str:
+        """Describes texts, or their blocks."""
+        return f"{rows:,} {self.form.unit} or blocks of them, after removing empty ones"
+
+    def describe_limit(self, max_length: int) -> str:
+        """Describes the blocks."""
+        return f"{super().describe_limit(max_length)}, longer ones in blocks of as many"
+
 
 class LanguageModeling(ModelingOfTexts):
     """A row is a text between `<s>` and `</s>`, or a block of one: each token but the first is an item of the loss."""
@@ -189,6 +197,7 @@ class LanguageModeling(ModelingOfTexts):
     special_tokens = SpecialTokens(begins=True, ends=False)
     auto_class = "AutoModelForCausalLM"
     pipeline = "text-generation"
+    verb = command = "generate"
     model_class = VanillaTransformerDecoderForCausalLM
     predictor_class = NextTokenScorer
     known_metrics = "language_models:LANGUAGE_MODEL_METRICS"
@@ -260,6 +269,14 @@ class PackedLanguageModeling(LanguageModeling):
         config = super().config(recipe)
         config.documents = "packed"
         return config
+
+    def describe_rows(self, rows: int) -> str:
+        """Describes the blocks."""
+        return f"{rows:,} blocks of running text, none of it left out"
+
+    def describe_limit(self, max_length: int) -> str:
+        """Describes the blocks, which have no ends of texts."""
+        return f"running text in blocks of {max_length} tokens, and knows no end of a text"
 
     def evaluate(
         self,

@@ -89,6 +89,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
     special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
     pipeline = "fill-mask"
+    verb, example = "fill", "... <mask> ..."
     model_class = VanillaTransformerEncoderForMaskedLM
     predictor_class = MaskedScorer
     known_metrics = "language_models:MASKED_METRICS"

@@ -116,6 +116,7 @@ class TextClassification(EncoderTask):
     columns: tuple[str, ...] = ("label", "text")
     auto_class = "AutoModelForSequenceClassification"
     pipeline = "text-classification"
+    verb, command = "classify", "predict"
     model_class = VanillaTransformerEncoderForSequenceClassification
     predictor_class: type[TextClassifier] = TextClassifier
     known_metrics = "label_metrics:LABEL_METRICS"

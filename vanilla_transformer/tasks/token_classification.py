@@ -81,6 +81,7 @@ class TokenClassification(EncoderTask):
     columns: tuple[str, ...] = ("tags", "words")
     auto_class = "AutoModelForTokenClassification"
     pipeline = "token-classification"
+    verb, command = "tag", "predict"
     model_class = VanillaTransformerEncoderForTokenClassification
     predictor_class = Tagger
     known_metrics = "label_metrics:TAG_METRICS"

@@ -45,6 +45,7 @@ class Translation(Task):
     auto_class = "AutoModelForSeq2SeqLM"
     translates = True
     pipeline = "translation"
+    verb = command = "translate"
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
     item = "target tokens"
     loss = "nats"
@@ -179,3 +180,7 @@ class Translation(Task):
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Translates each text."""
         return [translation.text for translation in translate_lines(model, tokenizer, texts)]
+
+    def describe_limit(self, max_length: int) -> str:
+        """Describes the longest pairs."""
+        return f"{super().describe_limit(max_length)} per side"

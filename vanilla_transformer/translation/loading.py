@@ -120,8 +120,7 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         UnusableModelError: Its files are damaged, or do not fit together.
         ValueError: The model does not translate.
     """
-    with _not_found(path, "config.json", blame="config.json"):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = saved_config(path)
     ours = isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig)
     one_stack = isinstance(config, VanillaTransformerBaseConfig) and not config.is_encoder_decoder
     if translates and one_stack:
@@ -253,8 +252,7 @@ def load_family_config(
         UnusableModelError: It is damaged, or its weights do not match it.
         ValueError: The model is of another type.
     """
-    with _not_found(path, "config.json", blame="config.json"):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = saved_config(path)
     if not isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights:
@@ -290,9 +288,7 @@ def saved_config(path: str | Path) -> Any:
 def model_fingerprint(path: str | Path, config: PreTrainedConfig | None = None) -> str:
     """Returns the fingerprint of a model without loading it: a hash of its files, or its commit on the Hub."""
     if not Path(path).is_dir():
-        with _not_found(path, "config.json", blame="config.json"):
-            config = config or AutoConfig.from_pretrained(path, trust_remote_code=False)
-        return f"{path}@{config._commit_hash}"
+        return f"{path}@{(config or saved_config(path))._commit_hash}"
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(Path(path).iterdir()):
         loaded = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in (*MODEL_FILES, *TOKENIZER_FILES))

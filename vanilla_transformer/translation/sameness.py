@@ -11,8 +11,6 @@ from vanilla_transformer.model.encoder_decoder import DIRECTIONS
 TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_range")
 # Meaning of a head's outputs.
 _LABELS = ("id2label", "problem_type")
-# Ids that models must share to choose each next token together.
-_SPECIAL_IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 def deciding_fields(config: PreTrainedConfig) -> tuple[str, ...]:
@@ -27,12 +25,7 @@ def difference_of_architectures(one: PreTrainedConfig, other: PreTrainedConfig) 
     # Only learned positions have a limit.
     endless = getattr(one, "positional_encoding", None) == getattr(other, "positional_encoding", None) == "sinusoidal"
     fields = [name for name in deciding_fields(one) if not (endless and name == "max_position_embeddings")]
-    return _difference(one, other, ("model_type", *fields, *_LABELS))
-
-
-def difference_in_decoding(one: PreTrainedConfig, other: PreTrainedConfig) -> str | None:
-    """Names the first differing field that keeps two models from choosing each next token together."""
-    return _difference(one, other, ("vocab_size", *_SPECIAL_IDS, "target_direction"))
+    return difference_in(one, other, ("model_type", *fields, *_LABELS))
 
 
 def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
@@ -46,7 +39,8 @@ def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTo
     return None if _segmentation(one) == _segmentation(other) else "they split text in different ways"
 
 
-def _difference(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[str, ...]) -> str | None:
+def difference_in(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[str, ...]) -> str | None:
+    """Names the first of these fields in which two configurations differ, or None."""
     for name in fields:
         mine, theirs = (
             getattr(config, name, DIRECTIONS[0] if name == "target_direction" else None) for config in (one, other)

@@ -16,9 +16,11 @@ from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
 from vanilla_transformer.model.encoder_decoder import DIRECTIONS, DirectedGenerationMixin
 from vanilla_transformer.model.generation import PaperGenerationMixin
-from vanilla_transformer.translation.sameness import difference_in_decoding, difference_of_vocabularies
+from vanilla_transformer.translation.sameness import difference_in, difference_of_vocabularies
 
 Mean = Literal["probabilities", "log-probabilities"]
+# What models must share to choose each next token together.
+_SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id", "target_direction")
 
 
 @dataclass
@@ -203,7 +205,7 @@ def _check(members: list[Any], mean: str) -> None:
             )
     first = members[0]
     for number, member in enumerate(members[1:], 2):
-        difference = difference_in_decoding(first.config, member.config)
+        difference = difference_in(first.config, member.config, _SHARED)
         if difference is None and first.device != member.device:
             difference = f"the device is {first.device} in one and {member.device} in the other"
         if difference is not None:

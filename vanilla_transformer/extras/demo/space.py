@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 import vanilla_transformer
-from vanilla_transformer.hub import SPACE_TAG, push_space
+from vanilla_transformer.extras.demo.push_space import SPACE_TAG, push_space
 
 # The version with which the page is tested.
 GRADIO = "6.31.0"

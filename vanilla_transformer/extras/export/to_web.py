@@ -6,11 +6,11 @@ from typing import Any
 
 from huggingface_hub import RepoCard
 
+from vanilla_transformer.extras.demo.push_space import push_space
 from vanilla_transformer.extras.export.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.extras.export.onnx_defaults import Defaults
 from vanilla_transformer.extras.export.to_onnx import refuse_uncomputable, write_graph
 from vanilla_transformer.extras.export.web_page import check_programs, write_json, write_page
-from vanilla_transformer.hub import push_space
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.reporting.model_card import CARD

@@ -9,7 +9,8 @@ from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_write_text
 from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, UsageError
-from vanilla_transformer.cli.streams import check_new_file, check_picture, read_input, warn
+from vanilla_transformer.cli.streams import check_new_file, read_input, warn
+from vanilla_transformer.extras.inspection.commands.picture_file import check_picture
 
 if TYPE_CHECKING:
     from vanilla_transformer.extras.inspection import Attention

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import Flag, OptionalInt, OptionalPath, UsageError, at_least_one
-from vanilla_transformer.cli.streams import check_new_file, check_picture, print_result
+from vanilla_transformer.cli.streams import check_new_file, print_result
+from vanilla_transformer.extras.inspection.commands.picture_file import check_picture
 from vanilla_transformer.extras.inspection.info_page import info_page
 
 if TYPE_CHECKING:
