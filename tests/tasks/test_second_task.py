@@ -16,7 +16,7 @@ from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.defaults import SIZE_PRESETS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import SpecialTokens, register_task, registry
+from vanilla_transformer.tasks import SpecialTokens, Task, register_task, registry
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps
 
@@ -47,7 +47,7 @@ class BigramModel(PreTrainedModel):
         return MaskedLMOutput(loss=loss / num_items_in_batch)
 
 
-class Bigrams:
+class Bigrams(Task):
     """A language model of texts of one column, some of whose tokens are hidden, others in each epoch."""
 
     name = "bigrams"
@@ -108,6 +108,14 @@ class Bigrams:
 
     def show(self, model, tokenizer, texts):
         return [text[::-1] for text in texts]
+
+
+def test_a_task_without_all_members_is_refused_when_it_is_registered():
+    class Unfinished:
+        name = "unfinished"
+
+    with pytest.raises(TypeError, match=r"Unfinished has no .*describe_rows"):
+        register_task(Unfinished())
 
 
 @pytest.fixture

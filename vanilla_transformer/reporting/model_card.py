@@ -203,13 +203,13 @@ def _fill(
     config = _json(directory / "config.json")
     recurrent = config.get("model_type") == "recurrent_encoder_decoder"
     stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
-    if example is None and task is not None:
+    if example is None and task:
         example = task.example
     asked = [{"text": text, "output": {"text": answer}} for text, answer in answers]
     known = {"widget": asked, "metrics": sorted({result.metric_type for result in results}), **(metadata or {})}
     card_data = ModelCardData(
         library_name="transformers",
-        pipeline_tag=None if task is None else task.pipeline,
+        pipeline_tag=task.pipeline if task else None,
         tags=["vanilla_transformer", *([] if recurrent else ["attention-is-all-you-need"])],
         model_name=title if results else None,
         eval_results=list(results) or None,
@@ -247,7 +247,7 @@ def _result(
     name, parts = _name(corpus), corpus.parts
     hub_id = _dataset_id(parts[0]) if len(parts) == 1 else None
     return EvalResult(
-        task_type="other" if task is None else task.pipeline,
+        task_type=task.pipeline if task else "other",
         # The Hub accepts only valid dataset ids.
         dataset_type=hub_id or re.sub(r"[^\w.-]+", "-", name),
         dataset_name=name,

@@ -76,5 +76,14 @@ def _kind(config: Any) -> Recipe:
 
 
 def register_task(task: Task) -> None:
-    """Registers a task under its name, replacing an earlier one of that name, so that recipes can use it."""
+    """Registers a task under its name, replacing an earlier one of that name, so that recipes can use it.
+
+    Raises:
+        TypeError: It lacks members that `Task` has, which a run would miss only at its end.
+    """
+    lacking = [name for name in vars(Task) if not name.startswith("_") and not hasattr(task, name)]
+    if lacking:
+        raise TypeError(
+            f"{type(task).__name__} has no {', '.join(lacking)}: derive it from vanilla_transformer.tasks.Task."
+        )
     _TASKS[task.name] = task
