@@ -179,7 +179,7 @@ def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenize
     assert turned("Nottinghamshire " * 40) == {0, 45}
 
 
-def test_words_of_wide_letters_lean_where_words_of_as_many_narrow_ones_do_not(model, tokenizer, monkeypatch):
+def test_words_of_wide_letters_lean_before_narrow_ones(model, tokenizer, monkeypatch):
     monkeypatch.setattr(plots, "lettering", lambda texts: (["DejaVu Sans"], {text: text for text in texts}))
     turned = []
     for text in ("abc d", "天安门 和"):
