@@ -33,7 +33,7 @@ from typing import Any
 def _plugins() -> dict[str, Any]:
     extras = import_module("vanilla_transformer.extras")
     folders = pkgutil.iter_modules(extras.__path__, f"{extras.__name__}.")
-    return {folder.name: import_module(f"{folder.name}.plugin") for folder in folders}
+    return {folder.name: import_module(f"{folder.name}.plugin") for folder in folders if folder.ispkg}
 
 
 def command_groups() -> dict[str, str]:

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vanilla_transformer.data.batching import StepPlan
-from vanilla_transformer.data.token_corpus import PreparationReport
-from vanilla_transformer.data.token_files import TokenFile
+from vanilla_transformer.data.token_corpus import PreparationReport, TokenFile
 from vanilla_transformer.extras.many_machines.shards import MANIFEST, Manifest, Shard, ShardedCorpus, lengths_name
 
 PAIRS_OF_A_SHARD = 1_000_000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from vanilla_transformer.data import batching
-from vanilla_transformer.data.batching import Step, StepPlan, padding_share, share
+from vanilla_transformer.data.batching import Step, StepPlan, share
 
 lengths_of_pairs = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
 
@@ -22,6 +22,12 @@ def text_lengths(count, seed=0):
 
 def make_plan(lengths, batch_tokens=4096, batches_per_step=4, seed=1):
     return StepPlan(*lengths, batch_tokens=batch_tokens, batches_per_step=batches_per_step, seed=seed)
+
+
+def padding_share(plan, epoch):
+    batches = [plan.real_and_all_tokens(batch) for batch in batches_of(plan.epoch(epoch))]
+    real, padded = map(sum, zip(*batches, strict=True))
+    return 1 - real / padded
 
 
 def batches_of(steps):

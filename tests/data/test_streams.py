@@ -203,8 +203,8 @@ def test_a_translation_column_without_types_gives_its_languages():
 def test_a_sample_is_taken_at_equal_distances_from_all_corpora(monkeypatch, pairs_per_table, most):
     monkeypatch.setattr(text_streams, "ROWS_PER_TABLE", pairs_per_table)
     corpora = [stream_of(Dataset.from_dict(rows(part))) for part in (PAIRS[:5], PAIRS[5:])]
-    counts, sample = sample_rows(corpora, most)
-    assert counts == [5, 2]
+    counts, texts, sample = sample_rows(corpora, most)
+    assert counts == [5, 2] and texts == [corpus.text_hash() for corpus in corpora]
     stride = next(stride for stride in (1, 2, 4, 8) if len(PAIRS[::stride]) <= most)
     assert sample == PAIRS[::stride]
 

@@ -107,13 +107,6 @@ def share(step: Step, rank: int, world_size: int) -> list[Indices]:
     return [*step.batches[rank:whole:world_size], *pieces]
 
 
-def padding_share(plan: StepPlan, epoch: int) -> float:
-    """Return the share of padding in all tokens of an epoch's batches, all sides together."""
-    batches = [plan.real_and_all_tokens(batch) for step in plan.epoch(epoch) for batch in step.batches]
-    real, padded = map(sum, zip(*batches, strict=True))
-    return 1 - real / padded
-
-
 def pad(rows: Sequence[TokenIds], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows of ids as one tensor (rows, longest) filled up with `padding`, and a mask that is 1 on the ids.
 

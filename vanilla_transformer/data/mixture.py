@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows
-from vanilla_transformer.data.token_files import rows_of_several
+from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, rows_of_several
 from vanilla_transformer.fingerprints import fingerprint_settings
 
 # An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.

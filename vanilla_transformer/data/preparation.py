@@ -17,11 +17,10 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.atomic_files import atomic_write
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.row_hashes import RowHash, TextHash, is_same_text
+from vanilla_transformer.data.row_hashes import RowHash, TextHash
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.text_streams import TextStream, stream_of
-from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows
-from vanilla_transformer.data.token_files import TokenFile, token_writer
+from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, TokenFile, token_writer
 from vanilla_transformer.fingerprints import fingerprint_settings
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, cased
 from vanilla_transformer.plain_text import plain_text
@@ -121,7 +120,7 @@ def prepare_corpus(
     stream = corpus if isinstance(corpus, TextStream) else stream_of(corpus, form=task.form)
     settings = settings_fingerprint(tokenizer, task, max_length, tag)
     there = _what_is_there(directory)
-    if there is None or there["settings"] != settings or not is_same_text(stream, there["stamp"], there["text"]):
+    if there is None or there["settings"] != settings or not stream.is_still(there["stamp"], there["text"]):
         name, unit, hidden = secrets.token_hex(8), f" {task.form.unit}", None if progress else True
         directory.mkdir(parents=True, exist_ok=True)
         bar = tqdm(total=stream.rows, desc="tokenizing", unit=unit, unit_scale=True, disable=hidden)

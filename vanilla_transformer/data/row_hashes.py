@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vanilla_transformer.data.text_streams import TextStream
-
 _DIGEST = 16
 
 
@@ -45,19 +43,6 @@ class TextHash(RowHash):
             bounds = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
             sides.append((memoryview(text or b"")[bounds[0] : bounds[-1]], np.diff(bounds)))
         self.add(sides)
-
-
-def is_same_text(stream: TextStream, stamp: str | None, text: str) -> bool:
-    """Tell whether a stream still gives the text with that hash, which it gave when it had that stamp."""
-    return (stream.stamp is not None and stream.stamp == stamp) or text_hash(stream) == text
-
-
-def text_hash(corpus: TextStream) -> str:
-    """Return the hash of a corpus's text, which reads all of it."""
-    text = TextHash()
-    for table in corpus.tables():
-        text.update(table)
-    return text.hexdigest()
 
 
 def has_equal_sides(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Text in tables, one after the other: a corpus is read in passes and never held whole."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -11,6 +11,7 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, Translation
 from tqdm.auto import tqdm
 
 from vanilla_transformer.data.columns import PAIRS, Column, Columns, TextForm, Wanted, choose_columns
+from vanilla_transformer.data.row_hashes import TextHash
 from vanilla_transformer.data.tables import Row, joined_labels
 from vanilla_transformer.data.text_lines import CorpusError
 
@@ -40,6 +41,17 @@ class TextStream:
     def where(self, row: int) -> str:
         """Return the place of a row, given its number from 0."""
         return self.place(row) if self.place is not None else f"{self.name}, row {row + 1:,}"
+
+    def text_hash(self) -> str:
+        """Return the hash of the text, which reads all of it."""
+        text = TextHash()
+        for table in self.tables():
+            text.update(table)
+        return text.hexdigest()
+
+    def is_still(self, stamp: str | None, text: str) -> bool:
+        """Tell whether the stream still gives the text with that hash, which it gave when it had that stamp."""
+        return (self.stamp is not None and self.stamp == stamp) or self.text_hash() == text
 
 
 def stream_of(
@@ -91,21 +103,24 @@ def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table
         yield pa.table([pa.array(column, pa.string()) for column in columns], schema=text_schema(form))
 
 
-def sample_rows(streams: Iterable[TextStream], most: int, progress: bool = True) -> tuple[list[int], list[Row]]:
-    """Count the rows of each stream and sample them evenly: all if there are no more than `most`.
+def sample_rows(
+    streams: Sequence[TextStream], most: int, progress: bool = True
+) -> tuple[list[int], list[str], list[Row]]:
+    """Count the rows of each stream, hash its text and sample all rows evenly: all if there are no more than `most`.
 
     Otherwise the sample has at least half of `most`, at equal distances: every second row is dropped when there are
     too many.
     """
-    streams = list(streams)
     counts: list[int] = []
+    texts: list[str] = []
     sample: list[Row] = []
     stride, seen = 1, 0
     unit = f" {streams[0].form.unit}" if streams else ""
     with tqdm(desc="reading", unit=unit, unit_scale=True, disable=None if progress else True) as bar:
         for stream in streams:
-            before = seen
+            before, text = seen, TextHash()
             for table in stream.tables():
+                text.update(table)
                 rows = pa.array(range(-seen % stride, table.num_rows, stride), pa.int64())
                 columns = (table.column(name).take(rows).to_pylist() for name in stream.form.names)
                 sample += zip(*columns, strict=True)
@@ -115,7 +130,8 @@ def sample_rows(streams: Iterable[TextStream], most: int, progress: bool = True)
                     del sample[1::2]
                     stride *= 2
             counts.append(seen - before)
-    return counts, sample
+            texts.append(text.hexdigest())
+    return counts, texts, sample
 
 
 def text_schema(form: TextForm, metadata: dict[str, str] | None = None) -> pa.Schema:

@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_text
 from vanilla_transformer.checkpointing.store import has_checkpoints, remove_partial_files
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus, row_place
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import prepare_corpus
-from vanilla_transformer.data.row_hashes import TextHash, has_equal_sides, is_same_text, text_hash
+from vanilla_transformer.data.row_hashes import has_equal_sides
 from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.text_streams import TextStream, sample_rows, stream_of
 from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
@@ -94,7 +92,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     texts = {
         "train": prepared.texts,
         "dev": () if prepared_dev is None else prepared_dev.texts,
-        "test": () if test is None else (text_hash(streams["test"][0]),),
+        "test": () if test is None else (streams["test"][0].text_hash(),),
     }
     for sentence in _doubts(texts):
         say(sentence)
@@ -219,17 +217,12 @@ def _tokenizer(
             save_tokenizer(tokenizer, run)
     else:
         run.tokenizer_config.unlink(missing_ok=True)
-        hashes = [TextHash() for _ in streams]
-        read = [_hashed(stream, text) for stream, text in zip(streams, hashes, strict=True)]
-        counts, sample = sample_rows(read, MOST_ROWS_FOR_THE_VOCABULARY)
-        origin = {
-            "tags": tags,
-            "text": [[stream.stamp, text.hexdigest()] for stream, text in zip(streams, hashes, strict=True)],
-        }
+        counts, texts, sample = sample_rows(streams, MOST_ROWS_FOR_THE_VOCABULARY)
+        stamped = [[stream.stamp, text] for stream, text in zip(streams, texts, strict=True)]
         streams = [replace(stream, rows=count) for stream, count in zip(streams, counts, strict=True)]
         tokenizer = learn_tokenizer(recipe, sum(counts), sample, say)
         run.prepared.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(run.vocabulary, json.dumps(origin))
+        atomic_write_text(run.vocabulary, json.dumps({"tags": tags, "text": stamped}))
         save_tokenizer(tokenizer, run)
     check_vocab_size(tokenizer, recipe)
     return tokenizer, streams
@@ -249,21 +242,10 @@ def _vocabulary_is_of(streams: Sequence[TextStream], tags: list[str], run: RunDi
         return (
             known == tags
             and len(texts) == len(streams)
-            and all(is_same_text(stream, stamp, text) for stream, (stamp, text) in zip(streams, texts, strict=True))
+            and all(stream.is_still(stamp, text) for stream, (stamp, text) in zip(streams, texts, strict=True))
         )
     except (OSError, ValueError, TypeError, LookupError):
         return False
-
-
-def _hashed(stream: TextStream, text: TextHash) -> TextStream:
-    """Yields the same rows and hashes them on the way."""
-
-    def tables() -> Iterator[pa.Table]:
-        for table in stream.tables():
-            text.update(table)
-            yield table
-
-    return replace(stream, tables=tables)
 
 
 def save_tokenizer(tokenizer: VanillaTransformerTokenizer, run: RunDirectory) -> None:

@@ -82,11 +82,6 @@ class RunDirectory:
         """Tells whether other processes are kept out; where a disk cannot lock files, they are not."""
         return self._lock.is_locked
 
-    @property
-    def is_started(self) -> bool:
-        """Tells whether a run has begun here."""
-        return (self.path / RECIPE).is_file()
-
     def open(self, recipe: Recipe) -> Recipe:
         """Prepares the directory and returns the recipe with the choices of the run that continues in it, if any.
 
@@ -103,7 +98,7 @@ class RunDirectory:
             raise OutputError(f"The output {self.path} is a link to {self.path.readlink()}, which does not exist.")
         self.path.mkdir(parents=True, exist_ok=True)
         self._take()
-        if self.is_started:
+        if (self.path / RECIPE).is_file():
             return self._continue(recipe)
         if any(not file.name.startswith(PARTIAL) and file.name != LOCK for file in self.path.iterdir()):
             raise OutputError(

@@ -20,7 +20,7 @@ from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.corpus import open_corpus
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.data.token_files import TokenFile
+from vanilla_transformer.data.token_corpus import TokenFile
 from vanilla_transformer.extras.many_machines import sharding
 from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
 from vanilla_transformer.extras.many_machines.parts import PartsError

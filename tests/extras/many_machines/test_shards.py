@@ -17,7 +17,7 @@ from refusals import refused
 
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.data.token_files import TokenFile
+from vanilla_transformer.data.token_corpus import TokenFile
 from vanilla_transformer.extras.many_machines import shards
 from vanilla_transformer.extras.many_machines.sharding import ShardPreparation
 from vanilla_transformer.extras.many_machines.shards import ShardedCorpus, cut_epoch

@@ -17,8 +17,7 @@ from vanilla_transformer.data.preparation import refuse_nothing, settings_finger
 from vanilla_transformer.data.row_hashes import TextHash
 from vanilla_transformer.data.tables import Row
 from vanilla_transformer.data.text_streams import TextStream, sample_rows
-from vanilla_transformer.data.token_corpus import PreparationReport
-from vanilla_transformer.data.token_files import TokenFile
+from vanilla_transformer.data.token_corpus import PreparationReport, TokenFile
 from vanilla_transformer.extras.many_machines.corpus_parts import (
     CorpusPiece,
     corpus_identity,
@@ -212,7 +211,7 @@ class ShardPreparation:
         counts = [piece.rows for place in self._pieces for piece in place]
         if None in counts:
             streams = [open_corpus(corpus, form=self._form, cache_dir=self._cache) for corpus in self._corpora]
-            numbers, sample = sample_rows(streams, MOST_ROWS_FOR_THE_VOCABULARY)
+            numbers, _, sample = sample_rows(streams, MOST_ROWS_FOR_THE_VOCABULARY)
             return sum(numbers), sample
         total, most = sum(filter(None, counts)), MOST_ROWS_FOR_THE_VOCABULARY
         if total <= most:

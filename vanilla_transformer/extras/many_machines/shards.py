@@ -21,7 +21,6 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
-from vanilla_transformer.data.background import in_background
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import (
     EpochPart,
@@ -29,9 +28,11 @@ from vanilla_transformer.data.token_corpus import (
     PreparationReport,
     PreparedCorpus,
     Rows,
+    TokenFile,
     TrainingCorpus,
+    rows_of_several,
 )
-from vanilla_transformer.data.token_files import TokenFile, rows_of_several
+from vanilla_transformer.extras.background import in_background
 from vanilla_transformer.extras.many_machines.folder import TaskFolder
 from vanilla_transformer.fingerprints import fingerprint_settings
 

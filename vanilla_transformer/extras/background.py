@@ -1,4 +1,4 @@
-"""Work done in the background."""
+"""Work done in the background, for several extras."""
 
 import threading
 from collections.abc import Callable
