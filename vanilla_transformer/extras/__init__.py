@@ -4,7 +4,7 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-_FOLDERS = [module.name for module in pkgutil.iter_modules(__path__)]
+_FOLDERS = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
 
 
 def __getattr__(name: str) -> Any:
