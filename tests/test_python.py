@@ -76,6 +76,12 @@ def test_help_shows_the_example_and_the_classes():
     assert "class VanillaTransformerForConditionalGeneration" in page
 
 
+@pytest.mark.parametrize("family", ["VanillaTransformer", "RecurrentEncoderDecoder"])
+def test_help_of_generate_names_its_defaults(family):
+    generate = getattr(vanilla_transformer, f"{family}ForConditionalGeneration").generate
+    assert "beam 4" in pydoc.render_doc(generate, renderer=pydoc.plaintext)
+
+
 def test_help_needs_no_extra():
     done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -70,20 +70,18 @@ def _check_request(asked: Mapping[str, Any], *settings: Any) -> None:
 
 
 class DirectedGenerationMixin(PaperGenerationMixin):
-    """`generate` with the defaults of section 6.1, for targets of either direction."""
+    """`generate` with the defaults of section 6.1, for targets of either direction.
 
-    def generate(  # type: ignore[override]
+    A right-to-left model returns `sequences` in reading order; the per-step parts of its output are in writing order.
+    """
+
+    def generate(  # type: ignore[override]  # noqa: D102 (help shows the documentation of the method that it wraps)
         self,
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> ModelOutput | torch.LongTensor:
-        """Generates as `PaperGenerationMixin.generate`, whose documentation has all settings.
-
-        A right-to-left model returns `sequences` in reading order; the per-step parts of its output are in writing
-        order.
-        """
         if not is_right_to_left(self.config):
             return super().generate(inputs, generation_config, *args, **kwargs)
         _check_request(kwargs, generation_config, self.generation_config)
