@@ -115,8 +115,13 @@ def test_a_task_without_all_members_is_refused_when_it_is_registered():
     class Unfinished:
         name = "unfinished"
 
+    class WithoutAttributes(Task):
+        name = "without_attributes"
+
     with refused(TypeError, "Unfinished", "describe_rows"):
         register_task(Unfinished())
+    with refused(TypeError, "WithoutAttributes", "form", "item"):
+        register_task(WithoutAttributes())
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Tasks by name."""
 
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,11 @@ def register_task(task: Task) -> None:
     Raises:
         TypeError: It lacks members that `Task` has, which a run would miss only at its end.
     """
-    lacking = [name for name in vars(Task) if not name.startswith("_") and not hasattr(task, name)]
+    members = {name for kind in Task.__mro__ for name in (*vars(kind), *get_annotations(kind)) if name[0] != "_"}
+    lacking = sorted(name for name in members if not hasattr(task, name))
     if lacking:
         raise TypeError(
-            f"{type(task).__name__} has no {', '.join(lacking)}: derive it from vanilla_transformer.tasks.Task."
+            f"{type(task).__name__} has no {', '.join(lacking)}: derive it from vanilla_transformer.tasks.Task, and "
+            "set the attributes that its documentation names."
         )
     _TASKS[task.name] = task
