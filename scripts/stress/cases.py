@@ -48,7 +48,7 @@ PROCESSES.set_forkserver_preload(
         "vanilla_transformer.evaluation",
         "vanilla_transformer.extras.export.conversion",
         "vanilla_transformer.distributed.peers",
-        "vanilla_transformer.translation.files",
+        "vanilla_transformer.extras.resuming.chunk_reader",
         "scripts.stress.cases",
         "sacrebleu",
         "matplotlib.pyplot",

@@ -276,10 +276,11 @@ class GraphSearch:
     @classmethod
     def of(cls, model: Any) -> Self | None:
         """Returns the searches of a model; None if graphs do not compute it, or not faster than torch."""
-        if not _is_installed() or model.device.type != "cpu" or unknown_to_graphs(model) is not None:
+        if model.device.type != "cpu" or unknown_to_graphs(model) is not None:
             return None
         searches = cls(model)
-        return searches if searches.size <= LARGEST_MODEL else None
+        # ONNX Runtime is imported last, for the models that it is used for.
+        return searches if searches.size <= LARGEST_MODEL and _is_installed() else None
 
     def suits(self, rows: int) -> bool:
         """Tells whether graphs are fastest for that many hypotheses."""
