@@ -319,13 +319,29 @@ def test_the_training_is_gone_back_to_and_replayed(visit, explored):
     assert page.locator("#training svg .curve").count() == 2
 
 
+def test_a_drawing_begun_before_the_slider_moved_does_not_put_it_back(visit):
+    page = visit("trained")
+    shown = page.evaluate(
+        """async () => {
+          const { app } = await import('/app.js'), slider = document.querySelector('#training input[type=range]');
+          const drawing = app.show();
+          app.compute = () => {};
+          slider.value = 0;
+          slider.dispatchEvent(new Event('input'));
+          await drawing;
+          return [slider.value, document.querySelector('#training .moment').textContent];
+        }"""
+    )
+    assert shown == ["0", "after step 10"]
+
+
 def test_on_a_telephone_the_steps_of_a_long_training_stand_apart(visit):
     page = visit("trained", viewport={"width": 390, "height": 844})
     page.evaluate("""async () => {
         const { app } = await import("/app.js"), [part] = app.parts.training;
         part.curve = part.curve.map((one) => ({ ...one, step: one.step * 1000 }));
         part.drawn = null;
-        part.update(null);
+        part.update();
     }""")
     ticks = page.locator("#training .axis").first.locator(".tick text")
     edges = ticks.evaluate_all("all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])")

@@ -23,6 +23,7 @@ export class App {
   constructor(model) {
     this.model = model;
     this.now = model; // The one that computes: at another moment of its training, if the reader has gone there.
+    this.wanted = null; // The step that the reader asked for last, which may still be loading.
     this.whatIf = undisturbed();
     this.other = "";
     this.forced = [];
@@ -237,7 +238,7 @@ export class App {
   shown() {
     const { result, parts, step } = this, { family } = this.model, source = this.names(result.source), { decoder } = result;
     const layers = (stack, found, ...rest) => parts[stack].map((part, at) => [part, found.layers[at], ...rest]);
-    const training = parts.training.map((part) => [part, this.now.step]);
+    const training = parts.training.map((part) => [part]);
     if (!this.generates) {
       const pooled = family === "classifier", row = pooled ? null : this.position;
       const output = pooled ? [t("text")] : source;

@@ -46,7 +46,9 @@ export class TrainingPart {
     this.start.disabled = false;
   }
 
-  update(step) {
+  /** Shows the moment that the reader asked for last: a drawing begun before then must not put the slider back. */
+  update() {
+    const step = this.app.wanted;
     this.slider.value = this.moments.indexOf(step);
     this.told.textContent = this.name(step);
     const width = Math.max(280, this.plot.clientWidth || 640), height = 200, margin = { top: 14, right: 126, bottom: 44, left: 44 };
