@@ -307,7 +307,8 @@ def test_tasks_know_all_models(run, tmp_path):
 )
 def test_what_several_models_cannot_do_is_said_in_a_sentence(run, words, message):
     code, out, err = run(*words)
-    assert code in (1, 2) and message in err and err.count("\n") == 1, err
+    said = [line for line in err.splitlines() if not line.startswith("Precision: ")]  # As this processor computes.
+    assert code in (1, 2) and message in err and len(said) == 1, err
 
 
 @pytest.mark.parametrize("options", [["--num-beams", 6], ["--sample", "--candidates", 6]])
