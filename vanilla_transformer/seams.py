@@ -18,7 +18,6 @@ has commands, `GROUP` names their group in the program's help. The seams are
     search       a runtime for searches of small models inside `frozen`: takes the model, and returns None or, if it
                  computes that model, an object with `suits(rows)`, which tells whether it is the fastest for that many
                  hypotheses, and with `greedy` and `beam` as in `extras.onnx.graph_search.GraphSearch`
-    ensemble     a combination of several loaded models: takes names, models and tokenizers, returns one model
     options      a group of options of `translate`, `evaluate` or `predict`: a dataclass, which may also have tables
                  of what `excludes` what, and of what is `not_for_several` models or `not_exported`, with the reasons
 """

@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from vanilla_transformer.cli.arguments import (
     at_least_one,
 )
 from vanilla_transformer.cores import usable_cores
-from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -79,13 +78,10 @@ class Computing:
             raise UsageError(f"--threads must be at most {limit}, not {self.threads}.")
 
     @loading_libraries()
-    def load(
-        self, model: str, *others: str, mean: Any = "probabilities", translates: bool = True
-    ) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
-        """Loads the model and its tokenizer, or the ensemble with others, in the requested precision and device.
+    def load(self, model: str, *, translates: bool = True) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
+        """Loads the model and its tokenizer, in the requested precision and on the requested device.
 
         Args:
-            mean: The quantity that an ensemble averages.
             translates: Whether to refuse models of the package that do not translate.
         """
         import torch
@@ -106,19 +102,12 @@ class Computing:
         if device is not None:
             _check_device(device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-        names = (model, *others)
-        found = [load_model(name, device=device, dtype=dtype, translates=translates) for name in names]
-        loaded: Any = found[0][0]
-        if others:
-            named = [(name, *model_of) for name, model_of in zip(names, found, strict=True)]
-            loaded = load("ensemble", "mean")(named, mean)
+        loaded, tokenizer = load_model(model, device=device, dtype=dtype, translates=translates)
         if self.precision == "auto":
             from vanilla_transformer.engine.cpu import fastest_dtype
 
-            # All in one type: the one that is fastest for each, or else float32.
-            types = {fastest_dtype(member.config.d_model, member.device) for member, _ in found}
-            loaded = loaded.to(types.pop() if len(types) == 1 else torch.float32)
-        return loaded, cast(Any, found[0][1])
+            loaded = cast(Any, loaded).to(fastest_dtype(loaded.config.d_model, loaded.device))
+        return loaded, cast(Any, tokenizer)
 
     def announce(self, model: "PreTrainedModel") -> None:
         """Reports the chosen precision on standard error if it is neither the requested one nor float32."""
@@ -209,29 +198,6 @@ class SamplingOptions:
 def _reason(taken: str) -> str:
     """Explains why another precision was chosen than the requested one, or why auto chose this one."""
     return "8 would be wrong on this processor" if taken == _INT8_OF_7_BITS else "which is faster here"
-
-
-def check_ensemble(models: Sequence[str]) -> None:
-    """Raises UsageError for an export among several models."""
-    from vanilla_transformer.translation import is_exported
-
-    for model in models:
-        if len(models) > 1 and is_exported(model):
-            raise UsageError(
-                f"{model} is an export, which cannot join an ensemble: give the model that it was made from."
-            )
-
-
-def models_fingerprint(paths: Sequence[str], model: "PreTrainedModel | None" = None) -> str:
-    """Returns the fingerprint of one or several models in their order; `model` is given if they are already loaded.
-
-    Its configuration records its commit on the Hub.
-    """
-    from vanilla_transformer.translation import model_fingerprint
-
-    members: list[Any] = [model] if len(paths) == 1 else list(getattr(model, "members", [None] * len(paths)))
-    configs = [member and member.config for member in members]
-    return " + ".join(model_fingerprint(path, config) for path, config in zip(paths, configs, strict=True))
 
 
 def _processes_here() -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import (
-    EnsembleMean,
     Flag,
     Model,
     OptionalInt,
@@ -19,7 +18,7 @@ from vanilla_transformer.cli.arguments import (
     OptionalText,
     UsageError,
 )
-from vanilla_transformer.cli.decoding import Decoding, check_ensemble, models_fingerprint
+from vanilla_transformer.cli.decoding import Decoding
 from vanilla_transformer.cli.streams import (
     check_output,
     check_standard_output,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
 # Seconds without a sign of life after which one of several processes is taken for dead.
 LONGEST_SILENCE = 120.0
+EnsembleOptions: Any = load("options", "ensemble")
 RescoringOptions: Any = load("options", "rescoring")
 
 
@@ -86,8 +86,6 @@ class Evaluate:
     output: OptionalPath = None
     """Write the translations, labels or tags to this file, one line per row of the corpus.
     For a language model: each text's log-probability in nats and its number of tokens, as `predict` writes them."""
-    ensemble_mean: EnsembleMean = "probabilities"
-    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     card: Flag = False
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
@@ -96,6 +94,7 @@ class Evaluate:
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
     decoding: Decoding = Decoding(precision="float32")
     """The search. The default precision is float32, because scores are compared across machines."""
+    ensemble: EnsembleOptions = EnsembleOptions()
     rescoring: RescoringOptions = RescoringOptions()
 
     def run(self) -> None:
@@ -105,8 +104,7 @@ class Evaluate:
         with meet(LONGEST_SILENCE) as processes:
             task, metrics = processes.broadcast_from_main(self._check)
             corpus = self._corpus(task)
-            several = bool(self.models)
-            model, tokenizer = self.decoding.load(*self._all_models, mean=self.ensemble_mean, translates=several)
+            model, tokenizer = self.ensemble.load(self._all_models, self.decoding, translates=False)
             processes.check_same(
                 self._facts(corpus, model),
                 "{process} has another {name} than the main process ({theirs}, not {ours}): give all processes the "
@@ -123,7 +121,7 @@ class Evaluate:
         """
         from vanilla_transformer.tasks import metrics_of_model, task_of_model
 
-        check_ensemble(self._all_models)
+        self.ensemble.check(self._all_models)
         if self.card:
             if self.models or self.rescoring.rescore:
                 raise UsageError("--card is for a single model: ensembles and rescored models have no card.")
@@ -203,8 +201,8 @@ class Evaluate:
         from vanilla_transformer.fingerprints import fingerprint_lines
 
         return {
-            "model": models_fingerprint(self._all_models, model),
-            "ensemble mean": self.ensemble_mean,
+            "model": self.ensemble.fingerprint(self._all_models, model),
+            **self.ensemble.settings(self._all_models),
             **self.rescoring.settings(),
             "corpus": fingerprint_lines(corpus[corpus.column_names[0]]),
             **self._settings(),
@@ -247,7 +245,7 @@ class Evaluate:
             "data": self.data,
             "settings": {
                 **self.decoding.settings(model),
-                **({"ensemble_mean": self.ensemble_mean} if self.models else {}),
+                **self.ensemble.settings(self._all_models),
                 **({"rescore": list(self.rescoring.rescore)} if self.rescoring.rescore else {}),
             },
             "scores": [dataclasses.asdict(score) for score in evaluation.scores],

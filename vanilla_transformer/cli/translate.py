@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import (
-    EnsembleMean,
     Flag,
     Model,
     OptionalInt,
@@ -20,7 +19,7 @@ from vanilla_transformer.cli.arguments import (
     UsageError,
     at_least_one,
 )
-from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, check_ensemble, models_fingerprint
+from vanilla_transformer.cli.decoding import Decoding, SamplingOptions
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
 from vanilla_transformer.seams import load
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.lines import Translator
 
 AlignmentOptions: Any = load("options", "alignment")
+EnsembleOptions: Any = load("options", "ensemble")
 RescoringOptions: Any = load("options", "rescoring")
 TermOptions: Any = load("options", "terms")
 ResumeOptions: Any = load("options", "resuming")
@@ -54,8 +54,6 @@ class Translate:
     """First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL.
     Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input);
     with --tasks, one or more files, which may also be Parquet."""
-    ensemble_mean: EnsembleMean = "probabilities"
-    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     output: OptionalText = None
     """File to write to, plain or compressed like the input (default: standard output);
     with --tasks a directory, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
@@ -67,6 +65,7 @@ class Translate:
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
+    ensemble: EnsembleOptions = EnsembleOptions()
     rescoring: RescoringOptions = RescoringOptions()
     aligning: AlignmentOptions = AlignmentOptions()
     glossary: TermOptions = TermOptions()
@@ -85,7 +84,7 @@ class Translate:
                 "translate cannot run under a launcher such as torchrun: for several devices or machines "
                 "give --output DIR --tasks N."
             )
-        check_ensemble(self.models)
+        self.ensemble.check(self.models)
         self._refuse_combinations()
         self.aligning.check()
         self.glossary.check()
@@ -161,7 +160,7 @@ class Translate:
     def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
         """Loads the model, and its tokenizer unless the model includes it."""
         if not self._is_exported:
-            return self.decoding.load(*self.models, mean=self.ensemble_mean)
+            return cast(Any, self.ensemble.load(self.models, self.decoding))
         from vanilla_transformer.translation import load_exported
 
         return load_exported(self.model, threads=self.decoding.threads), None
@@ -194,13 +193,16 @@ class Translate:
         if self._is_exported:
             precision, model_fingerprint = model.engine, model.fingerprint
         else:
-            precision, model_fingerprint = self.decoding.taken(model), models_fingerprint(self.models, model)
+            precision, model_fingerprint = self.decoding.taken(model), self.ensemble.fingerprint(self.models, model)
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
-        if len(self.models) > 1:
-            options |= {"ensemble_mean": self.ensemble_mean}
         if (sampling := self.sampling.check(self.decoding)) is not None:
             options |= {"sample": True, **asdict(sampling)}
-        options |= self.rescoring.settings() | self.aligning.settings(translator) | self.glossary.settings(translator)
+        options |= (
+            self.ensemble.settings(self.models)
+            | self.rescoring.settings()
+            | self.aligning.settings(translator)
+            | self.glossary.settings(translator)
+        )
         names = sorted(options.keys() - {"device", "threads", "batch_tokens"})
         return {
             "model": model_fingerprint,

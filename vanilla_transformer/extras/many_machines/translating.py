@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from vanilla_transformer.cli.arguments import UsageError
-from vanilla_transformer.cli.decoding import models_fingerprint
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import own_threads
@@ -31,7 +30,7 @@ def run_tasks(command: Translate) -> None:
         command.task_runner()(numbered.task_number)
     elif numbered.engine is not None:
         folder = TaskFolder(output)
-        folder.check(job_of(command.files, numbered.tasks, {"model": models_fingerprint(command.models)}))
+        folder.check(job_of(command.files, numbered.tasks, {"model": command.ensemble.fingerprint(command.models)}))
         numbered.run_on_engine(command, output, lambda: unfinished(folder, numbered.tasks))
     else:
         numbered.run_on_workers(_commands_of_workers(command), command.progress)

@@ -3,24 +3,20 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import (
-    EnsembleMean,
-    Flag,
-    Model,
-    UsageError,
-    at_least_one,
-    refuse_full_directory,
-)
-from vanilla_transformer.cli.decoding import Computing, check_ensemble, models_fingerprint
+from vanilla_transformer.cli.arguments import Flag, Model, UsageError, at_least_one, refuse_full_directory
+from vanilla_transformer.cli.decoding import Computing
 from vanilla_transformer.cli.streams import print_result
 from vanilla_transformer.progress import progress_bar
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+EnsembleOptions: Any = load("options", "ensemble")
 
 
 @dataclass(frozen=True)
@@ -41,14 +37,13 @@ class SoftTargets:
     """Directory for the soft targets."""
     teachers: Annotated[tuple[str, ...], Positional, arg(metavar="[TEACHER ...]", help_behavior_hint="")] = ()
     """Further teachers of the same vocabulary."""
-    ensemble_mean: EnsembleMean = "probabilities"
-    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     top_k: int = 8
     """Number of likeliest tokens to keep for each target token; their probabilities are scaled to sum to 1."""
     max_length: int = 256
     """Skip pairs with more tokens than this on either side, as in `train`."""
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    ensemble: EnsembleOptions = EnsembleOptions()
     computing: Computing = Computing()
 
     def run(self) -> None:
@@ -67,7 +62,6 @@ class SoftTargets:
                     f"{model} is an export, which does not return its probabilities: give the model that it was "
                     "made from."
                 )
-        check_ensemble(self._models)
         if not task_of_model(self.teacher).form.parallel:
             raise UsageError(f"{self.teacher} does not translate, but soft targets need a translation model.")
         recipe = Recipe.of(train=self.train, tokenizer=self.teacher, max_length=self.max_length)
@@ -93,10 +87,10 @@ class SoftTargets:
         return (self.teacher, *self.teachers)
 
     def _load(self) -> "tuple[PreTrainedModel, str]":
-        model, _ = self.computing.load(*self._models, mean=self.ensemble_mean)
+        model, _ = self.ensemble.load(self._models, self.computing)
         self.computing.announce(model)
-        parts = [models_fingerprint(self._models, model), self.computing.taken(model)]
-        return model, ", ".join([*parts, *([self.ensemble_mean] if self.teachers else [])])
+        parts = [self.ensemble.fingerprint(self._models, model), self.computing.taken(model)]
+        return model, ", ".join([*parts, *self.ensemble.settings(self._models).values()])
 
     def _check_output(self) -> None:
         """Refuses a directory that holds anything but soft targets, before anything is read."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import (
-    EnsembleMean,
     Flag,
     Model,
     OptionalText,
@@ -19,17 +18,19 @@ from vanilla_transformer.cli.arguments import (
     as_options,
     refuse_full_directory,
 )
-from vanilla_transformer.cli.decoding import Decoding, SamplingOptions, models_fingerprint
+from vanilla_transformer.cli.decoding import Decoding, SamplingOptions
 from vanilla_transformer.cli.streams import print_result, warn
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.extras.many_machines.task_options import TaskOptions
 from vanilla_transformer.progress import progress_bar
+from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from vanilla_transformer.extras.synthetic.pairs import Filters
 
 # Above this share of common words, text and translations are most likely in one language.
 _ONE_LANGUAGE = 0.5
+EnsembleOptions: Any = load("options", "ensemble")
 _Texts = Annotated[tuple[str, ...], Positional, arg(metavar="INPUT [INPUT ...]", help_behavior_hint="")]
 
 
@@ -114,13 +115,12 @@ class Distil:
     Then UTF-8 text files in the source language, one sentence per line: plain, compressed or Parquet."""
     output: str
     """Directory for the pairs."""
-    ensemble_mean: EnsembleMean = "probabilities"
-    """Combination of several models: the mean of their probabilities (the default) or of their log-probabilities."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
     progress: Flag = False
     """Show progress on standard error even if it is not a terminal, as occasional lines."""
     filters: FilterOptions = FilterOptions()
+    ensemble: EnsembleOptions = EnsembleOptions()
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
     numbered: TaskOptions = TaskOptions()
@@ -130,7 +130,7 @@ class Distil:
         command = Translate(
             self.teacher,
             self.inputs,
-            ensemble_mean=self.ensemble_mean,
+            ensemble=self.ensemble,
             source_column=self.source_column,
             progress=self.progress,
             decoding=self.decoding,
@@ -206,7 +206,7 @@ class _Synthesis:
         [part] = cut(command.files, 1)
         folder.claim(
             {
-                "model": models_fingerprint(command.models),
+                "model": command.ensemble.fingerprint(command.models),
                 "input": {path: identity(path) for path in command.files},
                 "--source-column": command.source_column,
                 "--max-length": longest,
@@ -247,7 +247,7 @@ class _Synthesis:
         report: dict[str, Any] = {
             "read": counts["read"],
             "dropped": {name: counts[name] for name in ("empty", "duplicate", "too_long")},
-            "model": models_fingerprint(command.models),
+            "model": command.ensemble.fingerprint(command.models),
             "translated": self.translated,
         }
         with progress_bar(command.progress, "pairs", total=counts["kept"], quiet=True) as bar:
