@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from rapidfuzz.distance import Levenshtein
@@ -121,21 +120,6 @@ def check_names(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -
     for name in names:
         if name not in metrics:
             raise MetricError(f"There is no metric '{name}': {_hint(name, metrics)}")
-
-
-def metric_path(name: str) -> str:
-    """The file that `evaluate.load` takes for a metric: `evaluate.load(metric_path("paper_bleu"), "fr")`.
-
-    `compute(predictions=..., references=...)` takes one reference or a list of references per prediction, and returns
-    the value in percent under the metric's name, and its `signature`.
-    """
-    check_names([name])
-    if ":" in name:
-        metric, _, language = name.partition(":")
-        raise MetricError(
-            f"The language is the second argument: evaluate.load(metric_path('{metric}'), '{language}')."
-        )
-    return str(Path(__file__).with_name("loadable") / f"{name}.py")
 
 
 def _hint(name: str, metrics: Mapping[str, Metric]) -> str:

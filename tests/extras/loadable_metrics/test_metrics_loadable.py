@@ -9,8 +9,9 @@ from datasets import Dataset
 from refusals import refused
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from vanilla_transformer.evaluation import METRICS, MetricError, metric_path, score
-from vanilla_transformer.evaluation.loadable.paper_bleu import PaperBleu
+from vanilla_transformer.evaluation import METRICS, MetricError, score
+from vanilla_transformer.extras.loadable_metrics import metric_path
+from vanilla_transformer.extras.loadable_metrics.paper_bleu import PaperBleu
 
 PREDICTIONS = ["Der Nord-Ostsee-Kanal ist sehr lang.", "B AE T"]
 REFERENCES = [["Der Nord-Ostsee-Kanal ist lang.", "Ein Kanal ist sehr lang."], ["K AE T"]]

@@ -1,6 +1,6 @@
 """`chrf` for `evaluate.load`."""
 
-from vanilla_transformer.evaluation.loadable_metrics import LoadableMetric
+from vanilla_transformer.extras.loadable_metrics.loadable_metric import LoadableMetric
 
 
 class Chrf(LoadableMetric):

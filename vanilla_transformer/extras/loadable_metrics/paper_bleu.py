@@ -1,6 +1,6 @@
 """`paper_bleu` for `evaluate.load`."""
 
-from vanilla_transformer.evaluation.loadable_metrics import LoadableMetric
+from vanilla_transformer.extras.loadable_metrics.loadable_metric import LoadableMetric
 
 
 class PaperBleu(LoadableMetric):

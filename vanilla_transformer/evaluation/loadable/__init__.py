@@ -1,1 +1,0 @@
-"""One file for each metric, for `evaluate.load(metric_path(...))`."""
