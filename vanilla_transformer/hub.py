@@ -38,9 +38,7 @@ from vanilla_transformer.training.run_directory import RECIPE
 from vanilla_transformer.translation.loading import (
     TOKENIZER_FILES,
     VOCABULARIES,
-    check_weights,
-    load_family_config,
-    load_weights_and_config,
+    load_config,
 )
 
 # The code of the model classes; models of earlier versions carry helper files under longer names.
@@ -202,12 +200,7 @@ def _check_model(directory: Path) -> str:
                 f"{directory} is not a complete model, {either[0]} is missing: save it with `save_pretrained` of the "
                 "model and of the tokenizer."
             )
-    config = load_family_config(directory)
-    if config.is_encoder_decoder:
-        load_weights_and_config(directory, torch.float32)
-    else:
-        check_weights(directory, config, numbers=True)
-    return config.model_type
+    return load_config(directory).model_type
 
 
 def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> str:

@@ -14,7 +14,7 @@ from vanilla_transformer.tasks import task_for
 from vanilla_transformer.translation.loading import (
     UnusableModelError,
     difference_from,
-    load_family_config,
+    load_config,
     load_tokenizer,
 )
 from vanilla_transformer.translation.sameness import difference_of_architectures, difference_of_vocabularies
@@ -97,7 +97,7 @@ def config_of(home: Path) -> Any:
     """Returns the configuration in a directory of weights, or of an unfinished run's recipe; None without either."""
     if (home / "config.json").is_file():
         try:
-            return load_family_config(home, its_weights=False)
+            return load_config(home, its_weights=False)
         except UnusableModelError:
             return None  # A model of a third-party task: comparing names and shapes must do.
     if not (home / "recipe.yaml").is_file():

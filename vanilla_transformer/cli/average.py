@@ -93,12 +93,12 @@ def _model(home: Path) -> "PreTrainedModel":
 
     from vanilla_transformer.registration import model_class
     from vanilla_transformer.tasks import task_for
-    from vanilla_transformer.translation.loading import load_family_config
+    from vanilla_transformer.translation.loading import load_config
 
     if not (home / "config.json").is_file() and (home / "recipe.yaml").is_file():
         recipe = load_recipe(home / "recipe.yaml")
         return task_for(recipe).build(recipe)
-    config = load_family_config(home, its_weights=False)
+    config = load_config(home, its_weights=False)
     model = model_class(config)(config)
     if (home / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(home)

@@ -1,14 +1,12 @@
 """A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
 
 import copy
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import logging
 
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.blocks import RecipeError
@@ -17,9 +15,10 @@ from vanilla_transformer.recipe.schema import ModelAdapter, Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.loading import (
     VOCABULARIES,
-    load_family_config,
+    load_config,
     model_fingerprint,
     without_progress_bars,
+    without_reports,
 )
 from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_fields
 
@@ -83,7 +82,7 @@ def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
 
 def _config(path: str) -> VanillaTransformerBaseConfig:
     try:
-        config = load_family_config(path)
+        config = load_config(path)
     except ValueError as error:
         if "of the type marian" in str(error):
             raise RecipeError(
@@ -116,14 +115,14 @@ def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
     model = task.build(recipe)
     if recipe.start.model is None:
         return model, "", {name for name, _ in model.named_parameters()}
-    saved, config = load_family_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
+    saved, config = load_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
     for name in deciding_fields(saved):
         if name not in _CHOSEN:
             setattr(config, name, getattr(saved, name))
     if recipe.classification.pooling is None and hasattr(saved, "classifier_pooling"):
         config.classifier_pooling = saved.classifier_pooling
     model_class: Any = type(model)
-    with without_progress_bars(), _without_reports():
+    with without_progress_bars(), without_reports():
         loaded, report = model_class.from_pretrained(
             recipe.start.model,
             config=config,
@@ -142,17 +141,6 @@ def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
         )
         sentence += f"Its head was trained for the labels {before}, and is trained anew for {now}."
     return loaded.train(), sentence, new
-
-
-@contextmanager
-def _without_reports() -> Iterator[None]:
-    """Silences transformers' report of new weights in a model, which the caller gives in a sentence."""
-    usual = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(usual)
 
 
 def _in_words(path: str, model: PreTrainedModel, new: set[str], left: Any) -> str:

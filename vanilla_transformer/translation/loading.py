@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -26,14 +24,12 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-import vanilla_transformer.registration  # noqa: F401  registers the model with the Auto classes
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
 )
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
 from vanilla_transformer.registration import model_class
@@ -49,6 +45,10 @@ TOKENIZER_FILES = (
 )
 # Files that a model is loaded from; logs, pictures, texts and translations stand beside them.
 MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+
+
+_OURS = (VanillaTransformerBaseConfig, RecurrentEncoderDecoderConfig)
 
 
 class UnusableModelError(ValueError):
@@ -121,24 +121,45 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         ValueError: The model does not translate.
     """
     config = saved_config(path)
-    ours = isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig)
     one_stack = isinstance(config, VanillaTransformerBaseConfig) and not config.is_encoder_decoder
     if translates and one_stack:
         command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else "predict"
         raise ValueError(
             f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
-    loader = model_class(config) if one_stack else AutoModelForSeq2SeqLM
-    with _not_found(path, "config.json"):
-        if ours:
-            check_weights(path, config)
-        with without_progress_bars() if Path(path).is_dir() else nullcontext():
-            model, report = loader.from_pretrained(
-                path, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
+    return _load_weights(path, config, dtype)
+
+
+def _load_weights(path: str | Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """Loads the model of a configuration; refuses missing weights, surplus ones, other shapes and NaN."""
+    ours = isinstance(config, _OURS)
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        number = getattr(config, name, None)
+        if ours and number is not None and not 0 <= number < config.vocab_size:
+            raise UnusableModelError(
+                f"{path} is not a usable model: {name} {number} in its config.json is not an id of its "
+                f"vocabulary of {config.vocab_size:,}."
             )
-        # Models of other types have meaningless surplus weights, such as tables of positions.
-        _refuse(path, _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ()))
-        check_numbers(path, model.named_parameters())
+    bars = without_progress_bars() if Path(path).is_dir() else nullcontext()
+    with _not_found(path, "config.json"), bars, without_reports():
+        loader: Any = model_class(config) if ours and not config.is_encoder_decoder else AutoModelForSeq2SeqLM
+        model, report = loader.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    # Models of other types have meaningless surplus weights, such as tables of positions.
+    difference = _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ())
+    for name, found, needed in sorted(report["mismatched_keys"]):
+        difference = difference or _other_shape(name, found, needed)
+    if difference:
+        raise UnusableModelError(
+            f"{path} is not a usable model: its weights do not match its config.json: {difference}."
+        )
+    check_numbers(path, model.named_parameters())
     return model
 
 
@@ -147,46 +168,6 @@ def check_numbers(path: str | Path, weights: Iterable[tuple[str, torch.Tensor]])
     for name, weight in weights:
         if weight.is_floating_point() and not torch.stack(torch.aminmax(weight.detach())).isfinite().all():
             raise UnusableModelError(f"{path} is not a usable model: its {name} holds NaN or infinity.")
-
-
-def check_weights(path: str | Path, config: PreTrainedConfig, *, numbers: bool = False) -> None:
-    """Compares the names and shapes of the weights in a directory with those that its configuration needs.
-
-    Files are mapped, and only their headers are read, unless `numbers` also checks for NaN and infinity.
-
-    Raises:
-        UnusableModelError: They do not match.
-        ValueError: A file cannot be read.
-    """
-    weights: dict[str, torch.Tensor] = {}
-    for file in _weight_files(Path(path)):
-        try:
-            weights |= _mapped(file)
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{file.name}: {error}") from error
-    if not weights:
-        return
-    rename_old_weights(weights)
-    with torch.device("meta"):
-        model = model_class(config)(config)
-    difference = difference_from(model, {name: weight.shape for name, weight in weights.items()})
-    _refuse(path, difference)
-    for name in ("pad_token_id", "decoder_start_token_id"):
-        number = getattr(config, name, None)
-        if number is not None and not 0 <= number < config.vocab_size:
-            raise UnusableModelError(
-                f"{path} is not a usable model: {name} {number} in its config.json is not an id of its "
-                f"vocabulary of {config.vocab_size:,}."
-            )
-    if numbers:
-        check_numbers(path, weights.items())
-
-
-def _mapped(file: Path) -> dict[str, torch.Tensor]:
-    """Returns the weights in a file; nothing is read before it is used."""
-    if file.suffix == ".bin":
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    return load_file(file)
 
 
 def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]]) -> str | None:
@@ -199,8 +180,12 @@ def difference_from(model: torch.nn.Module, shapes: Mapping[str, Iterable[int]])
         return _in_words(missing, left_over)
     for name, shape in shapes.items():
         if tuple(shape) != tuple(parameters[name].shape):
-            return f"{name} has the shape {tuple(shape)} and not {tuple(parameters[name].shape)}"
+            return _other_shape(name, shape, parameters[name].shape)
     return None
+
+
+def _other_shape(name: str, found: Iterable[int], needed: Iterable[int]) -> str:
+    return f"{name} has the shape {tuple(found)} and not {tuple(needed)}"
 
 
 def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
@@ -212,34 +197,7 @@ def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
-def _refuse(path: str | Path, difference: str | None) -> None:
-    if difference:
-        raise UnusableModelError(
-            f"{path} is not a usable model: its weights do not match its config.json: {difference}."
-        )
-
-
-def _weight_files(directory: Path) -> list[Path]:
-    """Returns the weight files that the library reads: safetensors, or pickles if there are none."""
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        whole, index = directory / name, directory / f"{name}.index.json"
-        if whole.is_file():
-            return [whole]
-        if index.is_file():
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            return [directory / name for name in sorted(names)]
-    return []
-
-
-def load_config(path: str | Path, *, its_weights: bool = True) -> VanillaTransformerConfig:
-    """Loads the configuration of an encoder-decoder from a directory or the Hub; see `load_family_config`."""
-    config = load_family_config(path, its_weights=its_weights)
-    if not isinstance(config, VanillaTransformerConfig):
-        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    return config
-
-
-def load_family_config(
+def load_config(
     path: str | Path, *, its_weights: bool = True
 ) -> VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig:
     """Loads the configuration of a model of any family, including recurrent ones, from a directory or the Hub.
@@ -253,11 +211,10 @@ def load_family_config(
         ValueError: The model is of another type.
     """
     config = saved_config(path)
-    if not isinstance(config, VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig):
+    if not isinstance(config, _OURS):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    if its_weights:
-        with _not_found(path, "config.json"):
-            check_weights(path, config, numbers=True)
+    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(pattern)):
+        _load_weights(path, config, torch.float32)
     return config
 
 
@@ -315,6 +272,17 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def without_reports() -> Iterator[None]:
+    """Silences transformers' report of missing and new weights, which the caller gives in a sentence."""
+    usual = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(usual)
 
 
 @contextmanager
@@ -376,4 +344,6 @@ def _reason(path: Path, error: BaseException) -> str:
             f"{', '.join(pickles) or 'its file of weights'} is a pickle with more than weights, which could "
             "run any code: ask for the model as safetensors"
         )
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    weights = [file.name for file in sorted(path.glob(_WEIGHTS[0]))] if isinstance(error, SafetensorError) else []
+    return ": ".join([", ".join(weights), reason] if weights else [reason])

@@ -136,13 +136,13 @@ class Info:
             raise ValueError(f"{str(error).removesuffix('.')}, and there is no directory of that name.") from None
 
     def _model_config(self) -> "OwnConfig":
-        from vanilla_transformer.translation.loading import load_family_config
+        from vanilla_transformer.translation.loading import load_config
 
         if self.family != "encoder-decoder":
             raise UsageError("--family applies to presets only: a model has its own.")
         if self.vocab_size is not None:
             raise UsageError("--vocab-size applies to presets only: a model has its own vocabulary.")
-        return load_family_config(self.model)
+        return load_config(self.model)
 
     def _table_3(self, vocab_size: int) -> dict[str, Any] | None:
         """Returns the paper's parameter counts and the vocabulary sizes that explain them, for the paper's models."""
