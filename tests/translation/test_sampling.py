@@ -14,7 +14,7 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.translation import Sampling, translate_lines
-from vanilla_transformer.translation.row_sampling import SampledByRow
+from vanilla_transformer.translation.sampling import SampledByRow
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 LINES = ["a b c", "", "the longest line of them all", "d", "e f", "a b", "c d e f g", "h"]
