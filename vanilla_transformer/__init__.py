@@ -25,6 +25,7 @@ from .import_hooks import after_import
 
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
+    from .extras.service.batcher import Batcher as Batcher
     from .model.configuration_recurrent_encoder_decoder import (
         RecurrentEncoderDecoderConfig as RecurrentEncoderDecoderConfig,
     )
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from .recipe.schema import Recipe as Recipe
     from .tasks import evaluate as evaluate
     from .training.loop import train as train
-    from .translation import Batcher as Batcher
     from .translation import load_exported as load_exported
     from .translation import translate_lines as translate_lines
 
@@ -97,7 +97,7 @@ _HOMES = {
     "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
-    "Batcher": ".translation",
+    "Batcher": ".extras.service.batcher",
     "evaluate": ".tasks",
     "load_exported": ".translation",
     "load_recipe": ".recipe.reading",

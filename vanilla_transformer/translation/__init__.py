@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vanilla_transformer.translation.batcher import Batcher as Batcher
     from vanilla_transformer.translation.exported import ExportedModel as ExportedModel
     from vanilla_transformer.translation.exported import ExportError as ExportError
     from vanilla_transformer.translation.exported import is_exported as is_exported
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 # Imported on first use: exported models need no torch.
 _HOMES = {
-    "batcher": ("Batcher",),
     "exported": ("ExportError", "ExportedModel", "is_exported", "load_exported"),
     "lines": ("Hypothesis", "Translation", "translate_lines", "with_pauses"),
     "loading": (

@@ -1,0 +1,1 @@
+"""Translation for services, which answer many single requests at a time."""
