@@ -84,7 +84,7 @@ def _squared_error(predictions: Sequence[str], references: Sequence[Sequence[str
 
 
 def _numbers(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
-    """The spans found and the spans given; an empty text has neither."""
+    """Returns the numbers found and the numbers given; an empty text has neither."""
     pairs = [(float(one), float(gold)) for one, (gold, *_) in zip(predictions, references, strict=True) if one]
     if not pairs:
         raise MetricError("There is no text with a number to score.")
