@@ -13,6 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import pytest
 import torch
+from faults import at_update
 from transformers import GenerationMixin
 from transformers.utils import logging
 
@@ -108,23 +109,15 @@ def run_command(quiet_libraries, capsys, monkeypatch) -> Callable[..., tuple[int
 
 
 @pytest.fixture
-def train_until(monkeypatch) -> Callable:
-    """Trains by a recipe until an interrupt at the given step; returns the epoch it was in."""
-    from vanilla_transformer.training import loop
+def train_until() -> Callable:
+    """Trains by a recipe until an interrupt instead of the update of the given number."""
+    from vanilla_transformer.training.loop import train
 
-    def train_until(recipe, step: int) -> int:
-        update, epochs = loop.TrainingLoop._update, []
+    def interrupt(optimizer):
+        raise KeyboardInterrupt
 
-        def killed(self, *args):
-            epochs.append(self.progress.epoch)
-            if len(epochs) == step:
-                raise KeyboardInterrupt
-            return update(self, *args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(loop.TrainingLoop, "_update", killed)
-            with pytest.raises(KeyboardInterrupt):
-                loop.train(recipe)
-        return epochs[-1]
+    def train_until(recipe, update: int) -> None:
+        with at_update(update, interrupt, before=True), pytest.raises(KeyboardInterrupt):
+            train(recipe)
 
     return train_until

@@ -1,13 +1,13 @@
 """A disk that is full, and a limit on the size of files: outputs are whole or not there, and are named."""
 
-import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import small_files
 
 from scripts.stress import disks
 from scripts.stress.disks import COMMANDS, RESUMED, SMALL
@@ -20,17 +20,6 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     named = disks.make_ground(tmp_path_factory.mktemp("things"))
     assert main(disks.words_of("translate-tasks", named, named["tasks"])) == 0
     return named
-
-
-@contextmanager
-def limited(size: int) -> Iterator[None]:
-    """Within it this process makes no file larger than that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture(scope="session")
@@ -76,4 +65,4 @@ def test_a_full_disk_is_told_and_costs_nothing(command, left, things, disk, caps
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_limit_on_the_size_of_files_is_told_and_costs_nothing(command, things, tmp_path, capsys):
-    walk(command, things, tmp_path, limited(16 if command in SMALL else 2048), capsys)
+    walk(command, things, tmp_path, small_files(16 if command in SMALL else 2048), capsys)

@@ -1,6 +1,7 @@
 import dataclasses
 import hashlib
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,14 +10,17 @@ import re
 import shutil
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from accelerate.utils import set_seed
+from faults import at_update, small_files
 from refusals import refused
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -31,9 +35,10 @@ from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import finalize, loop
 from vanilla_transformer.training.dry_run import dry_run
-from vanilla_transformer.training.loop import DivergenceError, TrainingLoop, likely_cause, train
+from vanilla_transformer.training.inputs import gather_inputs
+from vanilla_transformer.training.loop import DivergenceError, likely_cause, train
+from vanilla_transformer.training.prefetch import make_plan
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 TASK = get_task("translation")
@@ -157,13 +162,7 @@ def with_one_thread(recipe):
 
 def slowly(recipe):
     """A run of at least half a second, so that it is not over before the signal comes."""
-    original = loop.TrainingLoop._update
-
-    def update(self, step):
-        time.sleep(0.02)
-        original(self, step)
-
-    loop.TrainingLoop._update = update
+    register_optimizer_step_pre_hook(lambda *_: time.sleep(0.02))
     with_one_thread(recipe)
 
 
@@ -205,7 +204,7 @@ def test_the_losses_are_those_of_a_loop_of_ten_lines(recipe, tmp_path):
     set_seed(plain.optimization.seed)
     model = VanillaTransformerForConditionalGeneration(config).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
-    for number, (loss, step) in enumerate(zip(losses, loop.make_plan(corpus, plain).epoch(0), strict=False), start=1):
+    for number, (loss, step) in enumerate(zip(losses, make_plan(corpus, plain).epoch(0), strict=False), start=1):
         whole_step = TASK.collate(corpus.rows(np.concatenate(step.batches)), None, model.config)
         logits = model(**whole_step).logits
         expected = torch.nn.functional.cross_entropy(logits.mT, whole_step["labels"], label_smoothing=0.1)
@@ -278,58 +277,54 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(recipe, u
     assert "Going on from the checkpoint of step 9." in said
 
 
-def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe, undisturbed, tmp_path, monkeypatch):
-    mine, original, calls = into(recipe, tmp_path / "model"), store._write_manifest, []
+def test_a_full_disk_ends_the_run_and_leaves_the_earlier_checkpoint_whole(recipe, undisturbed, tmp_path):
+    mine, log = into(recipe, tmp_path / "model"), tmp_path / "model" / "train.log"
+    with ExitStack() as stack:
 
-    def on_a_full_disk(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 3:
-            raise OSError(28, "No space left on device")
-        original(*args, **kwargs)
+        def fill_disk(optimizer):
+            stack.enter_context(small_files(log.stat().st_size + 2000))
 
-    monkeypatch.setattr(store, "_write_manifest", on_a_full_disk)
-    with refused(store.CheckpointError, "step 9", "No space left on device"):
-        train(mine)
-    monkeypatch.undo()
+        with at_update(7, fill_disk), refused(store.CheckpointError, "step 9", "File too large"):
+            train(mine)
     assert_same_run(train(mine), undisturbed)
-    assert "Going on from the checkpoint of step 6." in (tmp_path / "model" / "train.log").read_text()
+    assert "Going on from the checkpoint of step 6." in log.read_text()
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, tmp_path, monkeypatch):
-    mine, original = into(recipe, tmp_path / "model"), loop.TrainingLoop._loss
+def spoil(factor, row=slice(None)):
+    """Multiplies the embedding of some tokens, as an update that went wrong would."""
 
-    def diverging(self, *args, **kwargs):
-        return original(self, *args, **kwargs) * (float("nan") if self.progress.step >= 7 else 1.0)
+    def act(optimizer):
+        with torch.no_grad():
+            optimizer.param_groups[0]["params"][0][row] *= factor
 
-    monkeypatch.setattr(loop.TrainingLoop, "_loss", diverging)
-    with refused(DivergenceError, "step 8", "checkpoints", "--learning-rate-scale"):
+    return act
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_harms_no_checkpoint(recipe, tmp_path):
+    mine = into(recipe, tmp_path / "model")
+    with at_update(7, spoil(float("nan"))), refused(DivergenceError, "step 8", "checkpoints", "--learning-rate-scale"):
         train(mine)
     newest = store.latest_complete_checkpoint(tmp_path / "model" / "checkpoints", print)
     assert newest.step == 6
     assert all(weight.isfinite().all() for weight in load_file(newest.path / "model.safetensors").values())
 
 
-def test_nan_loss_at_the_first_step_mentions_no_checkpoint(recipe, tmp_path, monkeypatch):
-    original = loop.TrainingLoop._loss
-    monkeypatch.setattr(loop.TrainingLoop, "_loss", lambda *args, **kwargs: original(*args, **kwargs) * float("nan"))
-    with refused(DivergenceError, "step 1", "learning rate"):
-        train(into(recipe, tmp_path / "model"))
+def test_nan_loss_at_the_first_step_mentions_no_checkpoint(recipe, undisturbed, tmp_path):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(undisturbed)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1e30)  # Finite, and attention to it is not.
+    model.save_pretrained(tmp_path / "broken")
+    VanillaTransformerTokenizer.from_pretrained(undisturbed).save_pretrained(tmp_path / "broken")
+    with refused(DivergenceError, "step 1", "learning rate") as caught:
+        train(into(recipe, tmp_path / "model", from_model=str(tmp_path / "broken")))
+    assert "checkpoints" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dev", [True, False])
-def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path, monkeypatch, dev):
+def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path, dev):
     mine = into(recipe, tmp_path / "model", max_steps=5, **({} if dev else {"dev": ()}))
-    original = loop.TrainingLoop._update
-
-    def breaking(self, step):
-        original(self, step)
-        if self.progress.step == 4:
-            with torch.no_grad():
-                # Finite, and attention to it is not.
-                next(self.model.parameters()).mul_(1e30)
-
-    monkeypatch.setattr(loop.TrainingLoop, "_update", breaking)
-    with refused(DivergenceError, "NaN", "step 5"):
+    # Finite, and attention to it is not.
+    with at_update(5, spoil(1e30)), refused(DivergenceError, "NaN", "step 5"):
         train(mine)
     assert not (tmp_path / "model" / "summary.json").exists()
     assert [path.name for path in (tmp_path / "model" / "checkpoints").glob("step-*")] == ["step-00000003"]
@@ -337,34 +332,31 @@ def test_a_last_update_that_breaks_the_model_is_no_good_end(recipe, tmp_path, mo
         json.loads(line, parse_constant=pytest.fail)
 
 
-def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path, monkeypatch):
-    original = loop.TrainingLoop._update
-
-    def breaking(self, step):
-        original(self, step)
-        if self.progress.step == 2:
-            with torch.no_grad():
-                next(self.model.parameters())[3, 0] = float("nan")  # Of a token that is in no text.
-
-    monkeypatch.setattr(loop.TrainingLoop, "_update", breaking)
-    with refused(DivergenceError, "NaN", "step 3"):
+def test_weights_that_are_nan_are_never_written_to_a_checkpoint(recipe, tmp_path):
+    # Of a token that is in no text.
+    with at_update(3, spoil(float("nan"), 3)), refused(DivergenceError, "NaN", "step 3"):
         train(into(recipe, tmp_path / "model"))
     assert not list((tmp_path / "model" / "checkpoints").glob("step-*"))
 
 
-def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, monkeypatch):
-    """As versions before this one wrote them."""
-    monkeypatch.setattr(loop.TrainingLoop, "_check_weights", lambda self: None)
-    original = loop.TrainingLoop._save
+def rewrite(file, payload):
+    """Replaces a file of a checkpoint, and what its manifest says of it."""
+    file.write_bytes(payload)
+    manifest = json.loads((file.parent / "manifest.json").read_text())
+    manifest["files"][file.name] = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    (file.parent / "manifest.json").write_text(json.dumps(manifest))
 
-    def breaking(self):
-        with torch.no_grad():
-            next(self.plain_model.parameters())[3, 0] = float("nan")
-        original(self)
 
-    monkeypatch.setattr(loop.TrainingLoop, "_save", breaking)
+def test_checkpoints_with_nan_make_no_model(recipe, tmp_path, train_until):
+    """As earlier versions wrote them."""
+    mine = into(recipe, tmp_path / "model", max_steps=9)
+    train_until(mine, 9)
+    file = tmp_path / "model" / "checkpoints" / "step-00000003" / "model.safetensors"
+    weights = load_file(file)
+    weights["model.shared.weight"][3, 0] = float("nan")
+    rewrite(file, save(weights, {"format": "pt"}))
     with refused(OutputError, "NaN"):
-        train(into(recipe, tmp_path / "model", max_steps=3))
+        train(mine)
 
 
 def test_a_finished_run_is_not_touched_and_there_is_one_line_about_it(recipe, undisturbed, capsys):
@@ -389,15 +381,25 @@ def test_a_run_says_how_long_it_will_take(undisturbed):
     assert all(re.search(r" · \d+ min left$", line) for line in lines[:-1]) and "left" not in lines[-1]
 
 
-def test_a_run_that_becomes_far_slower_says_so_once(recipe, tmp_path, monkeypatch):
-    def pass_time(self):
-        seconds = 1.0 if self.progress.step <= 12 else 4.0
-        self.progress.seconds += seconds
-        return seconds
+@pytest.fixture
+def load(monkeypatch):
+    """Sets the number of programs and threads that compete for the cores of this machine."""
+    return lambda number: monkeypatch.setattr("os.getloadavg", lambda: (number, 0, 0))
 
-    monkeypatch.setattr(TrainingLoop, "_pass_time", pass_time)
-    monkeypatch.setattr("os.getloadavg", lambda: (99.5, 0, 0))
-    train(into(recipe, tmp_path / "model"))
+
+def test_a_run_that_becomes_far_slower_says_so_once(recipe, tmp_path, load, monkeypatch):
+    clock, passed, updates = time.perf_counter, [0], itertools.count(1)
+    monkeypatch.setattr("time.perf_counter", lambda: clock() + passed[0])
+
+    def pass_time(*_):
+        passed[0] += 100 if next(updates) <= 12 else 400
+
+    load(99.5)
+    handle = register_optimizer_step_pre_hook(pass_time)
+    try:
+        train(into(recipe, tmp_path / "model"))
+    finally:
+        handle.remove()
     [told] = [
         line for line in (tmp_path / "model" / "train.log").read_text().splitlines() if "less than a third" in line
     ]
@@ -405,10 +407,10 @@ def test_a_run_that_becomes_far_slower_says_so_once(recipe, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("waited", "load", "cause"), [(0.6, 99.0, "disk"), (0.1, 99.0, "99.0 programs"), (0.1, 0.5, "too warm")]
+    ("waited", "number", "cause"), [(0.6, 99.0, "disk"), (0.1, 99.0, "99.0 programs"), (0.1, 0.5, "too warm")]
 )
-def test_the_likely_cause_of_slowness_is_told(monkeypatch, waited, load, cause):
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+def test_the_likely_cause_of_slowness_is_told(load, waited, number, cause):
+    load(number)
     assert cause in likely_cause(waited)
 
 
@@ -568,28 +570,26 @@ def as_of_an_earlier_version(run, data):
             progress["best_dev_nll"] = progress.pop("best_dev_loss")
             progress["step_in_epoch"] = progress.pop("step_in_part")
             del progress["part"]
-            (checkpoint / "progress.json").write_text(json.dumps(progress))
-            manifest = json.loads((checkpoint / "manifest.json").read_text())
-            payload = (checkpoint / "progress.json").read_bytes()
-            manifest["files"]["progress.json"] = {
-                "bytes": len(payload),
-                "sha256": hashlib.sha256(payload).hexdigest(),
-            }
-            (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+            rewrite(checkpoint / "progress.json", json.dumps(progress).encode())
 
 
-def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path, monkeypatch):
+def lengths_alone(recipe):
+    """Identifies the text of a run as earlier versions did."""
+    lengths = gather_inputs(recipe, RunDirectory(Path(recipe.run.output)), print).train.lengths
+    return hashlib.sha256(b"".join(column.tobytes() for column in lengths.values())).hexdigest()
+
+
+def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path):
     """Earlier versions drew the same pairs of a fractional share in each epoch."""
 
     def mixture(*weights):
         corpora = zip((*recipe.data.train, *recipe.data.dev), weights, strict=True)
         return tuple(dataclasses.replace(corpus, weight=weight) for corpus, weight in corpora)
 
-    monkeypatch.setattr(loop, "length_fingerprint", lambda corpus: "lengths")
     for name, corpora in (("drawn", mixture(0.32, 0.68)), ("whole", mixture(0.5, 0.5))):
         run = train(into(recipe, tmp_path / name, train=corpora, max_steps=3))
-        as_of_an_earlier_version(run, "lengths")
         longer = into(recipe, run, train=corpora, max_steps=6)
+        as_of_an_earlier_version(run, lengths_alone(longer))
         if name == "whole":
             train(longer)
         else:
@@ -600,16 +600,9 @@ def test_mixture_of_an_earlier_version_is_not_resumed(recipe, tmp_path, monkeypa
 def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed, tmp_path):
     """Earlier versions identified their text by lengths alone, and did not record dev."""
     train(into(recipe, tmp_path / "model", max_steps=6))
-    corpus = prepare_corpus(
-        read_corpus(recipe.data.train[0]),
-        VanillaTransformerTokenizer.from_pretrained(tmp_path / "model"),
-        TASK,
-        max_length=256,
-        directory=tmp_path / "tokens",
-    )
-    lengths = b"".join(lengths.tobytes() for lengths in corpus.lengths.values())
-    as_of_an_earlier_version(tmp_path / "model", hashlib.sha256(lengths).hexdigest())
-    longer = train(into(recipe, tmp_path / "model"))
+    mine = into(recipe, tmp_path / "model")
+    as_of_an_earlier_version(tmp_path / "model", lengths_alone(mine))
+    longer = train(mine)
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
@@ -665,15 +658,9 @@ def test_a_run_of_an_earlier_version_goes_on_and_ends_the_same(recipe, undisturb
     """Its checkpoints name the embedding after the encoder, and they are in the mean with those of today."""
     train(into(recipe, tmp_path / "model", max_steps=27))
     for path in (tmp_path / "model" / "checkpoints").iterdir():
-        file, manifest = path / "model.safetensors", json.loads((path / "manifest.json").read_text())
-        weights = load_file(file)
+        weights = load_file(path / "model.safetensors")
         weights["model.encoder.embed_tokens.weight"] = weights.pop("model.shared.weight")
-        save_file(weights, file)
-        manifest["files"][file.name] = {
-            "bytes": file.stat().st_size,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        }
-        (path / "manifest.json").write_text(json.dumps(manifest))
+        rewrite(path / "model.safetensors", save(weights))
     longer = train(into(recipe, tmp_path / "model"))
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
@@ -734,13 +721,14 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
     assert str(tmp_path) not in card
 
 
-def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(finalize, "LEAST_SCORED", 5)
-    train(into(recipe, tmp_path / "model", max_steps=2, metrics=("chrf",)))
+def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path):
+    dev = write_pairs(tmp_path, "dev", 300, seed=7)
+    search = {"num_beams": 1, "max_length_beyond_source": 0}
+    train(into(recipe, tmp_path / "model", max_steps=2, dev=dev, metrics=("chrf",), **search))
     [score] = json.loads((tmp_path / "model" / "summary.json").read_text())["scores"]["dev"]
-    assert score["signature"].endswith("|5 of 19 texts")
-    assert "5 of 19 texts" in (tmp_path / "model" / "README.md").read_text()
-    assert "dev: scored on 5 of 19 texts" in (tmp_path / "model" / "train.log").read_text()
+    part = re.search(r"\|(200 of \d+ texts)$", score["signature"])[1]
+    assert part in (tmp_path / "model" / "README.md").read_text()
+    assert f"dev: scored on {part}" in (tmp_path / "model" / "train.log").read_text()
 
 
 @pytest.mark.parametrize(
