@@ -1,8 +1,13 @@
 """Small seeded models, commands run in this process, and runs that are killed."""
 
+import logging
 import os
+import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Of the processes that tests start, too.
@@ -13,11 +18,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import pytest
 import torch
+from browser import free_port
 from faults import at_update
+from huggingface_hub import constants
 from transformers import GenerationMixin
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, engine
+from vanilla_transformer.engine import cpu
+from vanilla_transformer.translation import translator
 
 torch.set_num_threads(1)
 # The same examples in every run, however busy the machine is.
@@ -84,28 +93,131 @@ def quiet_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, "error")
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         monkeypatch.setenv(name, "1")
-    logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
     yield
-    logging.enable_progress_bar()
+    transformers_logging.enable_progress_bar()
 
 
 @pytest.fixture
-def run_command(quiet_libraries, capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
+def standard_input(monkeypatch) -> Iterator[Callable[[bytes], None]]:
+    """Gives this process a file of these bytes as standard input."""
+    with ExitStack() as files:
+
+        def give(content: bytes) -> None:
+            file = files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            file.buffer.write(content)
+            file.buffer.seek(0)
+            monkeypatch.setattr("sys.stdin", file)
+
+        yield give
+
+
+@pytest.fixture
+def run_command(quiet_libraries, capsys, standard_input) -> Callable[..., tuple[int, str, str]]:
     """Runs a command in this process with these bytes as standard input; returns exit code, output and errors."""
     from vanilla_transformer.cli import main
 
     def run(*words: object, stdin: bytes = b"") -> tuple[int, str, str]:
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-            file.buffer.write(stdin)
-            file.buffer.seek(0)
-            monkeypatch.setattr("sys.stdin", file)
-            try:
-                code = main([str(word) for word in words])
-            except SystemExit as done:
-                code = done.code
+        standard_input(stdin)
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as done:
+            code = done.code
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets commands read three lines at a time, so that few lines are many windows."""
+    monkeypatch.setitem(translator.CHUNK_LINES, "cpu", 3)
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this processor one that multiplies bfloat16 or not, and whose sums of 8-bit products saturate or not."""
+
+    def processor(*, bfloat16: bool, saturates: bool = False) -> None:
+        monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: bfloat16)
+        monkeypatch.setattr(cpu, "saturates", lambda engine: saturates)
+
+    return processor
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this machine one of so many cores, of which this process may use some."""
+
+    def cores(number: int, usable: int | None = None) -> None:
+        monkeypatch.setattr(os, "cpu_count", lambda: number)
+        if usable is not None:
+            monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(usable)), raising=False)
+
+    return cores
+
+
+@pytest.fixture
+def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes this machine one with so many accelerators."""
+
+    def accelerators(number: int) -> None:
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: number > 0)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: number)
+
+    return accelerators
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Notes the hosts that this process asks for; only this machine answers."""
+    asked = set()
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def known(host: Any) -> None:
+        asked.add(host)
+        if host not in ("127.0.0.1", "localhost"):
+            raise OSError(f"There is no network to ask for {host}.")
+
+    def connecting(self: socket.socket, place: Any) -> None:
+        known(place[0] if isinstance(place, tuple) else "127.0.0.1")
+        connect(self, place)
+
+    def looking_up(host: Any, *arguments: Any, **named: Any) -> Any:
+        known(host)
+        return look_up(host, *arguments, **named)
+
+    monkeypatch.setattr(socket.socket, "connect", connecting)
+    monkeypatch.setattr(socket, "getaddrinfo", looking_up)
+    return asked
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes packages ones that are not installed."""
+
+    def missing(*names: str) -> None:
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, None)
+
+    return missing
+
+
+@pytest.fixture
+def unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Makes the Hub one that does not answer, at this address; whoever tries again fails."""
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://{address}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("tried again"))
+    return address
+
+
+@pytest.fixture
+def library_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """Captures what transformers, and this package by its means, logs."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    return caplog
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """Faults of what is outside the package, one helper for each kind, shared by the tests that need them."""
 
 import itertools
+import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -33,3 +36,51 @@ def small_files(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def failing_disk(number: int) -> Iterator[None]:
+    """Lets the system refuse, with this error, to put to disk what has been written to any file."""
+    original = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    os.fsync = refuse
+    try:
+        yield
+    finally:
+        os.fsync = original
+
+
+def interrupt(*_: object) -> None:
+    """Does what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def at_call(number: int, place: type, method: str, act: Callable[[], object] = interrupt) -> Iterator[None]:
+    """Calls `act`, which interrupts this process unless given, before the call of that number of a class's method."""
+    original, calls, is_inherited = getattr(place, method), itertools.count(1), method not in vars(place)
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == number:
+            act()
+        return original(*arguments, **named)
+
+    setattr(place, method, interrupted)
+    try:
+        yield
+    finally:
+        delattr(place, method) if is_inherited else setattr(place, method, original)
+
+
+@contextmanager
+def standard_streams(**files: Any) -> Iterator[None]:
+    """Replaces `stdin`, `stdout` or `stderr`; None is a stream that is closed."""
+    before = {name: getattr(sys, name) for name in files}
+    vars(sys).update(files)
+    try:
+        yield
+    finally:
+        vars(sys).update(before)

@@ -83,7 +83,7 @@ class Launch:
     def codes(self):
         """The exit codes, once all have ended; a process that hangs prints where, is killed, and has the code -9."""
         for process in self.processes:
-            process.join(timeout=100)
+            process.join(timeout=300)
             if process.is_alive():
                 os.kill(process.pid, signal.SIGUSR1)
                 process.join(timeout=5)

@@ -1,5 +1,9 @@
 """Means to compare searches: models that are sure of themselves, and the library's own search."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 import torch
 from hypothesis import strategies as st
 from transformers import GenerationMixin, LogitsProcessor
@@ -9,6 +13,7 @@ from vanilla_transformer import (
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerForConditionalGeneration,
 )
+from vanilla_transformer.model import generation
 
 PAD, START, END, WORDS = 0, 1, 2, 150
 
@@ -29,6 +34,14 @@ class CausalLibrarySearch(VanillaTransformerDecoderForCausalLM):
 
     _beam_search = GenerationMixin._beam_search
     _sample = GenerationMixin._sample
+
+
+@contextmanager
+def without_engine() -> Iterator[None]:
+    """Makes models do as where they are loaded from the Hub without this package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "engine", None)
+        yield
 
 
 class Google(float):

@@ -13,10 +13,12 @@ import threading
 
 import pytest
 import torch
+from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launching import Launch
 from safetensors.torch import load_file, save_file
+from small_models import save_translator
 from transformers import AutoTokenizer
 
 from vanilla_transformer import (
@@ -25,10 +27,8 @@ from vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderForCausalLM,
     VanillaTransformerEncoderConfig,
-    VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     __version__,
-    atomic_files,
     compression,
 )
 from vanilla_transformer.checkpointing.store import Progress, commit_checkpoint, partial_path
@@ -37,6 +37,7 @@ from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.cli.program import COMMANDS, command_names
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.data.sources import CorpusSpec
+from vanilla_transformer.extras.inspection.commands.info import Info
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import FAMILIES
@@ -61,11 +62,7 @@ print(sorted({"torch", "transformers", "datasets", "accelerate"} & set(sys.modul
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A directory with a random model and its tokenizer."""
-    directory = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
-    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(directory)
-    return directory
+    return save_translator(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -176,21 +173,19 @@ def test_a_word_like_no_other_points_to_the_help(run, words):
         ("evaluate model", ["evaluate needs --data"]),
     ],
 )
-def test_what_cannot_be_parsed_is_one_sentence(run, words, parts):
+def test_wrong_usage_is_refused_in_one_sentence(run, words, parts):
     code, out, err = run(*words.split())
     assert (code, out) == (2, "")
     assert_one_sentence(err, *parts, "--help")
 
 
-def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, monkeypatch):
+def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, corpus):
     (tmp_path / "mine.yaml").write_text("max_steps: 12345\nmetrics: [wer, per]\npatience: 3\n")
-    followed = []
-    monkeypatch.setattr("vanilla_transformer.training.loop.train", lambda recipe: followed.append(recipe) or "model")
-    options = ["--max_steps", 7, "--train", "a.en", "a.de", "--patience", "None"]
-    assert run("train", tmp_path / "mine.yaml", *options) == (0, "model\n", "")
-    [recipe] = followed
+    options = ["--max_steps", 7, "--train", *corpus, "--patience", "None", "--vocab-size", 265]
+    assert run("train", tmp_path / "mine.yaml", *options, "--output", tmp_path / "model", "--dry-run")[0] == 0
+    recipe = load_recipe(tmp_path / "model" / "recipe.yaml")
     assert (recipe.optimization.max_steps, recipe.evaluation.metrics) == (7, ("wer", "per"))
-    assert recipe.data.train == (CorpusSpec(("a.en", "a.de")),) and recipe.evaluation.patience is None
+    assert recipe.data.train == (CorpusSpec(tuple(map(str, corpus))),) and recipe.evaluation.patience is None
 
 
 @pytest.mark.parametrize("name", sorted({*COMMANDS} | {*command_groups()}))
@@ -406,9 +401,8 @@ def test_debug_shows_the_traceback_wherever_it_stands(run):
         assert "Traceback" in err and err.splitlines()[-1].startswith("vanilla-transformer: error: ")
 
 
-def test_a_missing_package_is_named_with_what_installs_it(run, model, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vanilla_transformer.evaluation", None)
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+def test_a_missing_package_is_named_with_what_installs_it(run, model, missing, monkeypatch):
+    missing("vanilla_transformer.evaluation", "sacrebleu")
     monkeypatch.delitem(sys.modules, "vanilla_transformer.evaluation")
     for name in [name for name in sys.modules if name.startswith(("vanilla_transformer.evaluation.", "sacrebleu."))]:
         monkeypatch.delitem(sys.modules, name)
@@ -417,12 +411,9 @@ def test_a_missing_package_is_named_with_what_installs_it(run, model, monkeypatc
     assert_one_sentence(err, "sacrebleu", "vanilla-transformer[train]")
 
 
-def test_an_interrupt_ends_with_130(run, monkeypatch):
-    def interrupted(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("vanilla_transformer.extras.inspection.commands.info.Info.run", interrupted)
-    assert run("info", "base") == (130, "", "")
+def test_an_interrupt_ends_with_130(run):
+    with at_call(1, Info, "run"):
+        assert run("info", "base") == (130, "", "")
 
 
 @pytest.fixture
@@ -480,7 +471,7 @@ def test_several_processes_evaluate_together_and_one_prints(run, model, corpus, 
     assert len((tmp_path / "out").read_text().splitlines()) == 3
 
 
-def test_what_is_wrong_with_an_evaluation_the_main_process_says_for_all(model, corpus, tmp_path):
+def test_the_main_process_alone_reports_a_wrong_evaluation(model, corpus, tmp_path):
     words = ["evaluate", str(model), "--data", *map(str, corpus), "--metrics", "blue"]
     launch = Launch(2, words, tmp_path / "launch")
     assert 0 not in launch.codes()
@@ -697,35 +688,29 @@ def test_tokenizer_is_learned_and_splits_and_joins_lines_exactly(run, tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["info", "tiny"], ["--help"], ["--version"]])
-def test_output_that_cannot_be_written_is_named(run, monkeypatch, words):
-    with monkeypatch.context() as patch, contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:
-        patch.setattr("sys.stdout", full)
+def test_output_that_cannot_be_written_is_named(run, words):
+    with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full, standard_streams(stdout=full):
         code, _, err = run(*words)
         full.close()
     assert code == 1
     assert_one_sentence(err, "Standard output: No space left on device")
-    monkeypatch.setattr("sys.stdout", None)
-    code, _, err = run(*words)
+    with standard_streams(stdout=None):
+        code, _, err = run(*words)
     assert code == 2
     assert_one_sentence(err, "Standard output is closed")
 
 
-def test_wrong_usage_is_told_where_standard_output_is_closed(run, monkeypatch):
-    monkeypatch.setattr("sys.stdout", None)
-    code, _, err = run("translat")
+def test_wrong_usage_is_told_where_standard_output_is_closed(run):
+    with standard_streams(stdout=None):
+        code, _, err = run("translat")
     assert code == 2 and "translate" in err
 
 
-def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, corpus, tmp_path, monkeypatch):
+def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, corpus, tmp_path):
     words = ["evaluate", model, "--data", *corpus, "--metrics", "wer", *SHORT, "--output"]
     (tmp_path / "kept").write_text("before\n")
     (tmp_path / "link").symlink_to("kept")
-
-    def full(path):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic_files, "sync", full)
+    with failing_disk(errno.ENOSPC):
         code, _, err = run(*words, tmp_path / "link")
     assert code == 1
     assert_one_sentence(err, tmp_path / "kept", "No space left on device", "GB are free")
@@ -736,8 +721,8 @@ def test_translations_of_an_evaluation_appear_whole_or_not_at_all(run, model, co
     assert not list(tmp_path.glob(".partial*"))
 
 
-def test_demo_says_how_gradio_is_installed(run, model, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def test_demo_says_how_gradio_is_installed(run, model, missing):
+    missing("gradio")
     code, output, errors = run("demo", str(model))
     assert (code, output) == (2, "")
     assert errors.endswith("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.\n")

@@ -6,22 +6,21 @@ import sys
 
 import pytest
 
-from vanilla_transformer import cores
+from vanilla_transformer.cores import free_threads, own_threads, prepare_threads, usable_cores
+
+HALF = max(1, usable_cores() // 2)
 
 
 @pytest.fixture(autouse=True)
-def nothing_asked(monkeypatch, tmp_path):
+def nothing_asked(monkeypatch):
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(cores, "_OWN_CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(cores, "_CGROUPS", tmp_path / "sys")
 
 
-def test_the_affinity_counts_and_not_the_machine(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert cores.usable_cores() == cores.own_threads() == 8
+def test_the_affinity_counts_and_not_the_machine(cores, tmp_path):
+    cores(64, usable=8)
+    assert usable_cores(tmp_path) == 8
 
 
 @pytest.mark.parametrize(
@@ -41,12 +40,13 @@ def test_the_affinity_counts_and_not_the_machine(monkeypatch):
         ("1:memory:/\n", {"memory/cpu.max": "100000 100000\n"}, 8),
     ],
 )
-def test_a_containers_quota_counts(tmp_path, own, files, expected):
-    (tmp_path / "cgroup").write_text(own)
-    for name, text in files.items():
-        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "sys" / name).write_text(text)
-    assert cores.usable_cores() == expected
+def test_a_containers_quota_counts(cores, tmp_path, own, files, expected):
+    cores(8, usable=8)
+    there = {"proc/self/cgroup": own, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}
+    for name, text in there.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,23 @@ def test_a_containers_quota_counts(tmp_path, own, files, expected):
     [
         ({"OMP_NUM_THREADS": "3"}, 3),
         ({"OMP_NUM_THREADS": "4,2"}, 4),
-        ({"OMP_NUM_THREADS": "many"}, 8),
-        ({"LOCAL_WORLD_SIZE": "4"}, 2),
+        ({"OMP_NUM_THREADS": "many"}, usable_cores()),
+        ({"LOCAL_WORLD_SIZE": "2"}, HALF),
         ({"LOCAL_WORLD_SIZE": "100"}, 1),
         ({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}, 1),
-        ({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 4),
+        (
+            {"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"},
+            HALF,
+        ),
         ({"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "none"}, 3),
     ],
 )
-def test_what_the_user_asks_for_stands_and_processes_share_the_cores(monkeypatch, environment, expected):
+def test_processes_share_the_cores_unless_omp_num_threads_is_set(monkeypatch, environment, expected):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert cores.own_threads() == expected
-    cores.prepare_threads()
-    assert os.environ["OMP_NUM_THREADS"].partition(",")[0] == str(expected) and cores.own_threads() == expected
+    assert own_threads() == expected
+    prepare_threads()
+    assert os.environ["OMP_NUM_THREADS"].partition(",")[0] == str(expected) and own_threads() == expected
 
 
 @pytest.mark.parametrize(
@@ -82,20 +85,20 @@ def test_what_the_user_asks_for_stands_and_processes_share_the_cores(monkeypatch
         (None, 4, 4),
     ],
 )
-def test_threads_get_the_cores_that_nothing_runs_on_now(monkeypatch, tmp_path, load, threads, expected):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(cores, "_LOAD", tmp_path / "loadavg")
+def test_threads_get_the_cores_that_nothing_runs_on_now(cores, tmp_path, load, threads, expected):
+    cores(4)
     if load is not None:
-        (tmp_path / "loadavg").write_text(load)
-    assert cores.free_threads(threads) == expected
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/loadavg").write_text(load)
+    assert free_threads(threads, tmp_path) == expected
 
 
 def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
-    cores.prepare_threads()
+    prepare_threads()
     assert os.environ["OMP_WAIT_POLICY"] == "passive" and int(os.environ["GOMP_SPINCOUNT"]) < 300_000
     monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    cores.prepare_threads()
+    prepare_threads()
     assert os.environ["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in os.environ
 
 

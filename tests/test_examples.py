@@ -39,6 +39,19 @@ def example(name):
 
 
 @pytest.fixture
+def small(monkeypatch):
+    """Makes an example one of a small model: these settings stand before its own, and others after them."""
+
+    def small(name, before=SIZES, **after):
+        program = example(name)
+        of = Recipe.of
+        monkeypatch.setattr(program, "Recipe", SimpleNamespace(of=lambda **own: of(**{**before, **own, **after})))
+        return program
+
+    return small
+
+
+@pytest.fixture
 def text(tmp_path):
     """Line-aligned files of number words and digits, and a table of the same pairs."""
     draw = random.Random(0)
@@ -51,15 +64,12 @@ def text(tmp_path):
 
 
 def test_all_examples_are_tested():
-    tested = re.findall(r'example\("([\w/]+)"\)', Path(__file__).read_text("utf-8"))
+    tested = re.findall(r'(?:example|small)\("([\w/]+)"', Path(__file__).read_text("utf-8"))
     assert {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")} == set(tested)
 
 
-def test_a_model_is_trained_for_ones_own_language_pair(text, monkeypatch, capsys):
-    program = example("train_your_language_pair")
-    monkeypatch.setattr(
-        program, "Recipe", SimpleNamespace(of=lambda **fields: Recipe.of(**SIZES, metrics=("chrf",), **fields))
-    )
+def test_a_model_is_trained_for_ones_own_language_pair(text, small, capsys):
+    program = small("train_your_language_pair", metrics=("chrf",))
     files = [str(text / "text.words"), str(text / "text.digits")]
     program.main([*files, str(text / "model"), "--dev", *files, "--max-steps", "3", "--translate", "one two", "three"])
     assert capsys.readouterr().out.count("\n") == 2
@@ -76,24 +86,12 @@ def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
     assert after < before and (text / "tuned" / "model.safetensors").is_file()
 
 
-def recipes(of):
-    """A stand-in for `Recipe` in an example."""
-    return SimpleNamespace(of=of)
-
-
-def small(monkeypatch, program, **fields):
-    monkeypatch.setattr(
-        program, "Recipe", SimpleNamespace(of=lambda **given: Recipe.of(**{**SIZES, **given, **fields}))
-    )
-    return program
-
-
-def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, monkeypatch, capsys):
+def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, small, capsys):
     draw = random.Random(0)
     words = ["".join(draw.choices("abcé", k=draw.randint(2, 6))) for _ in range(200)]
     lexicon = tmp_path / "lexicon.tsv"
     lexicon.write_text("".join(f"{word}\t{' '.join(word.upper())}\n" for word in words))
-    program = small(monkeypatch, example("pronounce_a_language"), vocab_size=262)
+    program = small("pronounce_a_language", vocab_size=262)
     program.main([str(lexicon), str(tmp_path / "model"), "--max-steps", "2", "--pronounce", "cab", "bé"])
     assert capsys.readouterr().out.count("\n") == 2
     learned, kept = (
@@ -105,11 +103,11 @@ def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_pat
         program.main([str(lexicon), str(tmp_path / "other")])
 
 
-def test_spelling_is_corrected_from_correct_text_alone(tmp_path, monkeypatch, capsys):
+def test_spelling_is_corrected_from_correct_text_alone(tmp_path, small, capsys):
     draw = random.Random(0)
     sentences = [" ".join(draw.choices(["house", "river", "small", "green"], k=4)) for _ in range(150)]
     (tmp_path / "text").write_text("".join(f"{sentence}\n" for sentence in sentences))
-    program = small(monkeypatch, example("correct_spelling"))
+    program = small("correct_spelling")
     program.main([str(tmp_path / "text"), str(tmp_path / "model"), "--max-steps", "2", "--correct", "smal huose"])
     assert capsys.readouterr().out.count("\n") == 1
     spoiled, right = (
@@ -120,13 +118,11 @@ def test_spelling_is_corrected_from_correct_text_alone(tmp_path, monkeypatch, ca
     assert 0.4 < differing / len(right) < 0.95
 
 
-def test_texts_are_classified(tmp_path, monkeypatch, capsys):
+def test_texts_are_classified(tmp_path, small, capsys):
     rows = [("a good film", "good"), ("a bad film", "bad")] * 20
     table = tmp_path / "reviews.tsv"
     table.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    program = example("classify_texts")
-    sizes = {name: value for name, value in SIZES.items() if name != "decoder_layers"}
-    monkeypatch.setattr(program, "Recipe", recipes(lambda **fields: Recipe.of(**sizes, **fields)))
+    program = small("classify_texts", {name: value for name, value in SIZES.items() if name != "decoder_layers"})
     words = [str(table), str(tmp_path / "model"), "--dev", str(table), "--max-steps", "3", "--classify", "a good film"]
     program.main(words)
     label, probability = capsys.readouterr().out.splitlines()[-1].split("\t")
@@ -184,11 +180,8 @@ def test_a_metric_from_outside_scores_a_model_and_its_run(text, tmp_path, monkey
     assert "caseless_match = " in capsys.readouterr().out
 
 
-def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
-    program = example("extend/task")
-    monkeypatch.setattr(
-        program, "Recipe", SimpleNamespace(of=lambda **fields: Recipe.of(**SIZES, save_steps=1, **fields))
-    )
+def test_a_task_from_outside_is_trained_and_resumed(text, small, capsys):
+    program = small("extend/task", save_steps=1)
     files = [str(text / "text.words"), str(text / "text.digits")]
     for name, steps in (("whole", (4,)), ("parts", (2, 4))):
         for count in steps:
@@ -199,9 +192,9 @@ def test_a_task_from_outside_is_trained_and_resumed(text, monkeypatch, capsys):
     assert (text / "plain" / "model.safetensors").read_bytes() != weights[0]
 
 
-def test_a_model_family_from_outside_is_trained_saved_loaded_and_decoded(text, tmp_path, monkeypatch, capsys):
+def test_a_model_family_from_outside_is_trained_saved_loaded_and_decoded(text, tmp_path, small, capsys):
     settings = {"learning_rate": 0.005, "warmup_steps": 20, "batch_tokens": 300, "batches_per_step": 1}
-    small(monkeypatch, program := example("extend/model_family"), d_model=32, dropout=0.0, save_steps=50, **settings)
+    program = small("extend/model_family", d_model=32, dropout=0.0, save_steps=50, **settings)
     files = (str(text / "text.words"), str(text / "text.digits"))
     program.main([*files, str(tmp_path / "model"), "--max-steps", "150"])
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").eval()
@@ -241,7 +234,7 @@ def test_an_export_computes_the_same_and_refuses_what_it_does_not_know(tmp_path,
     assert not (tmp_path / "other.npz").exists()
 
 
-def test_a_task_of_another_kind_finds_answers_in_contexts(tmp_path, monkeypatch, capsys):
+def test_a_task_of_another_kind_finds_answers_in_contexts(tmp_path, small, capsys):
     draw = random.Random(0)
     words = {"who": ["anna", "bert", "carla"], "where": ["paris", "new york", "rome"], "when": ["monday", "may"]}
 
@@ -255,10 +248,9 @@ def test_a_task_of_another_kind_finds_answers_in_contexts(tmp_path, monkeypatch,
         (tmp_path / name).write_text("context\tquestion\tanswer\n" + "".join(rows))
         return str(tmp_path / name)
 
-    program = example("extend/question_answering")
     sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "vocab_size": 300, "dropout": 0.0}
     settings = {"learning_rate": 0.003, "warmup_steps": 20, "batch_tokens": 600, "save_steps": 50}
-    monkeypatch.setattr(program, "Recipe", recipes(lambda **fields: Recipe.of(**sizes, **settings, **fields)))
+    program = small("extend/question_answering", sizes | settings)
     train_table, dev_table = table("train.tsv", 300), table("dev.tsv", 40)
     program.main([train_table, str(tmp_path / "model"), "--dev", dev_table, "--max-steps", "150"])
     assert float(capsys.readouterr().out.split()[-1]) > 90

@@ -29,7 +29,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     return name
 
 
-def test_it_is_done_once_the_module_is_there(module: str):
+def test_a_hook_runs_once_after_the_import_of_its_module(module: str):
     seen: list[int] = []
     finders = list(sys.meta_path)
     after_import(module, lambda imported: seen.append(imported.value))
@@ -41,7 +41,7 @@ def test_it_is_done_once_the_module_is_there(module: str):
     assert seen == [1, 2]
 
 
-def test_what_cannot_be_found_stays_so(module: str):
+def test_a_hook_does_not_hide_that_its_module_is_missing(module: str):
     seen: list[object] = []
     after_import(f"{module}_which_is_not_there", seen.append)
     try:

@@ -6,27 +6,26 @@ import itertools
 import re
 
 import pytest
+from faults import standard_streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.cli import streams
 from vanilla_transformer.cli.streams import count_lines
 from vanilla_transformer.data.text_lines import read_lines
 from vanilla_transformer.progress import ProgressLines, progress_bar
 
 
 @settings(max_examples=50, deadline=None)
-@given(content=st.text(st.sampled_from("a\n\r\u2028"), max_size=12).map(str.encode), chunk=st.integers(1, 4))
-def test_lines_are_counted_as_they_are_read(tmp_path_factory, content, chunk):
+@given(text=st.text(st.sampled_from("a\n\r\u2028"), max_size=12).map(str.encode), before=st.integers(0, 12))
+def test_lines_are_counted_as_they_are_read(tmp_path_factory, text, before):
     directory = tmp_path_factory.mktemp("text")
-    (directory / "text").write_bytes(content)
-    (directory / "text.gz").write_bytes(gzip.compress(content))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "_CHUNK", chunk)
+    # Files are read a mebibyte at a time: each of its ends falls between two bytes of the text.
+    for content in (text, b"a" * ((1 << 20) - before) + text):
+        (directory / "text").write_bytes(content)
+        (directory / "text.gz").write_bytes(gzip.compress(content, 1))
         for path in (directory / "text", directory / "text.gz"):
             assert count_lines(path) == len(list(read_lines(path)))
-        with open(directory / "text") as file:
-            patch.setattr("sys.stdin", file)
+        with open(directory / "text") as file, standard_streams(stdin=file):
             assert count_lines(None) == len(list(read_lines(directory / "text")))
             # Counting takes nothing away from who reads.
             assert file.buffer.read() == content
@@ -66,10 +65,10 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("in_the_way, asked, shown", [(False, False, True), (True, False, False), (True, True, True)])
-def test_a_terminal_gets_a_bar_unless_it_is_in_the_way(monkeypatch, in_the_way, asked, shown):
+def test_a_terminal_gets_a_bar_unless_it_is_in_the_way(in_the_way, asked, shown):
     terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    with progress_bar(asked, "lines", total=lambda: 40, done=10, in_the_way=in_the_way) as bar:
+    settings = {"total": lambda: 40, "done": 10, "in_the_way": in_the_way}
+    with standard_streams(stderr=terminal), progress_bar(asked, "lines", **settings) as bar:
         bar.reach(10)
         bar.update(20)
     last = terminal.getvalue().split("\r")[-1]

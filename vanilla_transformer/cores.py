@@ -9,9 +9,7 @@ from pathlib import Path
 # thread it waits for has lost its own to another program: training then nearly stands still. Decoding asks for free
 # cores and may spin longer: 20,000 turns cost it 1% of its speed, 5,000 cost 9%.
 TRAINING_SPINS, SPINS = 5_000, 20_000
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
-_LOAD = Path("/proc/loadavg")
+_ROOT = Path("/")
 
 
 def prepare_threads(spins: int = SPINS) -> None:
@@ -38,39 +36,42 @@ def _asked() -> int:
     return int(first) if first.isdecimal() and not by_torchrun else 0
 
 
-def usable_cores() -> int:
-    """Returns the number of cores of the machine, or fewer if affinity or a container's quota limits them."""
+def usable_cores(root: Path = _ROOT) -> int:
+    """Returns the number of cores of the machine, or fewer if affinity or a container's quota limits them.
+
+    The files of the system, which tell the quota, are below `root`.
+    """
     # Windows and macOS do not report which cores a process may use.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min([cores, *_quotas()])))
+    return max(1, math.ceil(min([cores, *_quotas(root)])))
 
 
-def free_threads(threads: int) -> int:
+def free_threads(threads: int, root: Path = _ROOT) -> int:
     """Returns how many of `threads` have a core to themselves at this moment, at least one; all if that is unknown.
 
     Where one of them shares its core with another program, the others wait for it at each product.
     """
     try:
-        running = int(_LOAD.read_text().split()[3].partition("/")[0])
+        running = int((root / "proc/loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
         return threads
     # The calling thread is one of those that run. Those of the whole machine are counted, so its cores are, too.
     return max(1, min(threads, (os.cpu_count() or 1) - running + 1))
 
 
-def _quotas() -> Iterator[float]:
+def _quotas(root: Path) -> Iterator[float]:
     """Yields the processor quotas, in cores, of the control groups around this process."""
     try:
-        groups = [line.split(":", 2) for line in _OWN_CGROUPS.read_text().splitlines()]
+        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
         return
     for _, controllers, path in groups:
         # Version 2 of control groups has one tree for everything; version 1 has one for the processor.
         if not controllers or "cpu" in controllers.split(","):
-            root = _CGROUPS / controllers
-            # Inside a container the root is its own group, whatever the path says.
-            own = root / path.lstrip("/")
-            yield from (_quota(group) for group in (own, *own.parents) if group.is_relative_to(root))
+            tree = root / "sys/fs/cgroup" / controllers
+            # Inside a container the tree's root is its own group, whatever the path says.
+            own = tree / path.lstrip("/")
+            yield from (_quota(group) for group in (own, *own.parents) if group.is_relative_to(tree))
 
 
 def _quota(group: Path) -> float:

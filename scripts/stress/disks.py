@@ -143,7 +143,7 @@ def check_refusal(error: str, output: str) -> None:
         Fault: It says something else.
     """
     # An export builds some files in a temporary folder: these are named where they grow.
-    growing = rf"{tempfile.gettempdir()}(/tmp\w+/\S+)? cannot"
+    growing = rf"{tempfile.gettempdir()}(/(tmp|vanilla-transformer-)\w+/\S+)? cannot"
     if not re.search("No space left on device|File too large", error) or "a bug" in error:
         raise Fault(f"not refused for want of room: {error}")
     if output not in error and not re.search(growing, error):

@@ -38,7 +38,7 @@ def said():
     return []
 
 
-def test_what_was_saved_is_found_again(tmp_path, said):
+def test_the_latest_saved_checkpoint_is_found(tmp_path, said):
     write(tmp_path, 3)
     write(tmp_path, 12)
     checkpoint = latest_complete_checkpoint(tmp_path, said.append)
@@ -153,7 +153,7 @@ def test_progress_of_an_earlier_version_is_that_of_one_part(tmp_path, said):
     assert (progress.epoch, progress.part, progress.step_in_part, progress.best_dev_loss) == (2, 0, 7, 1.5)
 
 
-def test_what_is_no_checkpoint_stays_where_it_is(tmp_path, said):
+def test_files_that_are_no_checkpoints_stay(tmp_path, said):
     write(tmp_path, 3)
     (tmp_path / "step-by-step").mkdir()
     (tmp_path / "step-00000009").write_text("a file")

@@ -2,7 +2,6 @@
 
 import copy
 import errno
-import os
 import random
 import shutil
 import threading
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from faults import small_files
+from faults import failing_disk, small_files
 from refusals import refused
 from safetensors.torch import load_file
 
@@ -90,19 +89,6 @@ class Unsaved:
         raise self.error
 
 
-@pytest.fixture
-def failing_disk(monkeypatch):
-    """Lets the disk refuse what is written to it, once all of it is written."""
-
-    def fail(number):
-        def refuse(descriptor):
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr("os.fsync", refuse)
-
-    return fail
-
-
 def assert_same(mine, other):
     torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
@@ -172,22 +158,21 @@ def test_leaving_the_writer_waits_for_the_last_checkpoint(run, held):
     assert run.newest().step == 1
 
 
-def test_failed_write_is_reported_and_keeps_the_earlier_checkpoint(run, failing_disk):
+def test_failed_write_is_reported_and_keeps_the_earlier_checkpoint(run):
     run.save(1)
     run.writer.wait()
-    failing_disk(errno.EROFS)
-    run.save(2)
-    with refused(CheckpointError, "step 2", "Read-only file system", "latest."):
+    with failing_disk(errno.EROFS), refused(CheckpointError, "step 2", "Read-only file system", "latest."):
+        run.save(2)
         run.writer.wait()
     assert [path.name for path in run.directory.iterdir()] == ["step-00000001"]
     run.writer.wait()  # What was told once is not told again.
 
 
-def test_a_failure_ends_the_loop_at_the_next_look_and_the_next_save(run, failing_disk):
-    failing_disk(errno.ENOSPC)
+def test_a_failure_ends_the_loop_at_the_next_look_and_the_next_save(run):
     for ask in (run.writer.raise_failure, lambda: run.save(2), lambda: run.writer.__exit__(None, None, None)):
-        run.save(1)
-        run.writer._thread.join()
+        with failing_disk(errno.ENOSPC):
+            run.save(1)
+            run.writer._thread.join()
         with refused(CheckpointError, "No space left"):
             ask()
 
@@ -199,9 +184,8 @@ def test_a_mistake_in_the_thread_is_no_silent_end_of_checkpoints(run):
         run.writer.wait()
 
 
-def test_cause_of_the_stop_is_reported_before_a_failed_checkpoint(run, failing_disk):
-    failing_disk(errno.ENOSPC)
-    with pytest.raises(ZeroDivisionError), run.writer:
+def test_cause_of_the_stop_is_reported_before_a_failed_checkpoint(run):
+    with failing_disk(errno.ENOSPC), pytest.raises(ZeroDivisionError), run.writer:
         run.save(1)
         raise ZeroDivisionError
     assert len(run.said) == 1 and "No space left" in run.said[0]
@@ -244,7 +228,7 @@ def test_the_system_is_asked_again_where_the_library_keeps_what_it_said(run):
 
 
 @pytest.mark.parametrize("place", ["schedule", "optimizer"])
-def test_what_the_file_system_did_not_say_is_no_error_of_the_disk(run, place):
+def test_other_errors_are_not_reported_as_errors_of_the_disk(run, place):
     """Another rank that dies while a checkpoint is written, for one: torchrun has to start all again then."""
     run.save(1)
     run.writer.wait()

@@ -1,7 +1,5 @@
 """`vanilla-transformer tokenizer train` on text that is split into sub-words already."""
 
-import io
-
 import pytest
 
 from vanilla_transformer.cli.program import main
@@ -16,15 +14,15 @@ def text(tmp_path):
     return path
 
 
-def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, tmp_path, capsys, monkeypatch):
+def test_split_text_is_learned_whole_without_a_size_and_decoded_to_words(text, tmp_path, capsys, standard_input):
     output = str(tmp_path / "tokenizer")
     assert main(["tokenizer", "train", str(text), "--algorithm", "presplit", "--output", output]) == 0
     assert "269 vocabulary entries" in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    standard_input(text.read_bytes())
     assert main(["tokenizer", "encode", output]) == 0
     pieces = capsys.readouterr().out
     assert pieces.splitlines()[1].split()[0] == "Ġgras"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(pieces.encode())))
+    standard_input(pieces.encode())
     assert main(["tokenizer", "decode", output]) == 0
     assert capsys.readouterr().out == "saftig-grünes gras .\ngras ist grün .\n"
 
@@ -41,13 +39,13 @@ def test_words_that_are_learned_from_in_pieces_are_told(tmp_path, capsys, algori
     assert told == (algorithm == "bpe")
 
 
-def test_lower_cased_text_is_learned_from_and_read(tmp_path, capsys, monkeypatch):
+def test_lower_cased_text_is_learned_from_and_read(tmp_path, capsys, standard_input):
     (tmp_path / "text").write_text("HELLO World\n" * 9)
     output = str(tmp_path / "tokenizer")
     words = ["tokenizer", "train", str(tmp_path / "text"), "--vocab-size", "267", "--lowercase", "--output", output]
     assert main(words) == 0
     capsys.readouterr()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Hello\nhello\n")))
+    standard_input(b"Hello\nhello\n")
     assert main(["tokenizer", "encode", output]) == 0
     one, other = capsys.readouterr().out.splitlines()
     assert one == other and one.replace(" ", "") == "Ġhello"
@@ -71,21 +69,21 @@ def test_a_tag_is_a_piece_that_train_takes_and_no_text_gives(tmp_path, capsys):
     assert "--tags: a tag must start with a letter" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
-def test_the_vocabulary_is_looked_up_once_for_all_lines(text, tmp_path, capsys, monkeypatch):
+def test_the_vocabulary_is_looked_up_once_for_all_lines(text, tmp_path, capsys, monkeypatch, standard_input):
     output = str(tmp_path / "tokenizer")
     assert main(["tokenizer", "train", str(text), "--algorithm", "presplit", "--output", output]) == 0
     asked, get_vocab = [], VanillaTransformerTokenizer.get_vocab
     monkeypatch.setattr(VanillaTransformerTokenizer, "get_vocab", lambda self: asked.append(1) or get_vocab(self))
     before = len(asked)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("Ġgras\n".encode() * 50)))
+    standard_input("Ġgras\n".encode() * 50)
     assert main(["tokenizer", "decode", output]) == 0
     assert capsys.readouterr().out == "gras\n" * 50
     assert len(asked) - before < 10
 
 
 def test_unwritable_output_is_refused_before_learning(text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(VanillaTransformerTokenizer, "train", lambda *_, **__: pytest.fail("learned"))
-    words = ["tokenizer", "train", str(text), "--vocab-size", "300", "--output"]
+    (tmp_path / "empty").touch()  # Which nothing can be learned from.
+    words = ["tokenizer", "train", str(tmp_path / "empty"), "--vocab-size", "300", "--output"]
     assert main([*words, str(text / "tokenizer")]) == 2
     assert f"cannot be created: {text} is a file" in capsys.readouterr().err
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)

@@ -1,6 +1,7 @@
 """`vanilla-transformer translate` from a file to a file: broken off, resumed, refused, and told how far it is."""
 
 import contextlib
+import functools
 import gzip
 import io
 import os
@@ -9,44 +10,45 @@ import shutil
 import signal
 import subprocess
 import sys
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
+from faults import at_call, interrupt, standard_streams
+from small_models import save_translator
 
 from vanilla_transformer import (
-    VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.cli.decoding import Decoding, own_device
 from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.translate import Translate
-from vanilla_transformer.engine import cpu
 from vanilla_transformer.translation import LineTranslator
-from vanilla_transformer.translation.translator import CHUNK_LINES
 
-SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 # Learned positions end the source, and with it the time that a line takes.
-SIZES |= {"positional_encoding": "learned", "max_position_embeddings": 12}
+POSITIONS = {"positional_encoding": "learned", "max_position_embeddings": 12}
 LINES = ["a b", "", "c d e", "b", "a", "d " * 20, "a b c", "e"]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
-    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(directory)
-    return directory
+def saved(tmp_path_factory):
+    """Saves a random model of other sizes, once for each."""
+
+    @functools.cache
+    def saved(**sizes):
+        return save_translator(tmp_path_factory.mktemp("model"), **POSITIONS, **sizes)
+
+    return saved
+
+
+@pytest.fixture(scope="module")
+def model(saved):
+    return saved()
 
 
 @pytest.fixture
-def run(quiet_libraries, capsys, monkeypatch, tmp_path, model):
+def run(quiet_libraries, small_windows, capsys, monkeypatch, tmp_path, model):
     """Translates from `in`, and gives exit code and standard error, which is no terminal here."""
-    monkeypatch.setitem(CHUNK_LINES, "cpu", 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
 
@@ -63,27 +65,14 @@ def run(quiet_libraries, capsys, monkeypatch, tmp_path, model):
 
 
 @pytest.fixture
-def break_off(run, monkeypatch):
+def break_off(run):
     """Translates until the second window begins, in which `happen` happens."""
 
     def break_off(happen, *words, **options):
-        translate, windows = LineTranslator.translate, []
-
-        def until(self, lines, progress=None):
-            windows.append(lines)
-            if len(windows) == 2:
-                happen()
-            return translate(self, lines, progress)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(LineTranslator, "translate", until)
+        with at_call(2, LineTranslator, "translate", happen):
             return run(*words, **options)
 
     return break_off
-
-
-def interrupt():
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("options", [[], ["--nbest", "2"]])
@@ -114,8 +103,8 @@ def test_resume_after_an_interruption_completes_the_output(run, break_off, tmp_p
     assert run("in", "--output", name, *options, "--resume") == (0, f"{name} is finished: 8 lines.\n")
 
 
-def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_path, monkeypatch):
-    monkeypatch.setattr("vanilla_transformer.translation.lines.CHUNK_CHARACTERS", 4)
+def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_path):
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in ["a b", "a " * 600_000, *LINES[2:]]))
     assert run("in", "--output", "whole", "--nbest", "2")[0] == 0
     assert break_off(interrupt, "in", "--output", "out", "--nbest", "2")[0] == 130
     assert run("in", "--output", "out", "--nbest", "2", "--resume")[0] == 0
@@ -137,9 +126,8 @@ def test_windows_that_end_with_long_lines_are_resumed_too(run, break_off, tmp_pa
 )
 @pytest.mark.parametrize("command", ["translate", "evaluate"])
 def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(
-    run, tmp_path, monkeypatch, capsys, options, message, command
+    run, tmp_path, capsys, options, message, command
 ):
-    monkeypatch.setattr(Decoding, "load", lambda *_: pytest.fail("loaded"))
     (tmp_path / "pairs.tsv").write_text("a b\tx\n")
     files = ["in"] if command == "translate" else ["--data", "pairs.tsv"]
     code = main([command, "model", *files, *map(str, options)])
@@ -156,65 +144,49 @@ def test_numbers_that_make_no_sense_are_refused_before_a_model_is_loaded(
         (["--seed", "5"], "--seed is for --sample."),
     ],
 )
-def test_samples_are_not_asked_for_together_with_a_search(run, monkeypatch, words, said):
-    monkeypatch.setattr("vanilla_transformer.translation.loading.load_model", None)
-    code, err = run("in", *words)
+def test_samples_are_not_asked_for_together_with_a_search(run, words, said):
+    code, err = run("in", *words, model="nowhere")
     assert code == 2 and said in err
 
 
 @pytest.mark.parametrize("words", [["--top-k", "0"], ["--top-p", "2"], ["--temperature", "0"]])
-def test_samples_of_settings_that_make_no_sense_are_refused(monkeypatch, tmp_path, capsys, words):
-    monkeypatch.setattr("vanilla_transformer.translation.loading.load_model", None)
+def test_samples_of_settings_that_make_no_sense_are_refused(tmp_path, capsys, words):
     assert main(["translate", str(tmp_path), "--sample", *words]) == 2
     assert f"{words[0]} must be" in capsys.readouterr().err
 
 
-def test_samples_are_gone_on_with(run, tmp_path, monkeypatch, model):
+def test_samples_are_gone_on_with(run, tmp_path, model):
     def sampled(*words):
         settings = ["--sample", "--precision", "float32", "--max-length-beyond-source", "1"]
         return main(["translate", str(model), "in", *words, *settings])
 
     assert sampled("--output", "whole") == 0
-    translate, windows = LineTranslator.translate, []
-
-    def until(self, lines, progress=None):
-        windows.append(lines)
-        if len(windows) == 2:
-            raise KeyboardInterrupt
-        return translate(self, lines, progress)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LineTranslator, "translate", until)
+    with at_call(2, LineTranslator, "translate"):
         assert sampled("--output", "out") == 130
     assert sampled("--output", "out", "--resume", "--batch-tokens", "8") == 0
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run, monkeypatch):
-    def allocate(*_):
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: 9 bytes")
-
-    monkeypatch.setattr(LineTranslator, "_generate", allocate)
-    code, err = run("in", "--output", "out")
+def test_memory_that_a_cpu_does_not_have_is_said_as_that_of_other_devices(run):
+    with at_call(1, VanillaTransformerForConditionalGeneration, "generate", lambda: torch.empty(1 << 50)):
+        code, err = run("in", "--output", "out")
     assert code == 1 and "Out of memory" in err and "reduce --batch-tokens" in err
 
 
 @pytest.mark.parametrize("name", ["in", "link", "out"])
-def test_standard_input_is_never_written_over(run, tmp_path, monkeypatch, name):
+def test_standard_input_is_never_written_over(run, tmp_path, name):
     (tmp_path / "link").symlink_to("in")
     given = {"out": "out.resume"}.get(name, "in")
     (tmp_path / given).write_text("a b\n")
-    with open(tmp_path / given) as file:
-        monkeypatch.setattr("sys.stdin", file)
+    with open(tmp_path / given) as file, standard_streams(stdin=file):
         code, err = run("--output", name)
     assert code == 2 and "cannot be both input and output" in err
     assert (tmp_path / given).read_text() == "a b\n"
 
 
-def test_lines_are_not_added_to_the_file_that_they_are_read_from(run, tmp_path, monkeypatch):
-    with open(tmp_path / "in") as read, open(tmp_path / "in", "a") as added:
-        monkeypatch.setattr("sys.stdin", read)
-        monkeypatch.setattr("sys.stdout", added)
+def test_lines_are_not_added_to_the_file_that_they_are_read_from(run, tmp_path):
+    file = tmp_path / "in"
+    with open(file) as read, open(file, "a") as added, standard_streams(stdin=read, stdout=added):
         code, err = run()
     assert code == 2 and "Standard output cannot be both input and output" in err
     assert (tmp_path / "in").read_text().splitlines() == LINES
@@ -249,17 +221,13 @@ def test_nothing_is_written_over_or_among_the_files_of_the_model(run, model, tmp
         (["in", "in"], None, "Standard output is closed"),
     ],
 )
-def test_evaluation_refuses_an_output_before_it_loads_a_model(
-    run, tmp_path, monkeypatch, capsys, data, output, message
-):
-    monkeypatch.setattr(Decoding, "load", lambda *_: pytest.fail("loaded"))
+def test_evaluation_refuses_an_output_before_it_loads_a_model(run, tmp_path, capsys, data, output, message):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "link").symlink_to("nowhere/out")
     for path in ("pairs.tsv", "corpus/train.tsv"):
         (tmp_path / path).write_text("a b\tx\n")
-    if output is None:
-        monkeypatch.setattr("sys.stdout", None)
-    code = main(["evaluate", "model", "--data", *data, *([] if output is None else ["--output", output])])
+    with standard_streams(**({"stdout": None} if output is None else {})):
+        code = main(["evaluate", "model", "--data", *data, *([] if output is None else ["--output", output])])
     err = capsys.readouterr().err
     assert code in (1, 2) and message in err and err.count("\n") == 1
     assert (tmp_path / "pairs.tsv").read_text() == "a b\tx\n"
@@ -284,12 +252,11 @@ def test_directory_given_as_a_file_is_refused_before_writing(run, tmp_path, word
     assert (tmp_path / "out").read_text() == "of yesterday\n"
 
 
-def test_an_output_is_kept_where_the_options_are_wrong(run, tmp_path, monkeypatch):
+def test_an_output_is_kept_where_the_options_are_wrong(run, tmp_path):
     (tmp_path / "out").write_text("of yesterday\n")
     reading, writing = os.pipe()
     os.close(writing)
-    with open(reading) as pipe:
-        monkeypatch.setattr("sys.stdin", pipe)
+    with open(reading) as pipe, standard_streams(stdin=pipe):
         code, err = run("--output", "out", "--nbest", 3)
     assert code == 2 and "--nbest 3 needs --num-beams 3" in err
     assert (tmp_path / "out").read_text() == "of yesterday\n"
@@ -305,30 +272,26 @@ def test_a_link_to_what_cannot_be_made_is_named(run, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-def test_a_full_disk_is_told_with_what_was_written_to_it(run, monkeypatch):
+def test_a_full_disk_is_told_with_what_was_written_to_it(run):
     code, err = run("in", "--output", "/dev/full")
     assert code == 1 and err.endswith("error: /dev/full: No space left on device.\n")
-    with monkeypatch.context() as patch, contextlib.suppress(OSError), open("/dev/full", "w") as full:
-        patch.setattr("sys.stdout", full)
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full, standard_streams(stdout=full):
         code, err = run("in")
         # What is left in the buffer is thrown away, and cannot fail once more at exit.
         full.close()
     assert code == 1 and err.endswith("error: Standard output: No space left on device.\n")
 
 
-def test_closed_streams_are_reported_unless_files_are_given(run, monkeypatch, tmp_path):
-    with monkeypatch.context() as patch:
-        patch.setattr("sys.stdin", None)
+def test_closed_streams_are_reported_unless_files_are_given(run, tmp_path):
+    with standard_streams(stdin=None):
         code, err = run()
         assert code == 2 and "Standard input is closed: name a file to read" in err
         assert run("in", "--output", "out")[0] == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("sys.stdout", None)
+    with standard_streams(stdout=None):
         code, err = run("in")
         assert code == 2 and "Standard output is closed" in err
         assert run("in", "--output", "again")[0] == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("sys.stderr", None)
+    with standard_streams(stderr=None):
         assert main(["translate", "nowhere", "in", "--output", "third"]) == 1
         assert sys.stderr.name == os.devnull
     assert (tmp_path / "again").read_bytes() == (tmp_path / "out").read_bytes()
@@ -349,10 +312,9 @@ def test_a_request_to_end_says_how_to_go_on(run, break_off):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_standard_input_that_is_a_file_is_resumed_too(run, break_off, tmp_path, monkeypatch):
+def test_standard_input_that_is_a_file_is_resumed_too(run, break_off, tmp_path):
     for words in ([], ["--resume"]):
-        with open(tmp_path / "in") as file:
-            monkeypatch.setattr("sys.stdin", file)
+        with open(tmp_path / "in") as file, standard_streams(stdin=file):
             act = run if words else lambda *arguments: break_off(interrupt, *arguments)
             assert act("--output", "out", *words)[0] == (0 if words else 130)
     assert run("in", "--output", "whole")[0] == 0
@@ -397,62 +359,55 @@ def test_an_output_in_the_directory_of_the_model_is_resumed(run, break_off, mode
 
 
 @pytest.mark.parametrize("words", [["in"], ["--output", "out"], ["in", "--output", "/dev/null"]])
-def test_resume_without_two_files_is_refused(run, monkeypatch, words):
+def test_resume_without_two_files_is_refused(run, words):
     reading, writing = os.pipe()
-    with open(reading) as pipe:
-        monkeypatch.setattr("sys.stdin", pipe)
+    with open(reading) as pipe, standard_streams(stdin=pipe):
         code, err = run(*words, "--resume")
     os.close(writing)
     assert code == 2 and err.count("\n") == 1 and "--resume needs an input file" in err
 
 
-def test_a_pipe_does_not_overwrite_an_unfinished_output(run, break_off, monkeypatch, tmp_path):
+def test_a_pipe_does_not_overwrite_an_unfinished_output(run, break_off, tmp_path):
     break_off(interrupt, "in", "--output", "out")
     begun = (tmp_path / "out").read_bytes()
     reading, writing = os.pipe()
     os.close(writing)
-    with open(reading) as pipe:
-        monkeypatch.setattr("sys.stdin", pipe)
+    with open(reading) as pipe, standard_streams(stdin=pipe):
         code, err = run("--output", "out")
     assert code == 1 and "unfinished" in err
     assert (tmp_path / "out").read_bytes() == begun
 
 
-def test_several_processes_need_devices_of_their_own(run, monkeypatch):
+def test_several_processes_need_devices_of_their_own(run, monkeypatch, accelerators):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     code, err = run("in", "--output", "out", "--device", "cuda:1")
     assert code == 2 and "--device cuda:1 is a single device for 2 processes" in err
-    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
+    accelerators(1)
     code, err = run("in", "--output", "out", "--device", "cuda")
     assert code == 2 and "2 processes on this machine for 1 devices" in err
 
 
-def test_each_process_of_a_machine_takes_its_own_device(monkeypatch):
+def test_each_process_of_a_machine_takes_its_own_device(monkeypatch, accelerators, model):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    accelerators(2)
     assert own_device("cuda") == "cuda:1" and own_device("cpu") == "cpu"
-    asked = []
-    monkeypatch.setattr("torch.set_num_threads", asked.append)
-    loaded = []
-    monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, loaded))
-    Decoding(device="cpu").load("model")
-    Decoding(device="cpu", threads=2).load("model")
-    assert loaded == [{"device": "cpu", "dtype": torch.float32, "translates": True}] * 2
-    assert asked == [2]
+    for threads, expected in ((None, 1), (2, 2)):
+        loaded, _ = Decoding(device="cpu", threads=threads).load(model)
+        assert (loaded.device.type, loaded.dtype) == ("cpu", torch.float32)
+        assert torch.get_num_threads() == expected
 
 
 @pytest.mark.parametrize("words", [["in", "--output", "out"], ["in"]])
-def test_a_file_at_a_terminal_shows_its_bar_unasked(run, monkeypatch, words):
+def test_a_file_at_a_terminal_shows_its_bar_unasked(run, words):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     terminal = Terminal()
-    monkeypatch.setattr("sys.stdin", Terminal())
-    monkeypatch.setattr("sys.stderr", terminal)
-    assert run(*words)[0] == 0
+    with standard_streams(stdin=Terminal(), stderr=terminal):
+        assert run(*words)[0] == 0
     assert "8/8" in terminal.getvalue()
 
 
@@ -469,46 +424,41 @@ def test_evaluation_shows_how_many_sources_there_are(model, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("2 of 2 sources, ")
 
 
-def load_nothing(loaded: list, path: str, *, width: int = 16, **named):
-    """In the place of `load_model`: a model without weights, and how it was asked for."""
-    loaded.append(named)
-    device = torch.device(named["device"] or "cpu")
-    model = SimpleNamespace(config=SimpleNamespace(d_model=width), device=device, dtype=named["dtype"])
-    model.to = lambda dtype: setattr(model, "dtype", dtype) or model
-    return model, None
-
-
-def test_int8_rounds_weights_that_are_read_exactly(monkeypatch):
-    loaded = []
-    monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, loaded))
+def test_int8_rounds_weights_that_are_read_exactly(model):
     for precision in ("int8", "bfloat16", "float32", "auto"):
         decoding = Decoding(precision=precision, device="cpu")
-        decoding.load("model")
+        loaded, _ = decoding.load(model)
         assert decoding.arguments() == ({"quantization": "int8"} if precision == "int8" else {})
-    assert [named["dtype"] for named in loaded] == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+        assert loaded.dtype == (torch.bfloat16 if precision == "bfloat16" else torch.float32)
 
 
 @pytest.mark.parametrize(
     ("precision", "width", "has_products", "saturated", "taken", "why"),
     [
-        ("auto", 512, True, False, "bfloat16", "which is faster here"),
-        ("auto", 512, False, True, "float32", None),
-        ("auto", 64, True, False, "float32", None),
-        ("float32", 512, True, False, "float32", None),
-        ("bfloat16", 64, True, False, "bfloat16", None),
-        ("bfloat16", 512, False, True, "bfloat16 multiplied in float32", "which is faster here"),
-        ("int8", 512, True, False, "int8", None),
-        ("int8", 512, False, True, "int8 with weights of 7 bits", "8 would be wrong on this processor"),
+        ("auto", 128, True, False, "bfloat16", "which is faster here"),
+        ("auto", 128, False, True, "float32", None),
+        ("auto", 16, True, False, "float32", None),
+        ("float32", 128, True, False, "float32", None),
+        ("bfloat16", 16, True, False, "bfloat16", None),
+        ("bfloat16", 128, False, True, "bfloat16 multiplied in float32", "which is faster here"),
+        ("int8", 128, True, False, "int8", None),
+        ("int8", 128, False, True, "int8 with weights of 7 bits", "8 would be wrong on this processor"),
     ],
 )
 def test_precision_suits_the_processor_and_surprises_are_announced(
-    monkeypatch, capsys, precision: str, width: int, has_products: bool, saturated: bool, taken: str, why: str | None
+    saved,
+    processor,
+    capsys,
+    precision: str,
+    width: int,
+    has_products: bool,
+    saturated: bool,
+    taken: str,
+    why: str | None,
 ):
-    monkeypatch.setattr("vanilla_transformer.translation.load_model", partial(load_nothing, [], width=width))
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: has_products)
-    monkeypatch.setattr(cpu, "saturates", lambda engine: saturated)
+    processor(bfloat16=has_products, saturates=saturated)
     decoding = Decoding(precision=precision, device="cpu")
-    model, _ = decoding.load("model")
+    model, _ = decoding.load(saved(d_model=width))
     assert decoding.taken(model) == taken
     assert decoding.settings(model) == ({} if taken == "float32" else {"precision": taken})
     decoding.announce(model)
@@ -528,14 +478,11 @@ def test_evaluation_is_in_float32_and_translation_as_it_suits():
         ("int8", "int8", "int8 with weights of 7 bits"),
     ],
 )
-def test_another_kind_of_processor_does_not_go_on(run, break_off, monkeypatch, precision, there, here):
-    monkeypatch.setattr(cpu, "BFLOAT16_FROM_WIDTH", 1)
-    words = "in", "--output", "out", "--precision", precision
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
-    monkeypatch.setattr(cpu, "saturates", lambda engine: False)
-    code, err = break_off(interrupt, *words)
+def test_another_kind_of_processor_does_not_go_on(run, break_off, saved, processor, precision, there, here):
+    words, wide = ("in", "--output", "out", "--precision", precision), saved(d_model=128)
+    processor(bfloat16=True)
+    code, err = break_off(interrupt, *words, model=wide)
     assert code == 130 and err.startswith("Precision: bfloat16, which is faster here.\n") == (precision == "auto")
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
-    monkeypatch.setattr(cpu, "saturates", lambda engine: True)
-    code, err = run(*words, "--resume")
+    processor(bfloat16=False, saturates=True)
+    code, err = run(*words, "--resume", model=wide)
     assert code == 1 and f"begun with another --precision ({there}, and now {here}): continue with the former" in err

@@ -32,7 +32,7 @@ def linear_layers(model: torch.nn.Module) -> list[str]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_was_learned_is_there_after_merging_saving_and_loading(family: str, method: str, tmp_path: Path):
+def test_merging_saving_and_loading_keep_the_adaptation(family: str, method: str, tmp_path: Path):
     model, inputs = build(family, VOCABULARY), inputs_of(family)
     before = model(**inputs).logits
     targets = linear_layers(model)

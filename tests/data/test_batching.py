@@ -104,7 +104,7 @@ def test_small_and_large_steps_are_spread_over_the_epoch():
     assert tokens[:half].mean() == pytest.approx(tokens[half:].mean(), rel=0.05)
 
 
-def test_what_is_left_over_for_the_last_step_is_not_always_short():
+def test_leftover_pairs_of_the_last_step_are_not_always_short():
     sources, targets = text_lengths(20_000)
     plan = make_plan((sources, targets))
     leftovers = [np.concatenate(plan.epoch(epoch)[-1].batches) for epoch in range(10)]

@@ -35,7 +35,7 @@ def test_a_word_has_all_its_pronunciations_once(splits):
     assert sorted(pronunciations) == ["T AH M AA T OW", "T AH M EY T OW"]
 
 
-def test_it_is_read_by_its_name(splits):
+def test_cmudict_is_read_by_its_name(splits):
     corpus = read_corpus(["cmudict:dev"])
     assert list(zip(corpus["source"], corpus["target"], strict=True)) == splits["dev"]
 

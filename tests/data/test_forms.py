@@ -101,7 +101,7 @@ def test_words_and_tags_are_read_from_conll_columns(write):
         ("a.mrg", "((S (X x)))\n", [], TEXTS, "pairs tree"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_its_place(write, name, text, columns, form, said):
+def test_unreadable_rows_are_named_with_their_place(write, name, text, columns, form, said):
     with refused(CorpusError, *said.split()):
         rows([write(name, text), *columns], form)
 

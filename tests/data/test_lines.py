@@ -1,6 +1,4 @@
 import gzip
-import io
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,8 +52,8 @@ def test_an_empty_file_has_no_lines(tmp_path):
     assert list(read_lines(path)) == []
 
 
-def test_a_dash_is_standard_input(monkeypatch):
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO("eins\nzw\u00f6lf\n".encode())))
+def test_a_dash_is_standard_input(standard_input):
+    standard_input("eins\nzw\u00f6lf\n".encode())
     assert list(read_lines("-")) == ["eins", "zw\u00f6lf"]
 
 

@@ -3,7 +3,6 @@ import pytest
 from datasets import Dataset
 from refusals import refused
 
-from vanilla_transformer.data import mixture
 from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
@@ -102,7 +101,6 @@ def test_whole_numbers_of_repetitions_are_the_same_in_each_epoch(parts):
     assert mixed.of_epoch(7) is mixed and parts[0].of_epoch(7) is parts[0]
 
 
-def test_weights_that_would_fill_the_memory_are_refused(parts, monkeypatch):
-    monkeypatch.setattr(mixture, "MOST_PAIRS_IN_AN_EPOCH", 1000)
-    with refused(CorpusError, "0.001", "0.5", "10,010 pairs"):
-        MixedCorpus(parts, [0.001, 0.5, 0.5], seed=1)
+def test_weights_that_would_fill_the_memory_are_refused(parts):
+    with refused(CorpusError, "1e-08", "0.5", "1,000,000,010 pairs"):
+        MixedCorpus(parts, [1e-8, 0.5, 0.5], seed=1)

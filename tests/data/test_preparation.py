@@ -1,13 +1,15 @@
+import io
 import json
+import math
 import pickle
-import sys
+from itertools import chain
 
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
+from faults import small_files, standard_streams
 from refusals import refused
 
-from vanilla_transformer.data import preparation, text_streams
 from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport
@@ -40,25 +42,41 @@ def tokenizer():
     return VanillaTransformerTokenizer.train([text for pair in PAIRS for text in pair], 270)
 
 
+class Watched:
+    """The task of translation, which notes what it encodes, until it raises an error."""
+
+    def __init__(self):
+        self.texts, self.left, self.error = [], math.inf, AssertionError("the corpus was tokenized again")
+
+    def __getattr__(self, name):
+        return getattr(TASK, name)
+
+    def encode(self, texts, tokenizer):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        self.texts += chain.from_iterable(texts.values())
+        return TASK.encode(texts, tokenizer)
+
+
 @pytest.fixture
-def prepare(tmp_path, tokenizer):
+def task():
+    return Watched()
+
+
+@pytest.fixture
+def prepare(tmp_path, tokenizer, task):
     def call(pairs=PAIRS, **changed):
-        corpus = pairs if isinstance(pairs, Dataset) else corpus_of(pairs)
-        arguments = {"tokenizer": tokenizer, "max_length": 30, "directory": tmp_path / "prepared", **changed}
-        return prepare_corpus(corpus, task=TASK, progress=False, **arguments)
+        corpus = corpus_of(pairs) if isinstance(pairs, list) else pairs
+        arguments = {"tokenizer": tokenizer, "max_length": 30, "directory": tmp_path / "prepared"}
+        return prepare_corpus(corpus, task=task, **{**arguments, "progress": False, **changed})
 
     return call
 
 
 @pytest.fixture
-def forbid_tokenizing(monkeypatch):
-    def forbid():
-        def fail(*_):
-            raise AssertionError("the corpus was tokenized again")
-
-        monkeypatch.setattr(preparation, "_encoded", fail)
-
-    return forbid
+def forbid_tokenizing(task):
+    return lambda: setattr(task, "left", 0)
 
 
 def as_lists(rows):
@@ -71,9 +89,8 @@ def expected_rows(tokenizer, pairs):
 
 
 @pytest.mark.parametrize("pairs_per_table", [1, 3, 10_000])
-def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pairs_per_table):
-    monkeypatch.setattr(text_streams, "ROWS_PER_TABLE", pairs_per_table)
-    prepared = prepare()
+def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, streamed, pairs_per_table):
+    prepared = prepare(streamed(PAIRS, pairs_per_table))
     expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
     assert as_lists(prepared.rows(range(len(prepared)))) == expected
     assert as_lists(prepared.rows(np.array([3, 0, 3]))) == [expected[3], expected[0], expected[3]]
@@ -82,7 +99,7 @@ def test_rows_are_what_the_tokenizer_gives(prepare, tokenizer, monkeypatch, pair
         assert lengths.tolist() == list(map(len, column)) and lengths.dtype == np.int32
 
 
-def test_what_earlier_calls_of_the_tokenizer_asked_for_changes_no_row(prepare, tokenizer):
+def test_earlier_calls_of_the_tokenizer_change_no_row(prepare, tokenizer):
     expected = expected_rows(tokenizer, [PAIRS[index] for index in KEPT])
     tokenizer("something", padding="max_length", max_length=9, truncation=True)
     assert as_lists(prepare().rows(range(len(KEPT)))) == expected
@@ -108,18 +125,11 @@ def test_ids_take_two_bytes_where_that_is_enough(prepare):
     assert {ids[0].dtype for ids in prepare().rows([0]).values()} == {np.dtype(np.uint16)}
 
 
-def test_certainly_too_long_texts_are_counted_without_tokenization(prepare, tokenizer, monkeypatch):
-    original, lengths = preparation._encoded, []
-
-    def encoded(pairs, *arguments):
-        lengths.extend(len(text) for pair in pairs for text in pair)
-        return original(pairs, *arguments)
-
-    monkeypatch.setattr(preparation, "_encoded", encoded)
+def test_certainly_too_long_texts_are_counted_without_tokenization(prepare, tokenizer, task):
     longest = 30 * max(map(len, tokenizer.get_vocab()))
     report = prepare([*PAIRS, ("a" * (longest + 1), "a"), ("a", "ab" * longest)]).report
     assert report == PreparationReport(read=10, kept=4, dropped_empty=2, dropped_too_long=4)
-    assert max(lengths) <= longest
+    assert 0 < max(map(len, task.texts)) <= longest
 
 
 def test_the_tokens_have_a_hash_of_their_own(prepare, tmp_path):
@@ -132,15 +142,9 @@ def test_the_tokens_have_a_hash_of_their_own(prepare, tmp_path):
 
 
 def test_a_full_disk_is_named_with_the_file(prepare, tmp_path):
-    resource = pytest.importorskip("resource")
     pairs = [(f"a dog {number}", "ein Hund " * 3) for number in range(4000)]
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-    try:
-        with refused(OSError, "prepared/tokens.arrow", "File too large", "free"):
-            prepare(pairs)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with small_files(1 << 16), refused(OSError, "prepared/tokens.arrow", "File too large", "free"):
+        prepare(pairs)
     assert list((tmp_path / "prepared").iterdir()) == []
     assert prepare(pairs).report.kept == 4000
 
@@ -178,20 +182,12 @@ def test_another_text_limit_or_tokenizer_makes_it_anew(prepare, forbid_tokenizin
         prepare(**change)
 
 
-def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, monkeypatch, forbid_tokenizing):
-    monkeypatch.setattr(text_streams, "ROWS_PER_TABLE", 2)
+def test_a_write_that_is_cut_off_leaves_what_was_there(prepare, tmp_path, task, streamed, forbid_tokenizing):
     first = prepare()
-    tokenized, calls = preparation._encoded, []
-
-    def interrupted(*arguments):
-        calls.append(arguments)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return tokenized(*arguments)
-
-    monkeypatch.setattr(preparation, "_encoded", interrupted)
+    task.left, task.error = 2, KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        prepare(PAIRS * 2)
+        prepare(streamed(PAIRS * 2, 2))
+    assert task.left < 0
     assert sorted(path.name for path in (tmp_path / "prepared").iterdir()) == ["report.json", "tokens.arrow"]
     forbid_tokenizing()
     assert as_lists(prepare().rows(range(4))) == as_lists(first.rows(range(4)))
@@ -258,24 +254,15 @@ def test_another_process_gets_the_place_and_not_the_tokens(prepare):
     assert as_lists(pickle.loads(pickled).rows([7])) == as_lists(prepared.rows([7]))
 
 
-def test_the_bar_is_for_terminals_and_can_be_switched_off(tokenizer, tmp_path, capsys, monkeypatch):
-    prepare_corpus(
-        corpus_of(PAIRS),
-        tokenizer,
-        TASK,
-        max_length=30,
-        directory=tmp_path / "piped",
-        progress=True,
-    )
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    prepare_corpus(
-        corpus_of(PAIRS),
-        tokenizer,
-        TASK,
-        max_length=30,
-        directory=tmp_path / "silent",
-        progress=False,
-    )
+def test_the_bar_is_for_terminals_and_can_be_switched_off(prepare, tmp_path, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    prepare(directory=tmp_path / "piped", progress=True)
     assert capsys.readouterr().err == ""
-    prepare_corpus(corpus_of(PAIRS), tokenizer, TASK, max_length=30, directory=tmp_path / "told", progress=True)
-    assert "tokenizing" in capsys.readouterr().err
+    for name, progress in (("silent", False), ("told", True)):
+        terminal = Terminal()
+        with standard_streams(stderr=terminal):
+            prepare(directory=tmp_path / name, progress=progress)
+        assert ("tokenizing" in terminal.getvalue()) == progress

@@ -55,7 +55,7 @@ def test_a_word_that_is_like_no_setting_is_taken_for_a_file():
         ("a.tsv + weight=1", "weight=1"),
     ],
 )
-def test_what_cannot_be_meant_is_told_in_one_sentence(words, named):
+def test_impossible_corpora_are_refused_in_one_sentence(words, named):
     with refused(CorpusError, *named.split()):
         parse_corpora(words.split())
 

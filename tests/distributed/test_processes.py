@@ -138,7 +138,7 @@ def test_a_process_that_is_killed_ends_all_and_the_same_command_goes_on(recipe, 
 def test_a_process_that_hangs_ends_the_others_after_the_time_limit(recipe, tmp_path):
     words = command(recipe, tmp_path / "model", process_timeout=2)
     launch = Launch(2, words, tmp_path, deed=partial(killed, victim=1, by=signal.SIGSTOP))
-    launch.processes[0].join(60)
+    launch.processes[0].join(300)
     launch.processes[1].kill()
     assert launch.codes() == [1, -signal.SIGKILL], launch.printed_by_all()
     assert re.search(LOST, launch.printed(0)), launch.printed_by_all()

@@ -32,7 +32,7 @@ def test_restart_after_a_kill_ends_with_identical_weights(recipe, tmp_path):
     undisturbed = Launch(2, command(recipe, tmp_path / "alone", **dropout), tmp_path / "launch")
     words, said = command(recipe, tmp_path / "model", **dropout), tmp_path / "said"
     run = torchrun(["--max-restarts", "2"], ["1", "5", "SIGKILL"], words, said)
-    assert run.wait(120) == 0, said.read_text()
+    assert run.wait(300) == 0, said.read_text()
     assert undisturbed.codes() == [0, 0]
     assert "Going on from the checkpoint of step 4." in said.read_text()
     for name in ("model.safetensors", "checkpoints/step-00000006/model.safetensors"):
@@ -42,14 +42,14 @@ def test_restart_after_a_kill_ends_with_identical_weights(recipe, tmp_path):
 def test_a_mistake_is_said_once_and_not_tried_again(recipe, tmp_path):
     said = tmp_path / "said"
     run = torchrun(["--max-restarts", "2"], ["0", "0", "SIGTERM"], command(recipe, tmp_path / "m", vocab_size=3), said)
-    assert run.wait(120) != 0
+    assert run.wait(300) != 0
     assert said.read_text().count("vanilla-transformer: error: vocab_size must be at least 260") == 1, said.read_text()
 
 
 def test_workers_end_with_their_torchrun(recipe, tmp_path):
     said = tmp_path / "said"
     run = torchrun([], ["1", "3", "SIGSTOP"], command(recipe, tmp_path / "model"), said)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     workers = []
     while not any(worker.status() == psutil.STATUS_STOPPED for worker in workers) and time.monotonic() < end:
         time.sleep(0.1)
@@ -57,5 +57,5 @@ def test_workers_end_with_their_torchrun(recipe, tmp_path):
     assert len(workers) == 2, said.read_text()
     run.kill()
     run.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=5)
+    gone, alive = psutil.wait_procs(workers, timeout=120)
     assert not alive and len(gone) == 2, said.read_text()

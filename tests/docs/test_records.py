@@ -31,7 +31,7 @@ def test_every_record_that_a_page_cites_exists():
         assert cited <= names, page
 
 
-def test_what_stands_in_results_is_a_record():
+def test_results_hold_records_only():
     assert {path.suffix for path in ROOT.glob("scripts/*/results/*")} == {".md"}
 
 

@@ -26,15 +26,9 @@ HELD_BACK = AS_ON_AVX2.items() <= os.environ.items()
 ENGINES = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 
 
-@pytest.fixture
-def emulating(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor without bfloat16 multiplication."""
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: False)
-
-
 @pytest.mark.skipif(HELD_BACK, reason="This is the second run.")
 @pytest.mark.skipif("AVX" not in torch.backends.cpu.get_cpu_capability(), reason="There is no AVX2 to do as on.")
-def test_what_depends_on_the_processor_is_right_without_avx512_too():
+def test_marked_tests_pass_as_on_a_processor_without_avx512():
     marked = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "pytest.mark.processor" in path.read_text()]
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-m", "processor", *marked]
     done = subprocess.run(command, env=os.environ | AS_ON_AVX2, capture_output=True, text=True)
@@ -62,7 +56,7 @@ def test_8_bits_are_right_with_every_engine(engine: str, rows: int):
 
 @pytest.mark.processor
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_saturates_is_seen(engine: str):
+def test_saturating_engines_are_detected(engine: str):
     """Weights of 8 bits are wrong where `saturates` says so, and right elsewhere."""
     torch.manual_seed(0)
     weight, x = 0.75 + 0.25 * torch.rand(64, 512), 0.75 + 0.25 * torch.rand(4, 512)  # Every pair is too large.
@@ -90,8 +84,8 @@ def test_multiplications_that_would_be_emulated_are_computed_in_float32(emulatin
     assert cpu.computing_dtype(torch.float64, here) == torch.float64
 
 
-def test_bfloat16_is_multiplied_where_the_processor_can(monkeypatch):
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
+def test_bfloat16_is_multiplied_where_the_processor_can(processor):
+    processor(bfloat16=True)
     assert cpu.computing_dtype(torch.bfloat16, torch.device("cpu")) == torch.bfloat16
 
 
@@ -109,8 +103,9 @@ def test_bfloat16_needs_processor_and_library(monkeypatch, known: str):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_16_bit_models_decode_in_float32_where_16_bits_are_emulated(
-    emulating, monkeypatch, tiny_model: VanillaTransformerForConditionalGeneration, dtype: torch.dtype, num_beams: int
+    processor, monkeypatch, tiny_model: VanillaTransformerForConditionalGeneration, dtype: torch.dtype, num_beams: int
 ):
+    processor(bfloat16=False)
     asked, make = [], PackedWeights.projections
 
     def noted(weights, *modules, **scaled):

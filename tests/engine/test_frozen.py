@@ -12,59 +12,40 @@ from searches import INPUTS, sentences, sharp
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration, engine
 from vanilla_transformer.engine import opened
-from vanilla_transformer.engine.frozen import _OPEN, Frozen
-from vanilla_transformer.engine.linear import PackedWeights
+from vanilla_transformer.engine.frozen import _OPEN
 
 ASKED = {**INPUTS, "max_new_tokens": 8}
 
 
-@pytest.fixture
-def packings(monkeypatch) -> list[int]:
-    """Counts the linear layers that are packed."""
-    # Small models would be one graph.
-    monkeypatch.setattr(Frozen, "search", lambda *_: None)
-    packed: list[int] = []
-    make = PackedWeights._linear
-    monkeypatch.setattr(PackedWeights, "_linear", lambda *args: packed.append(1) or make(*args))
-    return packed
+@pytest.fixture(params=["a graph", "packed weights"])
+def kind(request, missing) -> None:
+    """Small models are frozen as one graph where ONNX Runtime is installed."""
+    if request.param == "packed weights":
+        missing("onnxruntime")
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
-def test_weights_are_packed_once(packings, quantization):
-    model = sharp(0, d_model=64)
+def test_changes_inside_are_not_seen_and_changes_after_are(kind, quantization):
+    model, other = sharp(0, d_model=64), sharp(1, d_model=64)
     with model.frozen(quantization):
-        expected = model.generate(**ASKED)
-        once = len(packings)
-        for beams in (1, 4, 3):
-            model.generate(**ASKED, num_beams=beams)
-        assert torch.equal(model.generate(**ASKED), expected)
-        assert len(packings) == once
+        before = [model.generate(**ASKED, num_beams=beams) for beams in (1, 4)]
+        for name, weight in model.state_dict().items():
+            if name.endswith("proj.weight"):
+                weight.neg_()
+        for beams, expected in zip((1, 4), before, strict=True):
+            assert torch.equal(model.generate(**ASKED, num_beams=beams), expected)
     assert opened(model) is None
-
-
-def test_nothing_outlives_a_call_outside(packings):
-    model = sharp(0)
-    model.generate(**ASKED)
-    assert not packings
+    model.load_state_dict(other.state_dict())
+    asked = {**ASKED, "quantization": quantization}
     for _ in range(2):
-        packings.clear()
-        model.generate(**ASKED, quantization="int8")
-        assert packings
+        assert torch.equal(model.generate(**asked), other.generate(**asked))
+        for changed in (model, other):
+            changed.load_state_dict(sharp(2, d_model=64).state_dict())
     # Other models may be open: a demo's server holds its own for as long as it runs.
     assert model not in _OPEN
 
 
-def test_changes_inside_are_not_seen_and_changes_after_are():
-    model = sharp(0)
-    before = model.generate(**ASKED)
-    with model.frozen():
-        assert torch.equal(model.generate(**ASKED), before)
-        model.load_state_dict(sharp(1).state_dict())
-        assert torch.equal(model.generate(**ASKED), before)
-    assert torch.equal(model.generate(**ASKED), sharp(1).generate(**ASKED))
-
-
-def test_it_may_be_nested_and_ends_with_an_error():
+def test_frozen_models_nest_and_thaw_after_an_error():
     model = sharp(0, d_model=64)
     expected = model.generate(**ASKED, quantization="int8")
     with pytest.raises(RuntimeError), model.frozen() as outer:
@@ -76,20 +57,19 @@ def test_it_may_be_nested_and_ends_with_an_error():
     assert opened(model) is None
 
 
-def test_threads_share_it(packings):
+def test_threads_share_it(kind):
     model = sharp(0)
     expected = model.generate(**ASKED)
     found = []
     with model.frozen():
+        assert torch.equal(model.generate(**ASKED), expected)
+        model.load_state_dict(sharp(1).state_dict())
         threads = [threading.Thread(target=lambda: found.append(model.generate(**ASKED))) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        once = len(packings)
-        model.generate(**ASKED)
-        assert len(packings) == once
-    assert all(torch.equal(one, expected) for one in found)
+    assert len(found) == 4 and all(torch.equal(one, expected) for one in found)
 
 
 def test_a_copy_of_a_model_is_not_frozen_and_a_dropped_one_is_freed():
@@ -103,7 +83,7 @@ def test_a_copy_of_a_model_is_not_frozen_and_a_dropped_one_is_freed():
     assert reference() is None
 
 
-def test_what_the_engine_does_not_know_is_searched_as_outside(ways_taken):
+def test_a_frozen_unknown_model_uses_the_librarys_search(ways_taken):
     model = sharp(0)
     model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
     with model.frozen():
@@ -146,7 +126,7 @@ def test_a_plain_call_of_a_saved_model_needs_no_preparation_by_the_library(tmp_p
 @pytest.mark.parametrize(
     "asked", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 1, "return_dict_in_generate": True}]
 )
-def test_what_is_found_inside_may_be_changed(asked):
+def test_changing_a_found_translation_changes_no_later_one(asked):
     model = sharp(0, activation_function="gelu_fast")  # Not one graph.
     with model.frozen():
         found = model.generate(**ASKED, **asked)

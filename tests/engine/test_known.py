@@ -2,11 +2,12 @@
 
 import copy
 import logging
+from contextlib import nullcontext
 from dataclasses import fields
 
 import pytest
 import torch
-from searches import INPUTS, sharp
+from searches import INPUTS, sharp, without_engine
 from torch import nn
 from torch.nn.modules import module as torch_module
 from transformers import PreTrainedConfig
@@ -18,7 +19,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.engine.known import unknown
-from vanilla_transformer.model import generation, layers, stacks
+from vanilla_transformer.model import layers, stacks
 
 ASKED = {**INPUTS, "max_new_tokens": 6, "num_beams": 2, "return_dict_in_generate": True}
 LAYER_CLASSES = [kind for kind in vars(layers).values() if getattr(kind, "__module__", "") == layers.__name__]
@@ -28,10 +29,7 @@ LAYER_CLASSES += [stacks.Encoder, stacks.Decoder, nn.Linear, nn.LayerNorm, nn.Em
 
 def sequences(model, by: str) -> torch.Tensor:
     torch.manual_seed(0)
-    if by == "engine":
-        return model.generate(**ASKED).sequences
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "engine", None)
+    with nullcontext() if by == "engine" else without_engine():
         return model.generate(**ASKED).sequences
 
 
@@ -247,17 +245,16 @@ def test_a_change_after_a_call_is_seen(ways_taken, edit):
         assert not torch.equal(sequences(model, "engine"), before)
 
 
-def test_the_reason_is_logged_once(caplog, monkeypatch):
+def test_the_reason_is_logged_once(library_log):
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.info_once.cache_clear()
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="vanilla_transformer.engine.library_calls")
+    library_log.set_level(logging.INFO, logger="vanilla_transformer.engine.library_calls")
     model = sharp(0)
     model.model.decoder.layers[0].add_module("relative_bias", nn.Embedding(3, 3))
     for _ in range(2):
         model.generate(**ASKED)
-    (record,) = [one for one in caplog.records if one.name.startswith("vanilla_transformer.engine")]
+    (record,) = [one for one in library_log.records if one.name.startswith("vanilla_transformer.engine")]
     assert "model.decoder.layers.0.relative_bias" in record.getMessage()
 
 

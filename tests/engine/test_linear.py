@@ -23,7 +23,7 @@ EXACT, ROUNDED, EIGHT_BITS = 1e-5, 0.02, 0.02
 def test_a_packed_linear_multiplies_by_its_weight(
     monkeypatch, unpacked, outputs, rows, with_bias, dtype, quantization, tolerance
 ):
-    monkeypatch.setattr(linear_module, "multiplies_few_rows_unpacked", lambda: unpacked)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2" if unpacked else "AVX512")
     torch.manual_seed(0)
     linear, x = nn.Linear(64, outputs, bias=with_bias), torch.randn(rows, 64)
     pack = PackedWeights(dtype, quantization, few_rows=True)

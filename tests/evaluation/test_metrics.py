@@ -96,7 +96,7 @@ def test_unknown_metric_is_an_error_that_names_the_nearest():
         check_names(["chrf", "sacrebleau"])
 
 
-def test_what_cannot_be_scored_is_an_error():
+def test_texts_that_cannot_be_scored_are_refused():
     with refused(ValueError, "predictions", "several texts"):
         score(["chrf"], "a b", [["a"], ["b"], ["c"]])
     with refused(ValueError, "references", "several texts"):

@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub.utils._http as hub_http
 import pytest
 import torch
 import transformers.utils.hub
 from hub_server import HubServer
 from huggingface_hub import constants, hf_api
+from small_models import save
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -37,6 +40,8 @@ def ann(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubS
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    # Nobody waits between two attempts.
+    monkeypatch.setattr(hub_http, "time", SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setenv("HF_TOKEN", "token-of-ann")
     return hub
 
@@ -50,8 +55,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     sizes = {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes))
-    model.eval().save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save(model, tokenizer, directory)
     return directory
 
 

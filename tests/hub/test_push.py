@@ -2,10 +2,8 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import huggingface_hub.utils._http as hub_http
 import pytest
 import sacrebleu
 import torch
@@ -77,7 +75,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_what_others_need_is_pushed_and_nothing_else(
+def test_push_uploads_the_files_of_the_model_and_no_others(
     ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert push(directory, "ann/tiny", "--message", "first try") == 0
@@ -203,9 +201,7 @@ def test_a_second_push_completes_one_that_lost_the_connection(
     ann: HubServer,
     directory: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_http, "time", SimpleNamespace(sleep=lambda seconds: None))
     with ann.losing(request_):
         assert push(directory, "ann/tiny") == 1
     assert re.fullmatch(r"vanilla-transformer: error: The connection to .* was lost .* again .*\.", complaint(capsys))
@@ -290,7 +286,7 @@ def test_a_directory_that_nobody_could_load_is_not_pushed(
     assert ann.requests == []
 
 
-def test_what_the_hub_refuses_is_passed_on(
+def test_push_passes_on_refusals_of_the_hub(
     ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert push(directory, "ann/tiny", "--license", "My Own") == 1
@@ -328,9 +324,8 @@ def test_edits_of_a_card_here_and_on_the_hub_stay(
 
 
 def test_a_card_on_the_hub_that_cannot_be_read_is_not_written_over(
-    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ann: HubServer, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hub_http, "time", SimpleNamespace(sleep=lambda seconds: None))
     assert push(directory, "ann/tiny") == push(directory, "ann/tiny") == 0  # The second has a copy of the card here.
     repository = ann.repositories["ann/tiny"]
     repository.commit("main", repository.files() | {"README.md": b"---\ntags: []\n---\nEdited there.\n"}, "by hand")
@@ -365,7 +360,7 @@ def test_the_card_of_a_run_is_one_that_the_hub_reads(ann: HubServer, trained: Pa
     assert {path.name for path in (trained.parent / "mean").iterdir()} == MODEL
 
 
-def test_what_python_pushes_has_a_true_card(ann: HubServer, trained: Path) -> None:
+def test_a_model_pushed_from_python_has_a_true_card(ann: HubServer, trained: Path) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(trained)
     model.push_to_hub("ann/same")
     card = ann.repositories["ann/same"].files()["README.md"].decode()

@@ -141,7 +141,7 @@ def test_words_stay_apart_in_a_tokenizer_without_a_space_before_a_text():
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_what_is_not_named_stays_around_a_text(begins, tmp_path):
+def test_special_tokens_that_are_not_named_stay(begins, tmp_path):
     trained(begins=begins, ends=False).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, add_eos_token=True)
     assert tokenizer("das").tokens() == ["<s>"] * begins + ["das", "</s>"]

@@ -102,7 +102,7 @@ def test_generate_returns_text_as_it_is_read(both, search):
         assert torch.equal(found, as_read(expected)) and not torch.equal(found, expected)
 
 
-def test_what_was_learned_is_written_in_reading_order(tiny_config):
+def test_right_to_left_models_write_in_reading_order(tiny_config):
     torch.manual_seed(0)
     tiny_config.target_direction = "right-to-left"
     model = VanillaTransformerForConditionalGeneration(tiny_config).train()
@@ -154,7 +154,7 @@ def test_an_ensemble_has_one_direction(both):
         ({"streamer": TextStreamer(None), "num_beams": 1}, "streamer"),
     ],
 )
-def test_what_goes_by_the_order_of_reading_is_refused(both, asked, named):
+def test_settings_that_follow_reading_order_are_refused(both, asked, named):
     with refused(ValueError, *named.split()):
         both[1].generate(**SOURCE, **asked)
 
@@ -179,7 +179,7 @@ def test_a_direction_that_there_is_not_is_refused():
         VanillaTransformerConfig(target_direction="upwards")
 
 
-def test_what_shows_targets_step_by_step_is_refused(both):
+def test_views_of_target_steps_refuse_right_to_left_models(both):
     turned = both[1]
     tokenizer = VanillaTransformerTokenizer.train(["ab"], 260)
     with refused(InspectionError, "right to left"):

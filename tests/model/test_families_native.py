@@ -363,7 +363,7 @@ def test_adapters_are_trained_merged_and_saved(kind: type, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", [VanillaTransformerEncoderForMaskedLM, VanillaTransformerDecoderForCausalLM])
-def test_what_is_learned_for_the_embedding_is_learned_for_the_output(kind: type):
+def test_lora_on_the_embedding_adapts_the_tied_output(kind: type):
     model = peft.get_peft_model(build(kind), peft.LoraConfig(r=4, target_modules=["embed_tokens"]))
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-2)
     for skip_logits in (True, False) * 3:

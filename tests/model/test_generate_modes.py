@@ -362,18 +362,3 @@ def test_assisted_decoding_gives_what_greedy_search_gives(model):
         found = model.generate(input_ids=SOURCE[:1], num_beams=1, assistant_model=assistant)
         assert torch.equal(found, expected)
     assert torch.equal(model.generate(input_ids=SOURCE[:1], num_beams=1, prompt_lookup_num_tokens=2), expected)
-
-
-def test_generation_goes_on_from_a_returned_cache(model):
-    asked = {**INPUTS, "num_beams": 1, "suppress_tokens": [END], "return_dict_in_generate": True}
-    whole = model.generate(**asked, max_new_tokens=6).sequences
-    part = model.generate(**asked, max_new_tokens=3)
-    # Without the mask the library takes all of the tokens for new ones.
-    rest = model.generate(
-        **asked,
-        max_new_tokens=3,
-        decoder_input_ids=part.sequences,
-        decoder_attention_mask=torch.ones_like(part.sequences),
-        past_key_values=part.past_key_values,
-    )
-    assert torch.equal(rest.sequences, whole)

@@ -96,7 +96,7 @@ def test_the_models_own_adapter_methods_work(adapted, tmp_path):
     ids=["LoRA", "DoRA", "tokens", "tokens by name", "whole"],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_was_learned_for_the_embedding_says_the_same_when_merged(tiny_model, settings):
+def test_merging_an_adapted_embedding_changes_no_logits(tiny_model, settings):
     """The output projection is the embedding too, while it is adapted as when it is merged."""
     before = tiny_model(**INPUTS).logits
     model = peft.get_peft_model(tiny_model, peft.LoraConfig(r=4, lora_alpha=8, **settings))

@@ -1,5 +1,4 @@
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,7 +133,7 @@ def test_empty_texts_give_empty_translations(translate: VanillaTransformerTransl
     assert translate([]) == []
 
 
-def test_what_is_no_text_is_refused(translate: VanillaTransformerTranslationPipeline) -> None:
+def test_an_input_that_is_not_text_is_refused(translate: VanillaTransformerTranslationPipeline) -> None:
     with refused(ValueError, "int"):
         translate(["the cat", 7])
 
@@ -147,17 +146,16 @@ def test_text2text_generation_differs_in_the_key(
 
 
 def test_a_text_beyond_learned_positions_is_cut_with_a_warning(
-    tokenizer: VanillaTransformerTokenizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tokenizer: VanillaTransformerTokenizer, library_log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     model = random_model(len(tokenizer), positional_encoding="learned", max_position_embeddings=8)
     translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=4)
     translate("the cat")
-    assert not caplog.records
+    assert not library_log.records
     text = "the cat on the mat " * 9
     beginning = tokenizer.decode(tokenizer(text)["input_ids"][:7])
     assert translate(text) == translate(beginning)
-    assert len(caplog.records) == 1
+    assert len(library_log.records) == 1
     with refused(ValueError, "max_position_embeddings"):
         translate(text, truncation=False)
 

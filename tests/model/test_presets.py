@@ -122,7 +122,7 @@ def test_an_activation_that_does_not_exist_is_named(tiny_config):
 
 
 @pytest.mark.parametrize("kind", [VanillaTransformerConfig, RecurrentEncoderDecoderConfig])
-def test_what_torch_takes_is_taken(kind):
+def test_a_configuration_takes_the_limits_of_torch(kind):
     """The library's own tests set an eps of 1; its models take a dropout of 1 as `nn.Dropout` does."""
     numbers = {"dropout": 1, "label_smoothing": 1.0, "layer_norm_eps": 1.0, "initializer_range": 0}
     config = kind(**{name: value for name, value in numbers.items() if hasattr(kind, name)})

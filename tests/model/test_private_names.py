@@ -3,7 +3,6 @@
 import functools
 import importlib
 import inspect
-import logging
 import types
 from collections.abc import Callable
 
@@ -25,11 +24,10 @@ TENSOR_SETTINGS = ["_eos_token_tensor", "_pad_token_tensor"]
 
 
 @pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def warned(library_log: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Warnings of the package, each once."""
     transformers_logging.warning_once.cache_clear()
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    return lambda: [record.getMessage() for record in caplog.records if "vanilla_transformer" in record.name]
+    return lambda: [record.getMessage() for record in library_log.records if "vanilla_transformer" in record.name]
 
 
 def renamed(code: types.CodeType, name: str, new: str) -> types.CodeType:
@@ -93,21 +91,23 @@ def test_googles_penalty_holds_in_the_librarys_search_too(monkeypatch, name: str
     )
 
 
-@pytest.mark.parametrize("name", ["MinLengthLogitsProcessor", "NoBadWordsLogitsProcessor", "LogitNormalization"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MinLengthLogitsProcessor",
+        "NoBadWordsLogitsProcessor",
+        "LogitNormalization",
+        "SuppressTokensLogitsProcessor",
+    ],
+)
 def test_a_processor_of_another_name_is_left_to_the_library(monkeypatch, name: str):
     asked = {"min_new_tokens": 3, "min_length": 3, "bad_words_ids": [[21]], "renormalize_logits": True}
     expected = searched(**asked).sequences
-    monkeypatch.setattr(requests, "_ROWWISE_PROCESSORS", requests._ROWWISE_PROCESSORS - {getattr(transformers, name)})
-    monkeypatch.delattr(transformers, name)
-    assert torch.equal(searched(**asked).sequences, expected)
-
-
-@pytest.mark.parametrize("name", ["LogitNormalization", "SuppressTokensLogitsProcessor"])
-def test_the_search_is_imported_without_a_processor(monkeypatch, name: str):
     monkeypatch.delattr(transformers, name)
     before = dict(vars(requests))
     try:
         importlib.reload(requests)
+        assert torch.equal(searched(**asked).sequences, expected)
     finally:
         vars(requests).update(before)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from refusals import refused
+from searches import without_engine
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from vanilla_transformer import (
@@ -15,7 +16,6 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     RecurrentEncoderDecoderModel,
 )
-from vanilla_transformer.model import generation
 from vanilla_transformer.model.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
 
 KINDS = [
@@ -148,13 +148,13 @@ def test_the_search_with_a_state_is_the_one_without(attention, search, source):
 
 
 @pytest.mark.parametrize(("cell", "attention", "feeding", "window"), KINDS)
-def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feeding, window, source, monkeypatch):
+def test_the_packages_search_finds_what_the_librarys_does(cell, attention, feeding, window, source):
     model = make(cell, attention, feeding, window)
     settings = [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 3}]
     model.generation_config.return_dict_in_generate = True
     ours = [model.generate(**source, max_new_tokens=12, **each) for each in settings]
-    monkeypatch.setattr(generation, "engine", None)
-    theirs = [model.generate(**source, max_new_tokens=12, output_scores=True, **each) for each in settings]
+    with without_engine():
+        theirs = [model.generate(**source, max_new_tokens=12, output_scores=True, **each) for each in settings]
     for mine, library in zip(ours, theirs, strict=True):
         assert torch.equal(mine.sequences, library.sequences)
     torch.testing.assert_close(ours[1].sequences_scores, theirs[1].sequences_scores)
@@ -244,7 +244,7 @@ def test_weights_start_as_luongs_at_his_width():
     assert model.config.initializer_range == pytest.approx(0.1) and 0.099 < largest <= 0.1001
 
 
-def test_what_the_decoder_cannot_start_from_is_refused(source, labels):
+def test_a_decoder_refuses_incomplete_encoder_outputs(source, labels):
     model = make()
     states = model.get_encoder()(**source).last_hidden_state
     with refused(ValueError, "encoder_outputs"):

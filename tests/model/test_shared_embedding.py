@@ -141,7 +141,7 @@ def give_the_decoder_another_embedding(model):
     "untie",
     [untie_in_the_configuration, give_another_head, give_another_embedding, give_the_decoder_another_embedding],
 )
-def test_what_was_untied_is_saved_as_it_is(family, untie, tiny_config, tmp_path):
+def test_untied_weights_are_saved_as_they_are(family, untie, tiny_config, tmp_path):
     torch.manual_seed(0)
     if family == "transformer":
         model = VanillaTransformerForConditionalGeneration(tiny_config).eval()

@@ -54,7 +54,7 @@ def in_two_processes(function, directory):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout=200)
+        process.join(timeout=300)
         process.kill()
     assert [process.exitcode for process in processes] == [0, 0]
 

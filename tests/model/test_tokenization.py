@@ -375,7 +375,7 @@ def test_a_mask_token_is_found_in_text_and_changes_no_other(algorithm: str, tmp_
     assert plain_text(made)("a <mask></s>")["input_ids"].count(made.mask_token_id) == 1
 
 
-def test_what_stands_around_a_text_is_as_asked():
+def test_special_tokens_stand_around_a_text_as_asked():
     texts = ["the cat sat on the mat."]
     for begins, ends, expected in (
         (True, True, ["<s>", "a", "</s>", "b", "</s>"]),

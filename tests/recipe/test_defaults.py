@@ -76,7 +76,7 @@ def test_a_resolved_recipe_is_not_changed_and_needs_no_words():
     assert resolve(recipe, TASK, CorpusFacts(10**7, (10**8, 10**8), recipe.tokenizer.vocab_size), GPU) == (recipe, [])
 
 
-def test_what_is_given_is_kept():
+def test_given_settings_are_kept():
     given = {"vocab_size": 500, "d_model": 64, "max_steps": 7, "dropout": 0.0, "precision": "float32", "save_steps": 3}
     recipe, _ = chosen(29_000, GPU, **given)
     assert {name: recipe[name] for name in given} == given

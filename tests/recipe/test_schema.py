@@ -197,7 +197,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text):
         ("dropout: " + "1" * 400, "dropout"),
     ],
 )
-def test_what_the_reader_of_yaml_stumbles_over_is_told_with_the_file(tmp_path, text, named):
+def test_broken_yaml_is_named_with_its_file(tmp_path, text, named):
     with refused(RecipeError, "mine.yaml", *named.split()):
         load_recipe(written(tmp_path, text))
 

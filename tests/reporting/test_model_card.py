@@ -113,7 +113,7 @@ def test_the_card_of_a_run_says_what_is_known(directory: Path) -> None:
     assert is_unmodified((directory / "README.md").read_text())
 
 
-def test_what_is_not_known_is_left_out(directory: Path) -> None:
+def test_a_card_leaves_out_unknown_facts(directory: Path) -> None:
     (directory / "generation_config.json").unlink()
     write_model_card(directory, RECIPE.with_options(test=()), replace(SUMMARY, scores={}), (None, None))
     card = card_of(directory)

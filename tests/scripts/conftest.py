@@ -10,6 +10,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 
+@pytest.fixture
+def argv(monkeypatch):
+    """Sets the words of the command line with which a script is called."""
+    return lambda *words: monkeypatch.setattr(sys, "argv", ["script", *map(str, words)])
+
+
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory):
     """Options that name 60 pairs to learn from and 10 held out: numbers, and the same in the other order."""

@@ -207,7 +207,7 @@ def test_planning_is_measured_alone(capsys):
         ("train.en --task language-modeling --contestants bert", "bert is not for language-modeling: choose"),
     ],
 )
-def test_what_does_not_fit_together_is_said(words, message, capsys):
+def test_contradictory_options_are_refused(words, message, capsys):
     with pytest.raises(SystemExit):
         bench_train.main(words.split())
     assert message in capsys.readouterr().err

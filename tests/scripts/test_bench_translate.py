@@ -1,17 +1,11 @@
 """The measurements of translating files, on small ones."""
 
 import pytest
-import torch
+from small_models import save_translator
 
 from scripts.benchmarks import translate as bench_translate
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
 from vanilla_transformer.translation import LineTranslator
 
-SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 OPTIONS = ["--num-beams", "1", "--max-length-beyond-source", "1"]
 
 
@@ -19,17 +13,14 @@ OPTIONS = ["--num-beams", "1", "--max-length-beyond-source", "1"]
 def here(monkeypatch, quiet_libraries):
     """Measures in this process."""
     monkeypatch.setattr(bench_translate, "_in_new_process", bench_translate._translated)
-    # What is measured is put back.
-    monkeypatch.setattr(LineTranslator, "_generate", LineTranslator._generate)
+    measured = LineTranslator._generate
+    yield
+    LineTranslator._generate = measured
 
 
 @pytest.fixture
 def model(tmp_path):
-    torch.manual_seed(0)
-    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES))
-    model.save_pretrained(tmp_path / "model")
-    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
+    return str(save_translator(tmp_path / "model"))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The measurement of a model in the browser: what differs is counted, and what the page says is read."""
 
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class Page:
     def close(self) -> None: ...
 
 
-def test_lines_that_differ_and_the_pages_own_clock_are_in_the_table(tmp_path, monkeypatch, capsys):
+def test_lines_that_differ_and_the_pages_own_clock_are_in_the_table(tmp_path, argv, monkeypatch, capsys):
     (tmp_path / "source").write_text("a\nb\n")
     (tmp_path / "target").write_text("one\ntwo\n")
 
@@ -50,7 +49,7 @@ def test_lines_that_differ_and_the_pages_own_clock_are_in_the_table(tmp_path, mo
     monkeypatch.setattr(web, "_node", lambda folder, packages, lines, dtype: web.Row(["one", "two"]))
     monkeypatch.setattr(web, "serve_page", page)
     options = ["--references", str(tmp_path / "target"), "--packages", "npm", "--lines", "2", "--turns", "1"]
-    monkeypatch.setattr(sys, "argv", ["web", "model", str(tmp_path / "source"), *options])
+    argv("model", tmp_path / "source", *options)
     web.main()
     rows = {
         row[1].strip(): row for row in (line.split("|") for line in capsys.readouterr().out.splitlines()) if row[1:]

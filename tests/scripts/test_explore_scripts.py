@@ -1,7 +1,6 @@
 """The scripts about the page on which a model computes: its numbers are compared, and its times are measured."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,21 +30,21 @@ def saved(tmp_path) -> Path:
     return tmp_path / "model"
 
 
-def row_of(main, monkeypatch, capsys, *options: str) -> list[str]:
-    monkeypatch.setattr(sys, "argv", ["explore", *options])
+def row_of(main, argv, capsys, *options: str) -> list[str]:
+    argv(*options)
     main()
     return [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].strip("|").split("|")]
 
 
-def test_numbers_are_compared(saved, monkeypatch, capsys):
+def test_numbers_are_compared(saved, argv, monkeypatch, capsys):
     from scripts.stress import explore
 
-    row = row_of(explore.main, monkeypatch, capsys, str(saved), "--words", "dog", "men")
+    row = row_of(explore.main, argv, capsys, str(saved), "--words", "dog", "men")
     assert row[:2] == ["model", "2"] and int(row[2].replace(",", "")) > 1000 and int(row[5]) > 10
     assert float(row[3]) < 1e-4 and float(row[6]) < 1e-4
 
 
-def test_a_number_that_differs_is_found(saved, monkeypatch, capsys):
+def test_a_number_that_differs_is_found(saved, argv, monkeypatch, capsys):
     from scripts.stress import explore
 
     right = explore.values_of
@@ -56,13 +55,13 @@ def test_a_number_that_differs_is_found(saved, monkeypatch, capsys):
         return values
 
     monkeypatch.setattr(explore, "values_of", wrong)
-    row = row_of(explore.main, monkeypatch, capsys, str(saved), "--words", "dog")
+    row = row_of(explore.main, argv, capsys, str(saved), "--words", "dog")
     assert row[3:5] == ["2.5e-01", "model.encoder.layers.0.feed_forward.w_2"]
 
 
-def test_times_are_measured(saved, monkeypatch, capsys):
+def test_times_are_measured(saved, argv, monkeypatch, capsys):
     from scripts.benchmarks import explore
 
-    row = row_of(explore.main, monkeypatch, capsys, str(saved), "--words", "dog", "--openings", "1")
+    row = row_of(explore.main, argv, capsys, str(saved), "--words", "dog", "--openings", "1")
     assert row[0] == "model" and float(row[2]) > 0.3
     assert all(float(cell.split()[0]) > 0 for cell in row[3:6])

@@ -47,7 +47,7 @@ def test_places_are_counted_in_words_of_the_translation(marked, places):
     assert markup.places_in(marked, "a dog runs.") == places
 
 
-def test_what_landed_is_compared_with_the_links():
+def test_places_of_markup_are_compared_with_the_links():
     links = {(0, 2), (1, 0), (1, 1)}
     source = Places(1, 2, 1)
     assert markup.landing(source, Places(0, 2, 3), links) == Landing(2, 2, 2, True)

@@ -61,7 +61,7 @@ def test_table_has_each_variant_with_each_seed_and_is_not_made_twice(pairs, tmp_
         (["--dev"], "dev"),
     ],
 )
-def test_what_cannot_be_compared_is_said(pairs, tmp_path, more, named):
+def test_runs_that_cannot_be_compared_are_refused(pairs, tmp_path, more, named):
     with refused(ExperimentError, *named.split()):
         quality.main(options(pairs, tmp_path / "table", *more))
 

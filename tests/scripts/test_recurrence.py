@@ -72,6 +72,6 @@ def test_the_longest_third_holds_the_longest_sources():
         (["--architecture", "recurrent"], "Transformer"),
     ],
 )
-def test_what_cannot_be_compared_is_said(pairs, tmp_path, more, named):
+def test_runs_that_cannot_be_compared_are_refused(pairs, tmp_path, more, named):
     with refused(ExperimentError, *named.split()):
         recurrence.main(options(pairs, tmp_path / "table", *more))

@@ -187,7 +187,7 @@ def test_bad_manners_are_noticed(outcome, named):
         check_manners(outcome, names=["num_beams"])
 
 
-def test_what_a_refused_command_changes_is_noticed(tmp_path):
+def test_files_changed_by_a_refused_command_are_noticed(tmp_path):
     (tmp_path / "mine").write_text("mine")
     before = snapshot(tmp_path)
     check_untouched(before, tmp_path)
@@ -206,9 +206,9 @@ def test_a_run_that_goes_on_with_other_text_in_silence_is_noticed():
         models.check_same_run(cases.model_ground() / "other", whole)
 
 
-def test_a_fault_is_printed_with_the_command_that_repeats_it(capsys, monkeypatch):
+def test_a_fault_is_printed_with_the_command_that_repeats_it(capsys, argv):
     groups = {"bad": cases.Group(1, lambda directory, draw: cases.strict_json("NaN", "it"))}
-    monkeypatch.setattr("sys.argv", ["stress", "--cases", "2", "--seed", "5"])
+    argv("--cases", 2, "--seed", 5)
     with pytest.raises(SystemExit) as done:
         cases.main("scripts.stress.options", None, groups, 1, "cases")
     said = capsys.readouterr().out

@@ -10,7 +10,7 @@ from scripts.stress.differential import compared, draw_setting
 from vanilla_transformer.engine import library_calls
 from vanilla_transformer.engine.linear import Weights
 from vanilla_transformer.engine.requests import Request
-from vanilla_transformer.model import generation
+from vanilla_transformer.model.generation import PaperGenerationMixin
 
 TOGETHER = 10
 
@@ -25,7 +25,7 @@ def test_generate_is_the_librarys_own(first: int):
     assert ways["engine"]
 
 
-def test_what_is_drawn_is_of_every_kind_and_the_same_for_the_same_number():
+def test_a_seed_draws_the_same_setting_and_all_kinds_are_drawn():
     drawn = [draw_setting(seed) for seed in range(400)]
     assert drawn[7] == draw_setting(7)
     for name in ("implementation", "own", "form", "masked", "by", "allowed", "prompt_mask", "static", "edit"):
@@ -50,15 +50,14 @@ def ignored_criteria(monkeypatch) -> None:
 
 
 def penalty_of_the_library_in_objects(monkeypatch) -> None:
-    search = generation._Asked.search
+    generate = PaperGenerationMixin.generate
 
-    def without(asked):
-        found = search(asked)
-        if asked.given is not None and "length_penalty" in found:
-            found["length_penalty"] = float(found["length_penalty"])
-        return found
+    def without(self, *args, generation_config=None, **kwargs):
+        if generation_config is not None:
+            kwargs = {"length_penalty_type": "huggingface", **kwargs}
+        return generate(self, *args, generation_config=generation_config, **kwargs)
 
-    monkeypatch.setattr(generation._Asked, "search", without)
+    monkeypatch.setattr(PaperGenerationMixin, "generate", without)
 
 
 def stale_weights(monkeypatch) -> None:

@@ -30,7 +30,7 @@ print(1)
 """
 
 
-def test_what_a_page_shows_belongs_to_the_block_before_it():
+def test_output_on_a_page_belongs_to_the_block_before_it():
     first, second = blocks("page", PAGE)
     assert (first.language, first.code, first.shown) == ("bash", "echo 3 pairs\n", ["    12 pairs", "7 pairs"])
     assert (second.language, second.code, second.shown) == ("python", "print(1)\n", [])

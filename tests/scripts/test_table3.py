@@ -145,7 +145,7 @@ def test_directions_pair_seeds_and_must_exceed_their_spread():
     assert "| B-dk16 |  |  |" in text
 
 
-def test_what_cannot_be_done_is_one_sentence(pairs, tmp_path, capsys):
+def test_impossible_tables_are_refused_in_one_sentence(pairs, tmp_path, capsys):
     for words, sentence in (
         ([*pairs[0], "--output", str(tmp_path)], "give the pairs of text as --dev"),
         ([*pairs[0], *pairs[1]], "name a directory as --output"),

@@ -175,7 +175,7 @@ def test_counted_operations_are_those_of_the_real_model(name):
         ("labelled", {"labels": ("animal",)}, "labels animal"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(request, kind, changes, named, tmp_path):
+def test_settings_that_contradict_the_task_are_refused(request, kind, changes, named, tmp_path):
     with refused((RecipeError, MetricError, CorpusError), *named.split()):
         train(recipe_of(kind, request).with_options(output=str(tmp_path / "model"), **changes))
 

@@ -91,7 +91,7 @@ def test_a_run_learns_and_its_card_and_the_command_say_the_same(models, several,
         (SEVERAL, "animal, plnt", "'plnt'.*did you mean 'plant'"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_with_its_line(models, tmp_path, capsys, kind, label, said):
+def test_a_wrong_label_is_refused_with_its_line(models, tmp_path, capsys, kind, label, said):
     (tmp_path / "x.tsv").write_text(f"text\tlabel\nthe cat\t{'0' if kind == NUMBER else 'animal'}\nthe cat\t{label}\n")
     assert main(["evaluate", str(models[kind]), "--data", str(tmp_path / "x.tsv"), "--json"]) == 1
     assert re.search(f"x.tsv, line 3: .*{said}", capsys.readouterr().err)
@@ -173,7 +173,7 @@ def test_label_lists_are_read_from_parquet_and_commas_refused(several, tmp_path)
         (NUMBER, {"problem_type": "numbers"}, "problem_type"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(several, numbered, kind, changes, named, tmp_path, monkeypatch):
+def test_labels_of_another_kind_are_refused(several, numbered, kind, changes, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.tsv").write_text("text\tlabel\nx\t1.5\ny\tmany\n")
     with refused((RecipeError, CorpusError, ValueError), *named.split()):

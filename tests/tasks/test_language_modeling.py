@@ -161,13 +161,13 @@ def test_counted_operations_are_those_of_the_real_model():
         ({"max_length": 1}, "max_length 2"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(lines, changes, named, tmp_path):
+def test_settings_that_contradict_the_task_are_refused(lines, changes, named, tmp_path):
     with refused((RecipeError, MetricError), *named.split()):
         train(lines.with_options(output=str(tmp_path / "model"), **changes))
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "wordpiece", "unigram", "character"])
-def test_what_a_text_goes_on_with_keeps_its_space(algorithm):
+def test_a_continuation_keeps_its_leading_space(algorithm):
     texts = ["the cat sat\n on  the mat", " the dog"]
     size = 260 if algorithm == "character" else 268
     tokenizer = VanillaTransformerTokenizer.train(texts, size, algorithm=algorithm, begins=True, ends=False)

@@ -79,7 +79,7 @@ def test_of_masked_tokens_80_are_hidden_10_others_and_10_themselves():
     assert others.min() >= 4 and others.max() <= 298
 
 
-def test_what_is_masked_is_the_rows_own_and_another_in_each_epoch():
+def test_masks_depend_on_row_and_epoch_but_not_on_the_batch():
     config = TASK.config(Recipe.of(task=TASK.name, preset="tiny", vocab_size=300))
     rows = [np.array([1, *range(10, 60), 2]), np.array([1, *range(60, 90), 2])]
     both = TASK.collate({"text": rows}, RowRandom(1, 0, np.array([4, 7])), config)
@@ -113,6 +113,6 @@ def test_a_batch_without_rows_has_nothing_to_learn():
         ({"max_length": 2}, "max_length 3"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(masked_lines, changes, named, tmp_path):
+def test_settings_that_contradict_the_task_are_refused(masked_lines, changes, named, tmp_path):
     with refused(RecipeError, *named.split()):
         train(masked_lines.with_options(output=str(tmp_path / "model"), **changes))

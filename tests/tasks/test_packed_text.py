@@ -177,7 +177,7 @@ def test_a_corpus_in_shards_has_the_same_blocks(model, packed, tmp_path):
         ({"task": "translation", "metrics": None}, "packed"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(packed, changes, named, tmp_path, monkeypatch):
+def test_recipes_that_cannot_pack_text_are_refused(packed, changes, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table.tsv").write_text("text\nthe cat\n")
     (tmp_path / "empty.txt").write_text("")

@@ -7,13 +7,13 @@ import sys
 import threading
 
 import pytest
+from faults import at_call
 from transformers import pipeline
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
-from vanilla_transformer.cli import predict as command
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.tasks import encoders
+from vanilla_transformer.tasks.text_classification import TextClassifier
 
 LINES = ["the dog sees the cow", "", "the oak is the elm", "  ", "the fig likes the fir " * 3]
 
@@ -66,23 +66,13 @@ def test_words_of_lines_and_of_conll_columns_are_tagged(trained, tmp_path, capsy
     assert len(first["scores"]) == 2 and all(0.5 < score <= 1 for score in first["scores"])
 
 
-def test_a_killed_prediction_goes_on_to_the_same_file(trained, tmp_path, monkeypatch, capsys):
+def test_a_killed_prediction_goes_on_to_the_same_file(trained, tmp_path, small_windows, capsys):
     (tmp_path / "in.txt").write_text("".join(f"{LINES[number % 5]} {number}\n" for number in range(40)))
-    monkeypatch.setitem(encoders.CHUNK_LINES, "cpu", 6)
     assert predict(trained["labelled"], tmp_path / "in.txt", "--output", tmp_path / "once") == 0
     words = [trained["labelled"], tmp_path / "in.txt", "--output", tmp_path / "twice", "--resume"]
-    with monkeypatch.context() as patch:
-        original, chunks = command._predict, []
-
-        def dying(*arguments):
-            chunks.append(arguments)
-            if len(chunks) == 4:
-                raise KeyboardInterrupt
-            return original(*arguments)
-
-        patch.setattr(command, "_predict", dying)
+    with at_call(4, TextClassifier, "predict"):
         assert predict(*words) == 130
-    assert "holds the first 18 lines: to continue, run the same command with --resume" in capsys.readouterr().err
+    assert "holds the first 9 lines: to continue, run the same command with --resume" in capsys.readouterr().err
     assert predict(*words, "--json") == 1
     assert "begun with another --json (False, and now True)" in capsys.readouterr().err
     assert predict(*words) == 0
@@ -90,15 +80,14 @@ def test_a_killed_prediction_goes_on_to_the_same_file(trained, tmp_path, monkeyp
     assert predict(*words) == 0 and "is finished: 40 lines" in capsys.readouterr().err
 
 
-def test_what_is_too_long_is_cut_and_named(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(encoders, "LONGEST_ROW", 8)
-    (tmp_path / "in.txt").write_text("the dog\n" + "the dog sees the cow " * 5 + "\n")
+def test_predict_cuts_and_names_texts_that_are_too_long(trained, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("the dog\n" + "the dog sees the cow " * 300 + "\n")
     assert predict(trained["labelled"], tmp_path / "in.txt") == 0
     assert "line 2 is too long for the model and was cut" in capsys.readouterr().err
     assert predict(trained["tagged"], tmp_path / "in.txt") == 0
     out, err = capsys.readouterr()
     tags = out.splitlines()[1].split()
-    assert len(tags) == 25 and tags[:2] == ["O", "B-ANI"] and set(tags[8:]) == {"_"}
+    assert len(tags) == 1500 and tags[:2] == ["O", "B-ANI"] and set(tags[1024:]) == {"_"}
     assert "line 2 is too long" in err
 
 

@@ -17,7 +17,7 @@ from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.defaults import SIZE_PRESETS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import SpecialTokens, Task, register_task, registry
+from vanilla_transformer.tasks import SpecialTokens, Task, register_task
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps
 
@@ -125,8 +125,7 @@ def test_a_task_without_all_members_is_refused_when_it_is_registered():
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
+def recipe(tmp_path):
     register_task(Bigrams())
     for name, count in (("train", 60), ("dev", 5)):
         numbers = (" ".join(str((start + step) % 7) for step in range(start % 5 + 3)) for start in range(count))
@@ -145,7 +144,7 @@ def recipe(tmp_path, monkeypatch):
     )
 
 
-def test_it_learns_resumes_to_the_same_weights_and_is_written_down(recipe, tmp_path, capsys):
+def test_a_task_from_outside_learns_and_resumes_to_the_same_weights(recipe, tmp_path, capsys):
     for name, limits in {"once": (12,), "twice": (5, 12)}.items():
         for limit in limits:
             train(recipe.with_options(max_steps=limit, output=str(tmp_path / name)))

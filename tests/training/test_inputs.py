@@ -104,11 +104,12 @@ def test_resumed_run_on_a_redrawn_share_ends_with_identical_weights(files, tmp_p
     assert progress["epoch"] >= 2
 
 
-def test_another_weight_needs_no_new_tokens(files, gather, monkeypatch):
+def test_another_weight_needs_no_new_tokens(files, gather, tmp_path):
     gather([*files, *COLUMNS])
-    monkeypatch.setattr("vanilla_transformer.data.preparation._encoded", lambda *_: pytest.fail("tokenized again"))
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("tokens.arrow")}
     gathered, _ = gather([*files[:2], "weight=1", *files[2:], "weight=1", *COLUMNS])
     assert len(gathered.train) == 24
+    assert made == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("tokens.arrow")} != {}
 
 
 def test_columns_named_for_all_are_those_of_the_tables(files, gather):

@@ -14,6 +14,7 @@ import filelock
 import psutil
 import pytest
 import torch
+from faults import failing_disk
 from refusals import refused
 
 from vanilla_transformer import atomic_files, malloc
@@ -37,25 +38,33 @@ def recipe(tmp_path):
 
 
 @pytest.fixture
-def without_locks(monkeypatch):
-    """As a network disk that cannot lock files."""
+def unlocked(monkeypatch):
+    """As a disk that cannot lock files, for the reason of that number."""
 
-    def refuse(descriptor):
-        raise OSError(errno.ENOLCK, "No locks available")
+    def unlocked(number):
+        def refuse(descriptor):
+            raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", refuse)
-    monkeypatch.setattr(filelock._descriptor, "_lock_fd_nonblocking", refuse)
+        monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", refuse)
+        monkeypatch.setattr(filelock._descriptor, "_lock_fd_nonblocking", refuse)
+
+    return unlocked
 
 
 @pytest.fixture
-def elsewhere(monkeypatch):
+def windows_memory(monkeypatch, missing):
+    """Memory is measured as on Windows."""
+    missing("resource")
+    monkeypatch.setattr(devices, "Path", lambda path: Path("/nowhere"))
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, missing, windows_memory):
     """As little as Windows has."""
-    for module in ("fcntl", "resource"):
-        monkeypatch.setitem(sys.modules, module, None)
+    missing("fcntl")
     monkeypatch.delattr(signal, "SIGHUP")
     monkeypatch.delattr(signal, "SIGKILL")
-    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
-    monkeypatch.setattr(devices, "Path", lambda path: Path("/nowhere"))
     original_open, original_rename, original_fsync = os.open, os.rename, os.fsync
 
     def open_files_alone(path, flags, *rest, **named):
@@ -110,7 +119,8 @@ def test_sighup_stays_ignored_under_nohup(monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_disk_that_cannot_lock_is_trained_on_and_that_is_said(recipe, tmp_path, without_locks):
+def test_a_disk_that_cannot_lock_is_trained_on_and_that_is_said(recipe, tmp_path, unlocked):
+    unlocked(errno.ENOLCK)
     output = train(recipe.with_options(output=str(tmp_path / "model")))
     assert f"The disk of {output} cannot lock files" in (output / "train.log").read_text()
     with ResumableFile(tmp_path / "out.txt", {}, resume=False) as file:
@@ -141,30 +151,19 @@ def test_two_processes_cannot_write_the_same_translation(tmp_path):
         pass
 
 
-def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, monkeypatch):
-    def read_only(*arguments):
-        raise PermissionError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(filelock._unix, "lock_fd_nonblocking", read_only)
+def test_a_directory_that_cannot_be_written_is_said_so(recipe, tmp_path, unlocked):
+    unlocked(errno.EROFS)
     with refused(OutputError, "model", "Read-only file system"):
         train(recipe.with_options(output=str(tmp_path / "model")))
 
 
-def test_peak_memory_is_known_without_a_resource_module(monkeypatch):
-    monkeypatch.setitem(sys.modules, "resource", None)
-    monkeypatch.setattr(devices, "Path", lambda path: Path("/nowhere"))
-    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
+def test_peak_memory_is_known_without_a_resource_module(windows_memory):
     assert devices.peak_memory(torch.device("cpu")) == 7
 
 
-def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path, monkeypatch):
+def test_a_text_that_cannot_be_written_leaves_the_former_one(tmp_path):
     (tmp_path / "README.md").write_text("years of work")
-
-    def full(path):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic_files, "sync", full)
-    with refused(OSError, "README.md", "No space left on device", "GB"):
+    with failing_disk(errno.ENOSPC), refused(OSError, "README.md", "No space left on device", "GB"):
         atomic_files.atomic_write_text(tmp_path / "README.md", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("README.md", "years of work")]
 

@@ -66,7 +66,7 @@ def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, r
 
 
 @pytest.mark.parametrize("done", [3, "all"])
-def test_it_begins_at_any_place(corpus, plan, done):
+def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
     steps = plan.epoch(1)
     done = len(steps) if done == "all" else done
     expected = [*steps[done:], plan.epoch(2)[0]]
@@ -76,7 +76,7 @@ def test_it_begins_at_any_place(corpus, plan, done):
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in step.batches])
 
 
-def test_it_counts_the_tokens_with_and_without_padding(corpus, plan):
+def test_steps_count_their_tokens_with_and_without_padding(corpus, plan):
     for fed, step in zip(
         local_steps(lambda rows: plan, corpus, COLLATE, DataPosition(0, 0), pin=False), plan.epoch(0), strict=False
     ):
@@ -120,11 +120,11 @@ def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
     assert at_planning == [set()] * 4
 
 
-def test_what_is_made_in_the_background_is_the_same_in_the_same_order():
+def test_prefetching_keeps_items_and_their_order():
     assert list(prefetch(iter(range(100)), ahead=3)) == list(range(100))
 
 
-def test_it_works_ahead_and_not_further():
+def test_prefetching_makes_no_more_items_ahead_than_asked():
     made, enough = [], threading.Event()
 
     def items():

@@ -20,6 +20,7 @@ from accelerate.utils import set_seed
 from faults import at_update, small_files
 from refusals import refused
 from safetensors.torch import load_file, save
+from small_models import write_reversed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from vanilla_transformer import (
@@ -50,23 +51,13 @@ SIGNALS_BEFORE = {number: signal.getsignal(number) for number in (signal.SIGTERM
 PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop"])
 
 
-def write_pairs(directory, name, number, seed):
-    draw = random.Random(seed)
-    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-    sentences = [[draw.choice(words) for _ in range(draw.randint(1, 6))] for _ in range(number)]
-    paths = (directory / f"{name}.en", directory / f"{name}.de")
-    paths[0].write_text("".join(" ".join(sentence) + "\n" for sentence in sentences))
-    paths[1].write_text("".join(" ".join(sentence[::-1]) + "\n" for sentence in sentences))
-    return tuple(map(str, paths))
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     """Thirty steps of a model that learns to say numbers in the other order, with dropout, over two epochs."""
     directory = tmp_path_factory.mktemp("pairs")
     return Recipe.of(
-        train=write_pairs(directory, "train", 300, seed=0),
-        dev=write_pairs(directory, "dev", 20, seed=1),
+        train=write_reversed(directory, "train", 300, seed=0),
+        dev=write_reversed(directory, "dev", 20, seed=1),
         vocab_size=280,
         preset="tiny",
         d_model=16,
@@ -427,7 +418,7 @@ def test_the_likely_cause_of_slowness_is_told(load, waited, number, cause):
     ],
 )
 def test_corpora_that_are_the_same_are_said_at_the_start(recipe, tmp_path, capsys, same, said):
-    copies = write_pairs(tmp_path, "copies", 9, seed=6)
+    copies = write_reversed(tmp_path, "copies", 9, seed=6)
     shutil.copy(copies[0], copies[1])
     corpora = {"train": recipe.data.train, "dev": recipe.data.dev, "copies": copies}
     dry_run(into(recipe, tmp_path / "model", **{name: corpora[other] for name, other in same.items()}))
@@ -506,7 +497,7 @@ def test_a_longer_run_that_cannot_begin_leaves_the_shorter_one_finished(recipe, 
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_what_a_dry_run_chooses_for_its_device_is_not_kept(recipe, tmp_path, capsys):
+def test_a_dry_run_does_not_keep_its_choices_for_the_device(recipe, tmp_path, capsys):
     mine = into(recipe, tmp_path / "model", precision="auto", max_steps=None, warmup_steps=None, batches_per_step=None)
     dry_run(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
@@ -534,7 +525,7 @@ def test_two_processes_cannot_train_in_the_same_directory(recipe, tmp_path):
 
 
 def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
-    first, second = write_pairs(tmp_path, "train", 300, seed=2), write_pairs(tmp_path, "other", 300, seed=3)
+    first, second = write_reversed(tmp_path, "train", 300, seed=2), write_reversed(tmp_path, "other", 300, seed=3)
     mine = into(recipe, tmp_path / "model", train=first)
     process = in_background(mine, kill_at_call, place="checkpointing.writer.commit_checkpoint", call=3)
     assert exit_code(process) == -signal.SIGKILL
@@ -546,7 +537,7 @@ def test_a_run_does_not_go_on_with_other_data(recipe, tmp_path):
 
 @pytest.mark.parametrize("name", ["train", "dev"])
 def test_a_run_does_not_go_on_with_other_text_of_as_many_tokens(recipe, tmp_path, name):
-    files = write_pairs(tmp_path, name, 300, seed=4)
+    files = write_reversed(tmp_path, name, 300, seed=4)
     mine = into(recipe, tmp_path / "model", max_steps=6, **{name: files})
     train(mine)
     source, target = map(Path, files)
@@ -607,7 +598,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(recipe, undisturbed,
 
 
 def test_the_vocabulary_is_that_of_the_text_as_it_is_when_training_begins(recipe, tmp_path, capsys):
-    files = write_pairs(tmp_path, "train", 300, seed=5)
+    files = write_reversed(tmp_path, "train", 300, seed=5)
     mine = into(recipe, tmp_path / "model", train=files, max_steps=3)
     dry_run(mine)
     before = (tmp_path / "model" / "tokenizer.json").read_bytes()
@@ -665,7 +656,7 @@ def test_a_run_of_an_earlier_version_goes_on_and_ends_the_same(recipe, undisturb
     assert (longer / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
-def test_what_is_left_open_is_chosen_once_and_kept(recipe, tmp_path):
+def test_open_settings_are_chosen_once_and_kept(recipe, tmp_path):
     mine = into(recipe, tmp_path / "model", dropout=None, batches_per_step=None, max_steps=4)
     train(mine)
     kept = load_recipe(tmp_path / "model" / "recipe.yaml")
@@ -722,7 +713,7 @@ def test_scores_and_examples_are_reported(recipe, tmp_path, capsys):
 
 
 def test_short_run_is_scored_on_a_part_and_every_report_says_so(recipe, tmp_path):
-    dev = write_pairs(tmp_path, "dev", 300, seed=7)
+    dev = write_reversed(tmp_path, "dev", 300, seed=7)
     search = {"num_beams": 1, "max_length_beyond_source": 0}
     train(into(recipe, tmp_path / "model", max_steps=2, dev=dev, metrics=("chrf",), **search))
     [score] = json.loads((tmp_path / "model" / "summary.json").read_text())["scores"]["dev"]

@@ -1,6 +1,5 @@
 """`train --from`: a run that starts from the weights and the tokenizer of a saved model."""
 
-import random
 import shutil
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from small_models import SIZES, write_reversed
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer import (
@@ -28,22 +28,12 @@ from vanilla_transformer.training.saved_start import build_model, recipe_of_star
 TRANSLATION = get_task("translation")
 
 
-def write_pairs(directory, name, number, seed):
-    draw = random.Random(seed)
-    sentences = [[draw.choice(["one", "two", "three", "four", "five"]) for _ in range(4)] for _ in range(number)]
-    paths = (directory / f"{name}.en", directory / f"{name}.de")
-    for path, step in zip(paths, (1, -1), strict=True):
-        path.write_text("".join(" ".join(sentence[::step]) + "\n" for sentence in sentences))
-    return tuple(map(str, paths))
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Recipe:
     directory = tmp_path_factory.mktemp("pairs")
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     return Recipe.of(
-        train=write_pairs(directory, "train", 120, seed=0),
-        dev=write_pairs(directory, "dev", 10, seed=1),
+        train=write_reversed(directory, "train", 120, seed=0),
+        dev=write_reversed(directory, "dev", 10, seed=1),
         vocab_size=275,
         dropout=0.2,
         batch_tokens=180,
@@ -55,7 +45,7 @@ def recipe(tmp_path_factory) -> Recipe:
         average_checkpoints=2,
         metrics=(),
         output=str(directory / "general"),
-        **sizes,
+        **SIZES,
     )
 
 
@@ -131,7 +121,7 @@ def test_killed_run_resumes_exactly_but_not_from_a_changed_model(further, tmp_pa
         ({"from_model": None, "from_fingerprint": "0"}, "from_fingerprint"),
     ],
 )
-def test_what_contradicts_the_model_is_refused(further, asked, named):
+def test_options_that_contradict_the_starting_model_are_refused(further, asked, named):
     with refused(RecipeError, *named.split()):
         recipe_of_start(further.with_options(**asked), TRANSLATION)
 

@@ -59,7 +59,7 @@ def test_its_translations_are_text_as_it_is_read(recipe, model):
     assert right > 0.8 * len(lines), found
 
 
-def test_what_starts_from_it_keeps_its_direction(recipe, model, tmp_path):
+def test_a_run_keeps_the_direction_of_its_starting_model(recipe, model, tmp_path):
     left = dict.fromkeys(("vocab_size", *SIZES, "dropout", "warmup_steps"))
     further = recipe.with_options(from_model=model, target_direction="left-to-right", **left)
     assert recipe_of_start(further, TRANSLATION).model.target_direction == "right-to-left"

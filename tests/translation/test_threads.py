@@ -7,7 +7,6 @@ import pytest
 import torch
 from refusals import refused
 
-from vanilla_transformer.translation import threads as threads_of_batches
 from vanilla_transformer.translation.threads import run_in_threads
 
 CPU = torch.device("cpu")
@@ -19,15 +18,13 @@ def two_threads():
 
 
 @pytest.fixture(autouse=True)
-def free_cores(monkeypatch):
-    """No test depends on what else runs: this many cores are free."""
-    free = [2]
-    monkeypatch.setattr(threads_of_batches, "free_threads", lambda threads: min(threads, *free))
-    return free
+def free(cores):
+    """Sees to it that no test depends on what else runs here."""
+    cores(100_000)
 
 
 def test_two_at_a_time_in_order(two_threads):
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=300)
 
     def work(number: int) -> tuple[int, int]:
         together.wait()  # Breaks unless two parts are worked on at once.
@@ -54,9 +51,9 @@ def test_one_at_a_time_otherwise(threads, parts, device):
     assert list(places) == [(part, here, threads) for part in parts]
 
 
-@pytest.mark.parametrize(("free", "small", "expected"), [(2, False, 2), (1, False, 1), (2, True, 1)])
-def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(two_threads, free_cores, free, small, expected):
-    free_cores[0] = free
+@pytest.mark.parametrize(("number", "small", "expected"), [(100_000, False, 2), (1, False, 1), (100_000, True, 1)])
+def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(two_threads, cores, number, small, expected):
+    cores(number)
     assert list(run_in_threads(lambda _: torch.get_num_threads(), [0], CPU, small)) == [expected]
     assert torch.get_num_threads() == 2
 

@@ -118,7 +118,7 @@ def test_pauses_are_marked_where_the_next_line_is_slow_and_only_there():
 
     def lines():
         yield from ("a", "b")
-        answered.wait(timeout=10)
+        answered.wait(timeout=300)
         yield "c"
 
     arriving = with_pauses(lines(), patience=0.05)
@@ -226,7 +226,7 @@ def test_a_saved_model_is_loaded_in_the_type_asked_for(tokenizer, model, tmp_pat
 
 
 @pytest.mark.parametrize("load", [load_model, load_config, load_tokenizer])
-def test_what_is_no_model_is_named_in_one_sentence(load, tmp_path):
+def test_a_path_without_a_model_is_named(load, tmp_path):
     with refused(ModelNotFoundError, "model directory", ".json"):
         load(tmp_path)
     for missing in (tmp_path / "nowhere", "nowhere"):
@@ -253,10 +253,10 @@ def test_as_many_hypotheses_of_an_empty_line_as_of_others(model, tokenizer):
     assert [hypothesis.text for hypothesis in translations[1].hypotheses] == ["", ""]
 
 
-def test_chunks_end_where_they_have_enough_characters(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 10)
-    gathered = list(module.chunks(["a" * 4, "b" * 7, "c", "d" * 30, "e", None, "f", "g", "h"], 3))
-    assert gathered == [["a" * 4, "b" * 7], ["c", "d" * 30], ["e"], ["f", "g", "h"]]
+def test_chunks_end_where_they_have_enough_characters():
+    long, longer = "a" * 600_000, "b" * 2_000_000
+    gathered = list(module.chunks([long, long, "c", longer, "e", None, "f", "g", "h"], 3))
+    assert gathered == [[long, long], ["c", longer], ["e"], ["f", "g", "h"]]
 
 
 def test_long_lines_of_a_fast_stream_do_not_gather():

@@ -161,7 +161,7 @@ def test_the_command_prints_its_report(tmp_path, outputs, capsys):
         (["none.txt", "--output", "OUT"], "none.txt does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_nothing_is_written(words, message, tmp_path, outputs, capsys):
+def test_clean_refuses_wrong_files_and_writes_nothing(words, message, tmp_path, outputs, capsys):
     inputs = write(tmp_path, GOOD)
     there = tmp_path / "there"
     there.write_text("mine")

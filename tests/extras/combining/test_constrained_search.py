@@ -132,7 +132,7 @@ def test_without_phrases_it_is_the_ordinary_search():
         torch.testing.assert_close(found.scores[:, 0], expected.scores[:, 0])
 
 
-def test_what_cannot_be_is_refused(tiny_model):
+def test_phrases_that_cannot_be_required_are_refused(tiny_model):
     with refused(ValueError, "3", "2", "max_length_beyond_source"):
         search(table(0), 4, limits(2), [[(3, 4, 5)]])
     required = RequiredPhrases([[(5, 6)]], frozenset(), frozenset())

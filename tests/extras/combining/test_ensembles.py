@@ -192,12 +192,12 @@ def test_the_shortest_positions_of_any_member_end_all(source):
         ),
     ],
 )
-def test_what_cannot_decode_together_is_refused(models, named):
+def test_models_that_cannot_form_an_ensemble_are_refused(models, named):
     with refused(ValueError, *named.split()):
         EnsembleForConditionalGeneration(models)
 
 
-def test_what_only_the_librarys_search_does_is_refused(source):
+def test_an_ensemble_refuses_options_of_the_librarys_search(source):
     ensemble = EnsembleForConditionalGeneration([transformer(0), transformer(1)])
     for asked in ({"output_scores": True, "return_dict_in_generate": True}, {"use_cache": False}):
         with refused(ValueError, next(iter(asked)), "single model"):
@@ -305,7 +305,7 @@ def test_tasks_know_all_models(run, tmp_path):
         (["translate", "one", "two", "in", "--output", "two/config.json"], "a file of the model two"),
     ],
 )
-def test_what_several_models_cannot_do_is_said_in_a_sentence(run, words, message):
+def test_ensembles_refuse_impossible_options_in_one_sentence(run, words, message):
     code, out, err = run(*words)
     said = [line for line in err.splitlines() if not line.startswith("Precision: ")]  # As this processor computes.
     assert code in (1, 2) and message in err and len(said) == 1, err

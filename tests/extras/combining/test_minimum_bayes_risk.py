@@ -61,13 +61,13 @@ def test_the_translation_that_agrees_most_is_first(utility):
     assert found.text.startswith("the dog runs fast")
 
 
-def test_what_was_drawn_twice_counts_twice():
+def test_a_sample_drawn_twice_counts_twice():
     texts = ["aaaa aaaa", "bbbb bbbb", "bbbb bbbb"]
     (found,) = RescoringTranslator(Fixed(*texts), MinimumBayesRisk("chrf")).translate(["x"])
     assert found.text == "bbbb bbbb" and found.score == pytest.approx(200 / 3)
 
 
-def test_what_a_beam_holds_for_likelier_counts_more():
+def test_likelier_hypotheses_of_a_beam_count_more():
     texts, scores = ["aaaa aaaa", "bbbb bbbb", "bbbb bbbb"], [np.log(0.6), np.log(0.3), np.log(0.1)]
     (found,) = RescoringTranslator(Fixed(*texts, scores=scores), MinimumBayesRisk("chrf")).translate(["x"])
     assert found.text == "aaaa aaaa" and found.score == pytest.approx(60)

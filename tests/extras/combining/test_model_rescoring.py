@@ -184,6 +184,6 @@ def test_tasks_know_the_models_that_rescore(run, tmp_path):
         (["--rescore", "nothing/there"], "nothing/there"),
     ],
 )
-def test_what_cannot_rescore_is_said_in_a_sentence(run, words, message):
+def test_models_that_cannot_rescore_are_refused_in_one_sentence(run, words, message):
     code, _, err = run("translate", "first", "in", *FLOAT32, *words)
     assert code in (1, 2) and message in err and err.count("\n") == 1, err

@@ -133,7 +133,7 @@ def test_translate_takes_a_glossary_for_ensembles_and_tasks_too(run, tmp_path):
         (["--terms", "glossary.tsv", "--num-beams", 1], "give --num-beams 2 or more"),
     ],
 )
-def test_what_terms_cannot_be_is_said_in_a_sentence(run, options, message):
+def test_wrong_terms_are_refused_in_one_sentence(run, options, message):
     code, _, err = run("one", "in", *options)
     assert code in (1, 2) and message in err and err.count("\n") == 1, err
 

@@ -1,19 +1,15 @@
 """Small random models of each kind, and one that translates and knows its alignment heads."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from small_models import save, single_stack
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderConfig,
-    VanillaTransformerEncoderForMaskedLM,
-    VanillaTransformerEncoderForSequenceClassification,
-    VanillaTransformerEncoderForTokenClassification,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
@@ -27,7 +23,6 @@ PAIRS = {
 }
 TEXTS = [*PAIRS, *PAIRS.values()] * 5
 SIZES = {"d_model": 32, "d_ff": 64, "num_heads": 4}
-LABELS = ["animal", "plant", "<b>stone</b>"]
 CARD = """---
 widget:
 - text: A dog runs.
@@ -36,12 +31,6 @@ widget:
 
 # A card
 """
-
-
-def save(directory, tokenizer, model) -> str:
-    model.eval().save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +52,7 @@ def translating(tmp_path_factory: pytest.TempPathFactory) -> str:
         optimizer.step()
     settings = model.generation_config
     settings.alignment_heads, settings.alignment_step, settings.max_length_beyond_source = [[1, 0]], "input", 5
-    save(directory, tokenizer, model)
+    save(model, tokenizer, directory)
     (directory / "README.md").write_text(CARD)
     return str(directory)
 
@@ -73,26 +62,38 @@ def one_stack(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Directories of models of one stack, by what they are asked."""
     directory = tmp_path_factory.mktemp("demo")
     torch.manual_seed(0)
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, begins=True, mask_token=True)
-    encoder = VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), encoder_layers=2, **SIZES)
-    prompts = VanillaTransformerTokenizer.train(TEXTS, 300, begins=True, ends=False)
-    decoder = VanillaTransformerDecoderConfig(
-        vocab_size=len(prompts), decoder_layers=2, max_position_embeddings=200, **SIZES
-    )
-    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: number for number, name in enumerate(LABELS)}}
-    labelled = VanillaTransformerEncoderConfig(**(encoder.to_dict() | names))
-    models = {
-        "classify": (tokenizer, VanillaTransformerEncoderForSequenceClassification(labelled)),
-        "tag": (tokenizer, VanillaTransformerEncoderForTokenClassification(labelled)),
-        "fill": (tokenizer, VanillaTransformerEncoderForMaskedLM(encoder)),
-        "continue": (prompts, VanillaTransformerDecoderForCausalLM(decoder)),
+    kinds = {
+        "classify": "classifier",
+        "tag": "tagger",
+        "fill": "masked-language-model",
+        "continue": "language-model",
     }
-    return {name: save(directory / name, *model) for name, model in models.items()}
+    most = {"max_position_embeddings": 200}
+    return {
+        name: save(*single_stack(kind, TEXTS, **SIZES, **(most if name == "continue" else {})), directory / name)
+        for name, kind in kinds.items()
+    }
 
 
 @pytest.fixture(scope="session")
 def shown(translating: str) -> ShownModel:
     return ShownModel.load(translating, max_characters=200)
+
+
+class Answered:
+    """A kind of model whose answers a function gives."""
+
+    def __init__(self, kind, answers):
+        self.kind, self.answers = kind, answers
+
+    def __getattr__(self, name):
+        return getattr(self.kind, name)
+
+
+@pytest.fixture
+def answering(shown: ShownModel) -> Callable[..., ShownModel]:
+    """Shows the same model, with the answers of a function."""
+    return lambda answers: ShownModel(shown.name, Answered(shown.kind, answers), max_characters=200)
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_bad_request_is_explained_and_its_neighbour_answered(shown, text, values
     assert Reader(shown.html(refused)).text == sentence
 
 
-def test_a_text_that_the_model_refuses_fails_alone(shown, monkeypatch):
+def test_a_text_that_the_model_refuses_fails_alone(shown, answering):
     answers = shown.kind.answers
 
     def refusing(lines, settings):
@@ -109,8 +109,7 @@ def test_a_text_that_the_model_refuses_fails_alone(shown, monkeypatch):
             raise ValueError("The model does not take this.")
         return answers(lines, settings)
 
-    monkeypatch.setattr(shown.kind, "answers", refusing)
-    replies = shown.reply([("A dog.", DEFAULTS), ("bad", DEFAULTS), ("Two men.", DEFAULTS)])
+    replies = answering(refusing).reply([("A dog.", DEFAULTS), ("bad", DEFAULTS), ("Two men.", DEFAULTS)])
     assert [isinstance(reply, DemoError) for reply in replies] == [False, True, False]
     assert str(replies[1]) == "The model does not take this."
 
@@ -239,7 +238,7 @@ def test_a_text_goes_on_as_generate_does_and_has_its_log_probability(one_stack):
     assert "tokens, but the model reads only 200: shorten it." in str(too_long)
 
 
-def test_a_line_that_was_cut_is_said_to_be(shown, monkeypatch):
+def test_a_line_that_was_cut_is_said_to_be(shown):
     reply = only(shown, "A dog.")
     assert "was cut" not in shown.html(reply)
     assert "was too long for the model and was cut" in shown.html([reply[0] | {"truncated": True}])
@@ -276,8 +275,7 @@ def test_examples_come_from_the_card(tmp_path: Path, shown):
         assert card_examples(str(tmp_path)) == []
 
 
-def test_a_model_of_the_hub_is_shown_where_its_card_cannot_be_asked_for(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+def test_a_model_of_the_hub_is_shown_where_its_card_cannot_be_asked_for(unreachable_hub):
     assert card_examples("nobody/nothing") == [] and card_examples("no name at all") == []
 
 

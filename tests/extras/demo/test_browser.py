@@ -54,7 +54,7 @@ def expect(page, selector: str, text: str) -> None:
     playwright.expect(page.locator(selector)).to_contain_text(text)
 
 
-def test_what_is_typed_is_answered_by_every_model(page):
+def test_every_model_answers_the_typed_text(page):
     expect(page, ANSWER, "Type a text: each line is translated.")
     page.locator(TEXT).press_sequentially("A dog waits.", delay=10)
     expect(page, ANSWER, "Ein Hund wartet.")
@@ -69,7 +69,7 @@ def test_what_is_typed_is_answered_by_every_model(page):
 def test_controls_change_the_answer(page):
     page.fill(TEXT, "A dog waits.")
     expect(page, ANSWER, "Ein Hund wartet.")
-    assert page.locator(f"{ANSWER} li").count() == 1
+    playwright.expect(page.locator(f"{ANSWER} li")).to_have_count(1)
     page.fill("#vt-n_best input[type=number]", "3")
     page.press("#vt-n_best input[type=number]", "Enter")
     playwright.expect(page.locator(f"{ANSWER} li")).to_have_count(3)
@@ -81,7 +81,7 @@ def test_controls_change_the_answer(page):
 def test_an_example_of_the_card_is_a_click_away(page):
     page.get_by_text("A dog runs.", exact=True).click()
     expect(page, ANSWER, "Hund")
-    assert page.input_value(TEXT) == "A dog runs."
+    playwright.expect(page.locator(TEXT)).to_have_value("A dog runs.")
 
 
 def test_long_text_is_refused_in_a_sentence_and_the_next_one_answered(page):
@@ -111,12 +111,14 @@ def test_aligned_words_are_marked_where_one_points(page, shown):
     source, target = links[0]
     linked = f"{ANSWER} .vt-source .vt-linked"
     page.hover(f"{ANSWER} .vt-text .vt-word >> nth={target}")
-    found = page.locator(linked).evaluate_all("words => words.map(word => word.dataset.source)")
-    assert sorted(found) == sorted({one for one, other in links if other == target})
+    expected = {one for one, other in links if other == target}
+    playwright.expect(page.locator(linked)).to_have_count(len(expected))
+    assert set(page.locator(linked).evaluate_all("words => words.map(word => word.dataset.source)")) == expected
     page.hover("#vt-text label")
-    assert page.locator(linked).count() == 0
+    playwright.expect(page.locator(linked)).to_have_count(0)
     page.focus(f"{ANSWER} .vt-source .vt-word >> nth={source}")
-    assert page.locator(f"{ANSWER} .vt-text .vt-linked").count() == len({b for a, b in links if a == source})
+    expected = {other for one, other in links if one == source}
+    playwright.expect(page.locator(f"{ANSWER} .vt-text .vt-linked")).to_have_count(len(expected))
 
 
 def test_attention_is_shown_for_the_text_that_stands_there(page):
@@ -127,13 +129,13 @@ def test_attention_is_shown_for_the_text_that_stands_there(page):
     playwright.expect(frame.locator("#title")).to_have_text("Attention of en-de")
     playwright.expect(frame.locator("#picture")).to_contain_text("Hund")
     frame.locator("#view").select_option("heatmap")
-    assert frame.locator("#picture canvas").count() == 1
+    playwright.expect(frame.locator("#picture canvas")).to_have_count(1)
     page.click("#vt-look-1")
     other = page.frame_locator("#vt-view-1 iframe")
     playwright.expect(other.locator("#picture")).to_contain_text("dog")
 
 
-def test_what_programs_may_ask_is_shown_and_asks_nobody_else_either(page):
+def test_the_api_page_is_shown_and_asks_no_other_host(page):
     page.get_by_text("Use via API").click()
     expect(page, "body", "/translate")
     expect(page, "body", "/classify")
@@ -157,7 +159,7 @@ def test_ten_visitors_at_once_get_their_own_answers(browser, address, shown):
         page.context.close()
 
 
-def test_only_the_latest_text_is_answered_while_the_model_works(browser, shown, monkeypatch):
+def test_only_the_latest_text_is_answered_while_the_model_works(browser, shown, answering):
     asked: list[str] = []
     go_on, at_work = threading.Event(), threading.Event()
     answers = shown.kind.answers
@@ -168,8 +170,7 @@ def test_only_the_latest_text_is_answered_while_the_model_works(browser, shown, 
         go_on.wait(600)
         return answers(lines, settings)
 
-    monkeypatch.setattr(shown.kind, "answers", slow)
-    served = build_page([shown])
+    served = build_page([answering(slow)])
     page = browser.new_page()
     page.goto(open_page(served, host="127.0.0.1", port=free_port()))
     page.wait_for_selector(TEXT)
@@ -186,7 +187,7 @@ def test_only_the_latest_text_is_answered_while_the_model_works(browser, shown, 
     served.close(verbose=False)
 
 
-def test_beyond_what_may_wait_a_visitor_is_told_and_the_page_goes_on(browser, shown, monkeypatch):
+def test_beyond_what_may_wait_a_visitor_is_told_and_the_page_goes_on(browser, shown, answering):
     go_on, at_work = threading.Event(), threading.Event()
     answers = shown.kind.answers
 
@@ -195,8 +196,7 @@ def test_beyond_what_may_wait_a_visitor_is_told_and_the_page_goes_on(browser, sh
         go_on.wait(600)
         return answers(lines, settings)
 
-    monkeypatch.setattr(shown.kind, "answers", slow)
-    served = build_page([shown], waiting=1)
+    served = build_page([answering(slow)], waiting=1)
     address = open_page(served, host="127.0.0.1", port=free_port())
     pages = [browser.new_context().new_page() for _ in range(3)]
     for page in pages:
@@ -205,8 +205,8 @@ def test_beyond_what_may_wait_a_visitor_is_told_and_the_page_goes_on(browser, sh
     pages[0].fill(TEXT, "A dog waits.")
     while not at_work.wait(0.05):
         pages[0].wait_for_timeout(50)
-    pages[1].fill(TEXT, "A dog waits.")
-    pages[1].wait_for_timeout(500)
+    with pages[1].expect_response("**/queue/join*"):
+        pages[1].fill(TEXT, "A dog waits.")
     pages[2].fill(TEXT, "A dog waits.")
     expect(pages[2], "body", "This application is currently busy. Please try again.")
     go_on.set()
@@ -219,18 +219,23 @@ def test_beyond_what_may_wait_a_visitor_is_told_and_the_page_goes_on(browser, sh
     served.close(verbose=False)
 
 
-def test_an_error_of_the_model_shows_no_trace_of_the_server(browser, shown, monkeypatch):
+def test_an_error_of_the_model_shows_no_trace_of_the_server(browser, answering):
+    failed = threading.Event()
+
     def failing(lines, settings):
+        if "unknown" in lines:
+            failed.set()
         raise DemoError("Not now.") if "known" in lines else RuntimeError("/secret/place")
 
-    monkeypatch.setattr(shown.kind, "answers", failing)
-    served = build_page([shown])
+    served = build_page([answering(failing)])
     page = browser.new_page()
     page.goto(open_page(served, host="127.0.0.1", port=free_port()))
     page.wait_for_selector(TEXT)
     page.fill(TEXT, "known")
     expect(page, ANSWER, "Not now.")
     page.fill(TEXT, "unknown")
+    while not failed.wait(0.05):
+        page.wait_for_timeout(50)
     page.wait_for_timeout(1500)
     assert "/secret/place" not in page.content()
     page.close()

@@ -6,17 +6,12 @@ from typing import Any
 import pytest
 import torch
 from exploring import Explored
+from small_models import save, single_stack
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
     RecurrentEncoderDecoderForConditionalGeneration,
     VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderForCausalLM,
-    VanillaTransformerEncoderConfig,
-    VanillaTransformerEncoderForMaskedLM,
-    VanillaTransformerEncoderForSequenceClassification,
-    VanillaTransformerEncoderForTokenClassification,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
@@ -33,7 +28,6 @@ OTHER = {
     "max_position_embeddings": 40,
     "tie_word_embeddings": False,
 }
-LABELS = {"id2label": {0: "animal", 1: "plant", 2: "<b>stone</b>"}}
 STACKS: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2}
 
 
@@ -69,19 +63,8 @@ def build(kind: str) -> tuple[Any, Any]:
             "deep": VanillaTransformerConfig(vocab_size=size, **SIZES, encoder_layers=4, decoder_layers=1),
         }[kind]
         return lively(VanillaTransformerForConditionalGeneration(config)), tokenizer
-    if kind == "language-model":
-        tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, begins=True, ends=False)
-        config = VanillaTransformerDecoderConfig(vocab_size=len(tokenizer), decoder_layers=2, **SIZES)
-        return lively(VanillaTransformerDecoderForCausalLM(config)), tokenizer
-    tokenizer = VanillaTransformerTokenizer.train(TEXTS, 300, begins=True, mask_token=True)
-    encoder = {"vocab_size": len(tokenizer), "encoder_layers": 2, **SIZES}
-    model = {
-        "masked-language-model": VanillaTransformerEncoderForMaskedLM,
-        "classifier": VanillaTransformerEncoderForSequenceClassification,
-        "tagger": VanillaTransformerEncoderForTokenClassification,
-    }[kind]
-    labels = {} if kind == "masked-language-model" else LABELS
-    return lively(model(VanillaTransformerEncoderConfig(**encoder, **labels))), tokenizer
+    model, tokenizer = single_stack(kind, TEXTS, **SIZES)
+    return lively(model), tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +85,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a model, with an example in its card."""
     model, tokenizer = build("plain")
     folder = tmp_path_factory.mktemp("saved") / "plain"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save(model, tokenizer, folder)
     (folder / "README.md").write_text("---\nwidget:\n- text: a dog\n---\n")
     return folder

@@ -109,7 +109,7 @@ def test_weights_of_another_model_are_left_out_and_told(explored, tmp_path):
     assert "Step 10" in remarks[0]
 
 
-def test_what_the_page_does_not_compute_is_declined(explored, tmp_path):
+def test_models_that_the_page_does_not_compute_are_declined(explored, tmp_path):
     one = explored("classifier")
     with refused(ExploreError, "Linear"):
         family(nn.Linear(2, 2))  # type: ignore[arg-type]

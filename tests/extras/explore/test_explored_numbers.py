@@ -36,7 +36,6 @@ def opened(browser, explored) -> Iterator[Any]:
         address = context.__enter__()
         served.append(context)
         page = browser.new_page()
-        page.set_default_timeout(120_000)  # Of a machine that others use too.
         pages.append(page)
         page.goto(address)
         page.wait_for_selector("html[data-ready]", state="attached")
@@ -68,7 +67,7 @@ def test_all_values_of_all_layers_are_the_models(opened, kind: str):
         assert len(mine) >= 2
         for name, value in mine.items():
             np.testing.assert_allclose(value, there[name], atol=1e-4, err_msg=f"{name} of {word}")
-    assert "differ by at most" in page.text_content("#state")
+    playwright.expect(page.locator("#state")).to_contain_text("differ by at most")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_search_tree_matches_generate_and_has_the_models_probabilities(opened, k
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_what_is_told_of_a_number_comes_to_that_number(opened, kind: str):
+def test_the_explanation_of_a_number_adds_up_to_it(opened, kind: str):
     _, page = opened(kind)
     told = page.evaluate(
         """async () => {
@@ -122,7 +121,7 @@ def test_what_is_told_of_a_number_comes_to_that_number(opened, kind: str):
     assert {"linear", "softmax"} <= set(told["kinds"])
 
 
-def test_what_is_shown_is_what_was_computed(opened):
+def test_the_page_shows_the_computed_numbers(opened):
     explored, page = opened("plain")
     page.fill("#text", "two men")
     source = explored.tokenizer("two men")["input_ids"]

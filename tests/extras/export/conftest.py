@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_models import save
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -42,8 +43,7 @@ def spelled_backwards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loss.backward()
         optimizer.step()
     directory = tmp_path_factory.mktemp("model") / "backwards"
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save(model, tokenizer, directory)
     return directory
 
 

@@ -266,8 +266,8 @@ def test_mistakes_get_one_sentence_and_leave_nothing(spelled_backwards, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_package_is_named(spelled_backwards, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("vanilla_transformer.extras.export.commands.export.find_spec", lambda name: None)
+def test_a_missing_package_is_named(spelled_backwards, tmp_path, capsys, missing):
+    missing("ctranslate2", "onnx", "onnxruntime")
     assert main(["export", str(spelled_backwards), str(tmp_path / "out"), "--to", "onnx"]) == 2
     assert (
         "The package onnx is not installed: run `pip install 'vanilla-transformer[export]'`" in capsys.readouterr().err

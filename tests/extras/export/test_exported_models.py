@@ -131,7 +131,7 @@ def test_settings_of_generate_that_an_export_does_not_have_are_refused(exported)
         list(translate_lines(load_exported(exported), None, ["a"], do_sample=True))
 
 
-def test_what_is_no_whole_export_is_refused(exported, spelled_backwards, tmp_path, capsys):
+def test_an_incomplete_export_is_refused(exported, spelled_backwards, tmp_path, capsys):
     assert is_exported(exported) and not is_exported(spelled_backwards)
     with refused(ExportError, "translate.onnx"):
         load_exported(spelled_backwards)

@@ -134,7 +134,7 @@ def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
         ({"target_direction": "right-to-left"}, "right to left"),
     ],
 )
-def test_what_marian_cannot_express_is_refused(tiny_config, changes: dict, named: str):
+def test_models_that_marian_cannot_express_are_refused(tiny_config, changes: dict, named: str):
     config = VanillaTransformerConfig(**{**tiny_config.to_dict(), **changes})
     with refused(ConversionError, *named.split()):
         to_marian(VanillaTransformerForConditionalGeneration(config))

@@ -87,7 +87,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("own", OWN.values(), ids=OWN)
-def test_what_the_model_sets_is_what_the_graph_does_by_default(spelled_backwards, words, tmp_path, own: dict):
+def test_the_graph_takes_the_models_settings_as_defaults(spelled_backwards, words, tmp_path, own: dict):
     model, tokenizer = load_model(spelled_backwards, device="cpu")
     model.generation_config.update(**own)
     assert export_onnx(model, tokenizer, tmp_path) == []
@@ -167,7 +167,7 @@ def test_int8_is_smaller_and_translates_almost_the_same(onnx_export, spelled_bac
         assert sum(a.text == b.text for a, b in zip(found, expected, strict=True)) >= 0.8 * len(words)
 
 
-def test_what_the_graph_does_not_follow_is_refused(spelled_backwards, tmp_path):
+def test_settings_that_the_graph_ignores_are_refused(spelled_backwards, tmp_path):
     for setting, value in (("repetition_penalty", 1.2), ("min_length", 3), ("bad_words_ids", [[5, 6]])):
         model, tokenizer = load_model(spelled_backwards, device="cpu")
         model.generation_config.update(**{setting: value})
@@ -185,7 +185,7 @@ class Scaled(torch.nn.Linear):
         return 2 * super().forward(input)
 
 
-def test_what_the_graph_does_not_know_is_named(spelled_backwards):
+def test_parts_that_the_graph_does_not_know_are_named(spelled_backwards):
     def message(change) -> str:
         model, _ = load_model(spelled_backwards, device="cpu")
         refuse_uncomputable(model)

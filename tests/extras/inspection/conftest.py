@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_models import save
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -28,7 +29,4 @@ def model(tokenizer: VanillaTransformerTokenizer) -> VanillaTransformerForCondit
 
 @pytest.fixture(scope="package")
 def model_directory(model, tokenizer, tmp_path_factory) -> str:
-    directory = tmp_path_factory.mktemp("model")
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
+    return save(model, tokenizer, tmp_path_factory.mktemp("model"))

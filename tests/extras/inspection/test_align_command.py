@@ -118,7 +118,7 @@ def test_markup_is_carried_through_files_resuming_and_nbest(here, capsys):
         (["translate", "model", "in.en", "--alignment", "words"], "No alignment heads have been chosen"),
     ],
 )
-def test_what_cannot_be_aligned_is_said_in_one_sentence(here, capsys, words, sentence):
+def test_align_refuses_impossible_requests_in_one_sentence(here, capsys, words, sentence):
     (here / "one").write_text("one line\n")
     (here / "empty").write_text("\n")
     assert main(words) in (1, 2)

@@ -162,7 +162,7 @@ def test_one_text_is_not_taken_for_its_letters(model, tokenizer):
             alignments(model, tokenizer, sources, targets)
 
 
-def test_what_cannot_be_aligned_is_said_in_a_sentence(model, tokenizer):
+def test_wrong_alignment_heads_are_refused(model, tokenizer):
     for text, named in (
         ("7", "7 0 2 3"),
         ("0:4", "0:4"),

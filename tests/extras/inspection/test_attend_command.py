@@ -32,7 +32,7 @@ def test_a_picture_alone_or_beside_the_page(model_directory, tmp_path, options):
     assert picture.read_bytes().startswith(b"\x89PNG") and not (tmp_path / "attention.html").exists()
 
 
-def test_what_exists_is_never_overwritten(model_directory, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_attend_overwrites_no_file(model_directory, tmp_path, monkeypatch, capsys):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     for name, words in (("attention.html", []), ("a.svg", ["--picture", "a.svg"]), ("in", ["--output", "in"])):
         (tmp_path / name).write_text("mine")
@@ -68,7 +68,7 @@ def test_a_model_of_one_stack_has_a_page_and_no_cross_attention(tokenizer, tmp_p
         ([" "], "source is empty"),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_one_sentence(
+def test_attend_refuses_impossible_requests_in_one_sentence(
     model_directory,  # noqa: F811
     tmp_path,
     monkeypatch,

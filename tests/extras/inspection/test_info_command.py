@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from small_models import SIZES, save_translator
 
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -25,16 +26,12 @@ from vanilla_transformer.training.loop import train
 
 # The memory of a batch is counted step by step, and a small one is done sooner.
 ONE_SENTENCE = "--batches-per-step", 1000
-SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A directory with a random model, and nothing of a run."""
-    directory = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
-    return directory
+    return save_translator(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,14 @@ def finished(tmp_path_factory):
     (directory / "train.de").write_text("two one\nfive four three\n" * 30)
     corpus = (str(directory / "train.en"), str(directory / "train.de"))
     recipe = Recipe.of(
-        train=corpus, dev=corpus, **SIZES, max_steps=4, batch_tokens=100, metrics=(), output=str(directory / "run")
+        train=corpus,
+        dev=corpus,
+        vocab_size=260,
+        **SIZES,
+        max_steps=4,
+        batch_tokens=100,
+        metrics=(),
+        output=str(directory / "run"),
     )
     return train(recipe)
 
@@ -217,7 +221,7 @@ def test_the_processor_is_shown_as_its_libraries_multiply():
         ),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_one_sentence(run, model, tmp_path, words, code, part):
+def test_info_refuses_unknown_models_in_one_sentence(run, model, tmp_path, words, code, part):
     places = {name: tmp_path / name for name in ("empty", "other", "broken")}
     for place in places.values():
         place.mkdir()
@@ -242,7 +246,7 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(run, model, tmp_path, word
 def test_models_of_one_stack_are_counted_as_they_are(kind, stack, tmp_path):
     sizes = {name: value for name, value in SIZES.items() if not name.endswith("_layers")}
     config = {"encoder": VanillaTransformerEncoderConfig, "decoder": VanillaTransformerDecoderConfig}[stack]
-    model = kind(config(**sizes, **{f"{stack}_layers": 3}, num_labels=5))
+    model = kind(config(vocab_size=260, **sizes, **{f"{stack}_layers": 3}, num_labels=5))
     model.save_pretrained(tmp_path)
     found = report(tmp_path, *ONE_SENTENCE)
     parts = found["parameters"]

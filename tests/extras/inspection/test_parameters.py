@@ -1,31 +1,12 @@
 """Parameters of a model by part."""
 
 import pytest
-import torch
+from small_models import CONFIGS, on_meta
 
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.extras.inspection.parameters import count_parameters
 
-SMALL = {"vocab_size": 50, "d_model": 32, "d_ff": 48, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 3}
-CONFIGS = {
-    "own d_k and d_v": VanillaTransformerConfig(**SMALL, d_k=8, d_v=24),
-    "learned positions": VanillaTransformerConfig(**SMALL, positional_encoding="learned", max_position_embeddings=16),
-    "three embeddings": VanillaTransformerConfig(**SMALL, tie_word_embeddings=False),
-    "base": VanillaTransformerConfig.from_preset("base"),
-    "big": VanillaTransformerConfig.from_preset("big"),
-    "one head": VanillaTransformerConfig.from_preset("table3-A-h1"),
-    "narrow keys": VanillaTransformerConfig.from_preset("table3-B-dk16"),
-}
-configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
-
-def on_meta(config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
-    """A model that has shapes and no data."""
-    with torch.device("meta"):
-        return VanillaTransformerForConditionalGeneration(config)
-
-
-@configs
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_parameters_of_the_parts_are_those_of_the_model(config):
     counts = count_parameters(config)
     assert counts.pop("total") == sum(counts.values()) == on_meta(config).num_parameters()

@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import islice
 
 import numpy as np
 import pytest
-from browser import open_browser
+from browser import PATIENCE, open_browser
+from matplotlib.font_manager import fontManager, get_font
 from matplotlib.transforms import Bbox
 from refusals import refused
 
@@ -24,7 +26,6 @@ from vanilla_transformer.extras.inspection import (
     InspectionError,
     attention,
     attention_page,
-    html_page,
     lettering,
     plot_attention,
     plot_heads,
@@ -32,7 +33,6 @@ from vanilla_transformer.extras.inspection import (
     plot_model,
     plot_position_similarity,
     plot_positions,
-    plots,
 )
 from vanilla_transformer.extras.inspection.parameters import count_parameters
 
@@ -64,10 +64,9 @@ def test_markup_in_the_text_stays_text(model, tokenizer):
     assert "</script><b>$x_1$</b>" in data_of(written)["sentences"][0]["sides"]["source"]["words"]
 
 
-def test_a_page_that_no_browser_shows_is_refused(seen, monkeypatch):
-    monkeypatch.setattr(html_page, "LARGEST_PAGE", 10)
+def test_a_page_that_no_browser_shows_is_refused(seen):
     with refused(InspectionError, "sentences"):
-        attention_page([seen])
+        attention_page([seen] * 100_000)
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no browser: the package chromium is not installed")
@@ -77,7 +76,7 @@ def test_a_browser_draws_a_line_for_each_weight_that_can_be_seen(seen, tmp_path)
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom"]
     offline = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
     shown = subprocess.run(
-        ["chromium", *options, *offline, file.as_uri()], capture_output=True, text=True, timeout=60, check=True
+        ["chromium", *options, *offline, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout
     words = seen.words()
     assert shown.count("<line ") == int((words.weights["cross"][-1] >= 0.02).sum())
@@ -179,8 +178,8 @@ def test_letters_stand_upright_and_lean_where_words_have_no_room(model, tokenize
     assert turned("Nottinghamshire " * 40) == {0, 45}
 
 
-def test_words_of_wide_letters_lean_before_narrow_ones(model, tokenizer, monkeypatch):
-    monkeypatch.setattr(plots, "lettering", lambda texts: (["DejaVu Sans"], {text: text for text in texts}))
+@pytest.mark.filterwarnings("ignore:No font")
+def test_words_of_wide_letters_lean_before_narrow_ones(model, tokenizer):
     turned = []
     for text in ("abc d", "天安门 和"):
         grid = plot_heads(attention(model, tokenizer, text, "Ein").words(), "encoder")
@@ -188,22 +187,31 @@ def test_words_of_wide_letters_lean_before_narrow_ones(model, tokenizer, monkeyp
     assert turned == [{0}, {45}]
 
 
+@pytest.fixture(scope="module")
+def without_font():
+    """Three characters that no font of this machine has."""
+    fonts = [font for font in fontManager.ttflist if "Last Resort" not in font.name]  # It has a box for each of them.
+    known = set().union(*(get_font(font.fname).get_charmap() for font in fonts))
+    rare = (chr(point) for point in range(0x10000, 0x30000) if point not in known)
+    return tuple(islice(filter(str.isprintable, rare), 3))
+
+
 @pytest.mark.parametrize("plot", [plot_attention, lambda *seen: plot_heads(*seen)[-1, 0]])
-def test_numbers_in_place_of_characters_do_not_cover_each_other(model, tokenizer, monkeypatch, plot):
-    monkeypatch.setattr(lettering, "_installed", tuple)
+def test_numbers_in_place_of_characters_do_not_cover_each_other(model, tokenizer, without_font, plot):
+    a, b, c = without_font
     with pytest.warns(UserWarning, match="No font"):
-        axes = plot(attention(model, tokenizer, "天安门 天安门 和 大学", "Ein").words(), "encoder")
+        axes = plot(attention(model, tokenizer, f"{a}{b}{c} {a}{b}{c} {a} {b}{c}", "Ein").words(), "encoder")
     axes.figure.canvas.draw()
     labels = axes.get_xticklabels()
     boxes = [label.get_window_extent() for label in labels]
     assert {label.get_rotation() for label in labels} == {45} or not any(map(Bbox.overlaps, boxes, boxes[1:]))
 
 
-def test_characters_without_a_font_are_shown_by_number_and_named(monkeypatch):
-    monkeypatch.setattr(lettering, "_installed", tuple)
-    with pytest.warns(UserWarning, match="No font on this machine has 世界"):
-        families, shown = lettering.lettering(["Ա", "$x$", "世界!"])
-    assert list(shown.values()) == ["Ա", r"\$x\$", "[4E16 754C]!"] and families == ["DejaVu Sans"]
+def test_characters_without_a_font_are_shown_by_number_and_named(without_font):
+    a, b, _ = without_font
+    with pytest.warns(UserWarning, match=f"No font on this machine has {a}{b}"):
+        families, shown = lettering.lettering(["Ա", "$x$", f"{b}{a}!"])
+    assert list(shown.values()) == ["Ա", r"\$x\$", f"[{ord(b):X} {ord(a):X}]!"] and families == ["DejaVu Sans"]
 
 
 def test_a_single_word_is_seen_in_pieces_and_several_in_words(model, tokenizer):

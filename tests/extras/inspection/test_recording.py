@@ -102,7 +102,7 @@ def test_pieces_of_a_word_that_was_split_before_are_one_word():
     assert pieces.words == ("walking", "dogs", "</s>") and pieces.word_of == (0, 0, 1, 1, 2)
 
 
-def test_what_is_not_there_is_named(model, tokenizer):
+def test_layers_heads_and_texts_that_do_not_exist_are_named(model, tokenizer):
     seen = attention(model, tokenizer, "A dog runs.")
     with refused(InspectionError, "layer 3", "3"):
         seen.select("cross", 3, 0)

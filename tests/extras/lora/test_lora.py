@@ -2,7 +2,6 @@
 
 import importlib.util
 import random
-import sys
 
 import pytest
 import torch
@@ -125,7 +124,7 @@ def test_a_new_head_learns_beside_the_matrices(tmp_path):
         ({"lora_rank": None, "lora_targets": ("q_proj",)}, "lora_targets LoRA lora_rank"),
     ],
 )
-def test_what_goes_with_no_lora_is_refused(recipe, changes, named):
+def test_settings_that_exclude_lora_are_refused(recipe, changes, named):
     completed(recipe)
     with refused(RecipeError, *named.split()):
         completed(recipe.with_options(**changes))
@@ -139,7 +138,7 @@ def test_a_target_that_there_is_not_is_refused(recipe):
         build_model(mine, translation, mine.adapters.values())
 
 
-def test_without_peft_the_package_to_install_is_named(recipe, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
+def test_without_peft_the_package_to_install_is_named(recipe, missing):
+    missing("peft")
     with refused(RecipeError, "pip install 'vanilla-transformer[lora]'"):
         completed(recipe)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 
 import pyarrow
 import pyarrow.parquet
@@ -12,7 +13,6 @@ from refusals import refused
 
 from vanilla_transformer.data.sources import CorpusSpec, parse_corpora
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.extras.many_machines import corpus_parts
 from vanilla_transformer.extras.many_machines.corpus_parts import (
     CorpusPiece,
     align,
@@ -42,9 +42,8 @@ def lines_of(data):
     lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30),
     ends=st.tuples(st.booleans(), st.booleans()),
     tasks=st.integers(1, 9),
-    block=st.integers(1, 40),
 )
-def test_each_pair_of_aligned_files_is_in_one_part_in_order(tmp_path_factory, lengths, ends, tasks, block):
+def test_each_pair_of_aligned_files_is_in_one_part_in_order(tmp_path_factory, lengths, ends, tasks):
     directory = tmp_path_factory.mktemp("text")
     sides = []
     for side, ended in enumerate(ends):
@@ -52,9 +51,18 @@ def test_each_pair_of_aligned_files_is_in_one_part_in_order(tmp_path_factory, le
         (directory / str(side)).write_text("\n".join(lines) + "\n" * (ended and bool(lines)))
         sides.append(lines)
     corpora = [CorpusSpec((str(directory / "0"), str(directory / "1")))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_parts, "_BLOCK", block)
-        parts = pairs_of(corpora, tasks, directory)
+    parts = pairs_of(corpora, tasks, directory)
+    assert [pair for part in parts for pair in part] == list(zip(*sides, strict=True))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7])
+def test_files_of_many_blocks_are_cut_as_well(tmp_path, tasks):
+    """Files are read four mebibytes at a time, and no end of these is an end of a line."""
+    draw, sides = random.Random(0), []
+    for side in "ab":
+        sides.append([f"{number}{side * draw.randint(0, 200_000)}" for number in range(100)])
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in sides[-1]))
+    parts = pairs_of([CorpusSpec((str(tmp_path / "a"), str(tmp_path / "b")))], tasks, tmp_path)
     assert [pair for part in parts for pair in part] == list(zip(*sides, strict=True))
 
 

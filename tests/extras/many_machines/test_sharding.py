@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -30,7 +31,6 @@ from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training import vocabulary
 from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
@@ -186,18 +186,17 @@ def test_a_task_done_twice_at_once_leaves_one_whole_result(recipe, in_four, tmp_
     assert files(place) == files(in_four)
 
 
-def test_what_is_done_stays_and_what_is_missing_or_cut_short_is_done_again(recipe, tmp_path, monkeypatch):
+def test_finished_tasks_stay_and_missing_or_cut_ones_are_repeated(recipe, tmp_path):
     place = prepared(recipe, tmp_path / "shards", 3)
-    before = files(place)
+    before, learned = files(place), (place / "tokenizer.json").stat().st_mtime_ns
     (place / "report-00001.json").unlink()
     (place / "tokens-00002.arrow").write_bytes(b"short")
     again = begun(recipe, place, 3)
     assert again.unfinished() == [1]
     with refused(TaskError, "1 of 3 tasks", "1."):
         again.refuse_unfinished()
-    monkeypatch.setattr(vocabulary, "learn_tokenizer", lambda *_: pytest.fail("learned again"))
     assert [again.run_task(number) for number in range(3)] == [False, True, True]
-    assert files(place) == before
+    assert files(place) == before and (place / "tokenizer.json").stat().st_mtime_ns == learned
 
 
 @pytest.mark.parametrize(
@@ -216,15 +215,15 @@ def test_another_job_in_the_directory_is_refused_by_name(recipe, in_four, change
     assert files(in_four) == before
 
 
-def test_another_text_under_a_done_task_is_refused(recipe, tmp_path, monkeypatch):
+def test_another_text_under_a_done_task_is_refused(recipe, tmp_path):
     words = write_text(tmp_path)
+    for path in map(Path, words):
+        path.write_text(f"{'very ' * 40_000}long\n{path.read_text()}")
     mine = recipe.with_options(train=words)
     place = prepared(mine, tmp_path / "shards", 2)
-    job = json.loads((place / "job.json").read_text())
-    changed = (tmp_path / "text.en").read_text().replace("one", "eno")
+    # In the middle of a large file, of which the job knows the two ends.
+    changed = "very " * 20_000 + "more" + (tmp_path / "text.en").read_text()[100_004:]
     (tmp_path / "text.en").write_text(changed)
-    # As if the change were in the middle of a large file, of which the job knows the two ends.
-    monkeypatch.setattr(ShardPreparation, "_described", lambda self, recipe: job)
     with refused(TaskError, "Task 0", "another text"):
         begun(mine, place, 2).run_task(0)
 
@@ -255,7 +254,7 @@ def test_shards_of_different_tokenizers_make_no_corpus(recipe, tmp_path):
         ({"train": ("s3x://bucket/a", "s3x://bucket/b")}, 1, OSError, "s3x://bucket/a"),
     ],
 )
-def test_what_cannot_be_prepared_is_said_in_one_sentence(recipe, tmp_path, changes, tasks, kind, named):
+def test_corpora_that_cannot_be_sharded_are_refused(recipe, tmp_path, changes, tasks, kind, named):
     with refused(kind, *named.split()):
         prepared(recipe.with_options(**changes), tmp_path / "out", tasks)
 
@@ -397,8 +396,8 @@ def test_labelled_texts_are_prepared_with_their_labels(tmp_path):
     assert model(from_text) == model(from_shards)
 
 
-def test_a_store_whose_package_is_missing_is_named_in_one_sentence(whole, recipe, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "adlfs", None)
+def test_a_store_whose_package_is_missing_is_named_in_one_sentence(whole, recipe, tmp_path, missing):
+    missing("adlfs")
     mine = recipe.with_options(train=("prepared:abfs://container/shards",))
     with refused(OSError, "abfs://container/shards", "adlfs"):
         gather_inputs(mine, RunDirectory(tmp_path / "run"), print)
@@ -526,7 +525,7 @@ def test_datatroves_local_executor_makes_the_same_shards(text, in_four, tmp_path
     assert made == files(in_four)
 
 
-def test_what_a_killed_task_left_goes_when_the_task_is_done_again(recipe, tmp_path):
+def test_a_repeated_task_removes_the_remains_of_a_killed_one(recipe, tmp_path):
     prepared(recipe, tmp_path / "shards", 2)
     whole = {path.name: path.read_bytes() for path in (tmp_path / "shards").iterdir()}
     for name in ("tokens-00001.arrow", "lengths-00001.npy", "report-00001.json", "manifest.json"):

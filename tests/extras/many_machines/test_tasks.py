@@ -77,7 +77,7 @@ def test_tasks_in_any_order_make_the_whole_and_are_not_done_twice(folder, text):
         assert do(folder, text, number) == (False, [])
 
 
-def test_what_is_missing_is_named(folder, text, tmp_path):
+def test_missing_tasks_are_named(folder, text, tmp_path):
     with refused(TaskError, "no tasks"):
         joined(folder)
     do(folder, text, 2)

@@ -11,15 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from launching import Launch
 from refusals import refused
+from small_models import save_translator
 
-from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-)
 from vanilla_transformer.cli import main
 from vanilla_transformer.extras.many_machines import engines
 from vanilla_transformer.extras.many_machines.folder import TaskError
@@ -31,11 +26,7 @@ SETTINGS = ["--num-beams", "2", "--max-length-beyond-source", "1", "--precision"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES)).save_pretrained(directory)
-    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(directory)
-    return directory
+    return save_translator(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -161,9 +152,10 @@ def test_workers_listen_on_no_port_and_end_with_who_started_them(run, model, tmp
     words = [sys.executable, "-m", "vanilla_transformer", "translate", model, "in", "--output", "parts"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     parent = subprocess.Popen([*map(str, words), "--tasks", "4", *SETTINGS], cwd=tmp_path, env=environment)
-    while not (tmp_path / "parts" / "job.json").exists() and parent.poll() is None:
+    children = []
+    while not children and parent.poll() is None:
         time.sleep(0.02)
-    children = psutil.Process(parent.pid).children()
+        children = psutil.Process(parent.pid).children()
     assert len(children) == 1
     for process in (psutil.Process(parent.pid), *children):
         assert not [one for one in process.net_connections("tcp") if one.status == "LISTEN"]
@@ -210,8 +202,8 @@ def test_a_ray_cluster_of_two_nodes_does_the_tasks(run, tmp_path, monkeypatch):
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_without_datatrove_an_engine_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "datatrove.executor.local", None)
+def test_without_datatrove_an_engine_says_what_to_install(run, missing):
+    missing("datatrove.executor.local")
     code, err = run("in", "--output", "parts", "--tasks", 2, "--engine", "local")
     assert code == 1 and "pip install 'vanilla-transformer[cluster]'" in err and err.count("\n") == 1
 

@@ -1,7 +1,5 @@
 """The whole search in one graph finds what the search in small steps finds, batches with padding too."""
 
-import sys
-
 import pytest
 import torch
 from searches import END, PAD, START, sentences, sharp
@@ -85,7 +83,7 @@ def assert_same(found: Hypotheses, expected: Hypotheses, counted: int) -> None:
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)
 @torch.inference_mode()
-def test_it_finds_what_the_search_in_small_steps_finds(architecture: dict, side: str):
+def test_graph_finds_the_same_as_the_stepwise_search(architecture: dict, side: str):
     model = sharp(3, **architecture)
     search, written = GraphSearch(model), set()
     for seed, lengths in enumerate(BATCHES.values()):
@@ -138,11 +136,11 @@ def test_frozen_runs_it_for_small_models_and_few_sentences():
         assert engine.search(torch.bfloat16, None, 4) is None
 
 
-@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
-def test_frozen_decodes_without_it_where_it_is_not_installed(missing: str, monkeypatch):
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_frozen_decodes_without_it_where_it_is_not_installed(package: str, missing):
     model, inputs = sharp(5), sentences(0, [6], "right")
     expected = model.generate(**inputs)
-    monkeypatch.setitem(sys.modules, missing, None)
+    missing(package)
     with model.frozen() as engine:
         assert torch.equal(model.generate(**inputs), expected)
         assert engine.search(torch.float32, None, 4) is None

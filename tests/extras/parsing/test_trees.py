@@ -66,7 +66,7 @@ def renamed(tree: Tree) -> Tree:
         ("", "( XX XX )", 3),
     ],
 )
-def test_what_is_no_tree_is_made_one_and_counted(line, meant, repairs):
+def test_broken_trees_are_repaired_and_counted(line, meant, repairs):
     tree, counted = restore(line, words("XX", "XX"))
     assert (linearize(tree), counted) == (meant, repairs)
 

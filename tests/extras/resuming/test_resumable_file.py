@@ -175,7 +175,7 @@ def test_lines_before_invalid_utf8_are_written_and_the_run_resumes(text, output)
         (lambda text, output: record_path(output).write_text("{"), "damaged"),
     ],
 )
-def test_what_does_not_belong_together_is_not_gone_on_with_nor_touched(text, output, change, named):
+def test_a_mismatched_output_is_neither_resumed_nor_touched(text, output, change, named):
     stopped_after(2, text, output)
     change(text, output)
     before = output.read_bytes() if output.exists() else b""

@@ -1,7 +1,6 @@
 """Runs with sub-word sampling: the same from any checkpoint and on any number of processes, and never on dev."""
 
 import json
-import random
 from functools import partial
 from itertools import islice
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from small_models import SIZES, write_reversed
 
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
@@ -25,19 +25,11 @@ TASK = get_task("translation")
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Recipe:
-    directory, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
-    words = ["walking", "walked", "talker", "talking", "stalked"]
-    paths = {}
-    for name, number in (("train", 60), ("dev", 6)):
-        paths[name] = (str(directory / f"{name}.en"), str(directory / f"{name}.de"))
-        sentences = [[draw.choice(words) for _ in range(draw.randint(1, 4))] for _ in range(number)]
-        for path, step in zip(paths[name], (1, -1), strict=True):
-            lines = [" ".join(sentence[::step]) + "\n" for sentence in sentences]
-            (directory / path).write_text("".join(lines))
-    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    directory, words = tmp_path_factory.mktemp("pairs"), ["walking", "walked", "talker", "talking", "stalked"]
     return Recipe.of(
-        **paths,
-        **sizes,
+        train=write_reversed(directory, "train", 60, 0, words, longest=4),
+        dev=write_reversed(directory, "dev", 6, 1, words, longest=4),
+        **SIZES,
         vocab_size=275,
         bpe_dropout=0.3,
         dropout=0.2,
@@ -128,7 +120,7 @@ def test_a_unigram_model_is_sampled(recipe, tmp_path):
         ({"bpe_dropout": None, "sampled_sides": "source"}, "sampled_sides bpe_dropout"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(recipe, changes, named):
+def test_wrong_settings_of_sampling_are_refused(recipe, changes, named):
     check_sampling(recipe)
     with refused(RecipeError, *named.split()):
         check_sampling(recipe.with_options(**changes))

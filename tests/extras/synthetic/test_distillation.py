@@ -1,10 +1,9 @@
 """Word-level distillation: a teacher's probabilities kept on disk, and runs that learn from them."""
 
 import json
-import random
 import shutil
 from functools import partial
-from itertools import islice
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,8 @@ import pytest
 import torch
 from refusals import refused
 from safetensors.torch import load_file
+from small_models import SIZES, write_reversed
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from vanilla_transformer import (
     RecurrentEncoderDecoderConfig,
@@ -21,7 +22,6 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
-from vanilla_transformer.extras.synthetic import teacher as soft_targets
 from vanilla_transformer.extras.synthetic.distilled_corpus import SoftTargets, SoftTargetsError
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
@@ -32,25 +32,15 @@ from vanilla_transformer.training.prefetch import DataPosition, local_steps, mak
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 TASK = get_task("translation")
-SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 FILES = ("ids.bin", "probabilities.bin", "soft-targets.json")
-
-
-def write_pairs(directory, name, number, seed):
-    draw, words = random.Random(seed), ["one", "two", "three", "four"]
-    rows = [[draw.choice(words) for _ in range(draw.randint(1, 6))] for _ in range(number)]
-    paths = (directory / f"{name}.en", directory / f"{name}.de")
-    for path, step in zip(paths, (1, -1), strict=True):
-        path.write_text("".join(" ".join(row[::step]) + "\n" for row in rows))
-    return tuple(map(str, paths))
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Recipe:
     directory = tmp_path_factory.mktemp("pairs")
     return Recipe.of(
-        train=write_pairs(directory, "train", 50, seed=0),
-        dev=write_pairs(directory, "dev", 6, seed=1),
+        train=write_reversed(directory, "train", 50, seed=0),
+        dev=write_reversed(directory, "dev", 6, seed=1),
         vocab_size=270,
         dropout=0.2,
         batch_tokens=180,
@@ -113,33 +103,35 @@ def test_they_are_the_teachers_likeliest_tokens(recipe, teacher, soft):
     assert start == len(targets.ids) == targets.facts.target_tokens
 
 
-def test_a_killed_teacher_goes_on_to_the_same_files(recipe, teacher, soft, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(soft_targets, "_ROWS_TOGETHER", 20)
-    words = asked(recipe, teacher, tmp_path / "targets", "--top-k", 5, "--batch-tokens", 40)
-    whole = tmp_path / "whole"
-    assert made(*asked(recipe, teacher, whole, "--top-k", 5, "--batch-tokens", 40)) == 0
-    read, batches = soft_targets._Writer._of_batch, []
+def test_a_killed_teacher_goes_on_to_the_same_files(recipe, teacher, tmp_path, capsys):
+    # More rows than are written at a time.
+    many = []
+    for path in map(Path, recipe.data.train[0].parts):
+        many.append(tmp_path / path.name)
+        many[-1].write_text("".join(islice(cycle(path.read_text().splitlines(True)), 2010)))
+    recipe, whole = recipe.with_options(train=tuple(map(str, many))), tmp_path / "whole"
+    assert made(*asked(recipe, teacher, whole, "--top-k", 5)) == 0
+    words, calls = asked(recipe, teacher, tmp_path / "targets", "--top-k", 5), count()
 
-    def killed(self, *args):
-        batches.append(args)
-        if sum(len(rows) for _, rows, _ in batches) > 30:
+    def called(model, *_):
+        if isinstance(model, VanillaTransformerForConditionalGeneration) and next(calls) == last:
             (tmp_path / "targets" / "ids.bin").open("ab").write(b"half a row")
             raise KeyboardInterrupt
-        return read(self, *args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(soft_targets._Writer, "_of_batch", killed)
+    handle = register_module_forward_pre_hook(called)
+    try:
+        last = -1
+        assert made(*asked(recipe, teacher, tmp_path / "counted", "--top-k", 5)) == 0
+        last = next(calls) - 1
+        calls = count()
         assert made(*words) == 130
-    with refused(SoftTargetsError, "not finished"):
-        SoftTargets(tmp_path / "targets")
-    with monkeypatch.context() as patch:
-        again = []
-        patch.setattr(
-            soft_targets._Writer, "_of_batch", lambda self, *args: (again.append(len(args[1])), read(self, *args))[1]
-        )
-        assert made(*words) == 0
-        assert sum(again) == 30  # The first chunk of 20 was done.
-        assert made(*words) == 0 and sum(again) == 30
+        with refused(SoftTargetsError, "not finished"):
+            SoftTargets(tmp_path / "targets")
+        last, calls = -1, count()
+        assert made(*words) == made(*words) == 0
+        assert next(calls) == 1  # The first rows were done.
+    finally:
+        handle.remove()
     for name in FILES:
         assert (tmp_path / "targets" / name).read_bytes() == (whole / name).read_bytes(), name
     capsys.readouterr()
@@ -164,7 +156,7 @@ def test_several_teachers_are_an_ensemble(recipe, teacher, tmp_path):
     assert np.array_equal(targets.ids[: target.shape[1]], mean.topk(3).indices.numpy())
 
 
-def test_what_a_teacher_says_is_all_that_a_copy_of_it_has_to_learn(recipe, teacher, tmp_path):
+def test_a_copy_of_the_teacher_has_no_gradient(recipe, teacher, tmp_path):
     """With all types kept and nothing of the text, the gradient of the teacher itself is zero."""
     assert made(*asked(recipe, teacher, tmp_path / "all", "--top-k", 270)) == 0
     mine = recipe.with_options(vocab_size=None, distil_from=str(tmp_path / "all"), distillation_weight=1.0)
@@ -245,7 +237,7 @@ def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
 
 
 def test_a_mixture_has_the_soft_targets_of_its_rows_in_each_epoch(recipe, teacher, tmp_path):
-    other = write_pairs(tmp_path, "other", 12, seed=7)
+    other = write_reversed(tmp_path, "other", 12, seed=7)
     words = [*recipe.data.train[0].parts, "+", *other]
     assert made(teacher, "--train", *words, "--output", tmp_path / "soft", "--precision", "float32") == 0
     weighted = (*recipe.data.train[0].parts, "weight=0.6", "+", *other, "weight=0.4")
@@ -277,7 +269,7 @@ def test_a_mixture_has_the_soft_targets_of_its_rows_in_each_epoch(recipe, teache
         ({"task": "text-classification"}, "distil_from text-classification"),
     ],
 )
-def test_what_cannot_be_distilled_is_refused_before_anything_is_read(student, changes, named):
+def test_wrong_distillation_is_refused_before_reading(student, changes, named):
     with refused(RecipeError, *named.split()):
         student.with_options(**changes).extras["distillation"].complete(student.with_options(**changes))
 
@@ -296,7 +288,7 @@ def test_recurrent_students_learn_from_soft_targets_too():
 
 
 def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_path):
-    other = write_pairs(tmp_path, "other", 50, seed=3)
+    other = write_reversed(tmp_path, "other", 50, seed=3)
     train(recipe.with_options(vocab_size=266, max_steps=1, output=str(tmp_path / "tokenizer")))
     for number, (changes, named) in enumerate(
         (

@@ -4,28 +4,22 @@ import json
 import random
 
 import pytest
-import torch
+from faults import at_call
+from small_models import SIZES, save_translator
 
 from vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
     train,
 )
 from vanilla_transformer.cli import main
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.translation import LineTranslator
-from vanilla_transformer.translation.translator import CHUNK_LINES
 
-SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 SETTINGS = ["--num-beams", "2", "--max-length-beyond-source", "1", "--precision", "float32", "--device", "cpu"]
 
 
 def saved_model(directory, seed, **sizes):
-    torch.manual_seed(seed)
-    VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**SIZES, **sizes)).save_pretrained(directory)
-    VanillaTransformerTokenizer.train(["a b"], vocab_size=260).save_pretrained(directory)
-    return str(directory)
+    return str(save_translator(directory, seed, **sizes))
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +28,8 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def run(run_command, monkeypatch, tmp_path, model):
+def run(run_command, small_windows, monkeypatch, tmp_path, model):
     """Runs a command in a directory with a file `mono`; its exit code and what it said on both streams."""
-    monkeypatch.setitem(CHUNK_LINES, "cpu", 5)
     monkeypatch.chdir(tmp_path)
     draw = random.Random(0)
     lines = ["".join(draw.choices("abcde ", k=draw.randint(0, 12))) for _ in range(20)]
@@ -115,18 +108,9 @@ def test_an_export_is_a_teacher_too(run, model, tmp_path, capsys):
     assert code == 2 and "--sample is not for an exported model" in err
 
 
-def test_a_killed_command_goes_on_to_the_same_pairs(run, tmp_path, monkeypatch):
+def test_a_killed_command_goes_on_to_the_same_pairs(run, tmp_path):
     assert run("back-translate", "mono", "--output", "whole", "--sample", settings=SETTINGS[2:])[0] == 0
-    translate, windows = LineTranslator.translate, []
-
-    def until(self, lines, progress=None):
-        windows.append(lines)
-        if len(windows) == 3:
-            raise KeyboardInterrupt
-        return translate(self, lines, progress)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LineTranslator, "translate", until)
+    with at_call(3, LineTranslator, "translate"):
         assert run("back-translate", "mono", "--output", "pairs", "--sample", settings=SETTINGS[2:])[0] == 130
     assert not (tmp_path / "pairs" / "report.json").exists()
     assert run("back-translate", "mono", "--output", "pairs", "--sample", settings=SETTINGS[2:])[0] == 0
@@ -150,11 +134,11 @@ def test_text_of_which_nothing_is_left_gives_no_pairs_and_says_why(run, tmp_path
     assert pairs(tmp_path / "pairs") == []
 
 
-def test_other_filters_take_other_pairs_without_a_new_translation(run, tmp_path, monkeypatch):
+def test_other_filters_take_other_pairs_without_a_new_translation(run, tmp_path):
     assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 100)[0] == 0
     before = pairs(tmp_path / "pairs")
-    monkeypatch.setattr(LineTranslator, "translate", None)
-    assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 1)[0] == 1
+    with at_call(1, LineTranslator, "translate"):
+        assert run("back-translate", "mono", "--output", "pairs", "--length-ratio", 1)[0] == 1
     assert set(pairs(tmp_path / "pairs")) < set(before)
     assert json.loads((tmp_path / "pairs" / "report.json").read_text())["dropped"]["length_ratio"] > 0
 

@@ -57,7 +57,7 @@ def test_a_prompt_goes_on_as_the_library_writes_it(model, run):
 
 
 @pytest.mark.parametrize("search", [GREEDY, DRAWN])
-def test_what_is_shown_while_it_is_written_is_the_text_also_beyond_a_block(model, search):
+def test_streamed_pieces_join_to_the_text_beyond_a_block_too(model, search):
     shown = []
     text, tokens = TextWriter(*loaded(model), 40, search).write("to be or", 3, shown.append)
     assert "".join(shown) == text and 0 < tokens <= 40

@@ -1,0 +1,87 @@
+"""Small random models of each kind and small texts, shared by the tests of commands, pages and runs."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerEncoderForSequenceClassification,
+    VanillaTransformerEncoderForTokenClassification,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
+
+SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+# Of pages, where a label is only text.
+LABELS = ["animal", "plant", "<b>stone</b>"]
+ENCODERS = {
+    "classifier": VanillaTransformerEncoderForSequenceClassification,
+    "tagger": VanillaTransformerEncoderForTokenClassification,
+    "masked-language-model": VanillaTransformerEncoderForMaskedLM,
+}
+NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_SMALL = {"vocab_size": 50, "d_model": 32, "d_ff": 48, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 3}
+# Sizes for which parameters and operations are counted.
+CONFIGS = {
+    "own d_k and d_v": VanillaTransformerConfig(**_SMALL, d_k=8, d_v=24),
+    "learned positions": VanillaTransformerConfig(**_SMALL, positional_encoding="learned", max_position_embeddings=16),
+    "three embeddings": VanillaTransformerConfig(**_SMALL, tie_word_embeddings=False),
+    "base": VanillaTransformerConfig.from_preset("base"),
+    "big": VanillaTransformerConfig.from_preset("big"),
+    "one head": VanillaTransformerConfig.from_preset("table3-A-h1"),
+    "narrow keys": VanillaTransformerConfig.from_preset("table3-B-dk16"),
+}
+
+
+def on_meta(config: VanillaTransformerConfig) -> VanillaTransformerForConditionalGeneration:
+    """Makes a model that has shapes and no data, with attention whose products torch can count."""
+    config._attn_implementation = "eager"
+    with torch.device("meta"):
+        return VanillaTransformerForConditionalGeneration(config)
+
+
+def save(model: Any, tokenizer: VanillaTransformerTokenizer, directory: Path) -> str:
+    """Saves a model with its tokenizer; returns the directory."""
+    model.eval().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return str(directory)
+
+
+def save_translator(directory: Path, seed: int = 0, **fields: Any) -> Path:
+    """Saves a random model that translates bytes to bytes."""
+    torch.manual_seed(seed)
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=260, **{**SIZES, **fields}))
+    save(model, VanillaTransformerTokenizer.train(["a b"], vocab_size=260), directory)
+    return directory
+
+
+def single_stack(kind: str, texts: Sequence[str], **fields: Any) -> tuple[Any, VanillaTransformerTokenizer]:
+    """Makes a random language model, or an encoder of a kind, of two layers, with a tokenizer of 300 entries."""
+    if kind == "language-model":
+        tokenizer = VanillaTransformerTokenizer.train(texts, 300, begins=True, ends=False)
+        decoder = VanillaTransformerDecoderConfig(vocab_size=len(tokenizer), decoder_layers=2, **fields)
+        return VanillaTransformerDecoderForCausalLM(decoder), tokenizer
+    tokenizer = VanillaTransformerTokenizer.train(texts, 300, begins=True, mask_token=True)
+    labels = {} if kind == "masked-language-model" else {"id2label": dict(enumerate(LABELS))}
+    encoder = VanillaTransformerEncoderConfig(vocab_size=len(tokenizer), encoder_layers=2, **labels, **fields)
+    return ENCODERS[kind](encoder), tokenizer
+
+
+def write_reversed(
+    directory: Path, name: str, number: int, seed: int, words: Sequence[str] = NUMBERS, longest: int = 6
+) -> tuple[str, str]:
+    """Writes sentences of random words, and the same in the other order; returns the two files."""
+    draw = random.Random(seed)
+    sentences = [[draw.choice(words) for _ in range(draw.randint(1, longest))] for _ in range(number)]
+    paths = (directory / f"{name}.en", directory / f"{name}.de")
+    for path, step in zip(paths, (1, -1), strict=True):
+        path.write_text("".join(" ".join(sentence[::step]) + "\n" for sentence in sentences))
+    return str(paths[0]), str(paths[1])
