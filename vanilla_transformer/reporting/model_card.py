@@ -66,14 +66,14 @@ def write_model_card(
         directory,
         task,
         results,
-        recipe.evaluation.examples[0] if recipe.evaluation.examples else None,
         metadata={
             "language": [re.split("[_-]", language)[0] for language in known],
             "datasets": [name for name in map(_dataset_id, parts) if name],
             "license": recipe.run.license,
             "base_model": _hub_id(recipe.start.model),
         },
-        answers=list(zip(recipe.evaluation.examples, answers, strict=False)),
+        examples=recipe.evaluation.examples,
+        answers=answers,
         direction=f"{languages[0]} to {languages[1]}" if len(known) == 2 else "",
         recipe=recipe,
         summary=summary,
@@ -86,12 +86,12 @@ def write_model_card(
     file = directory / CARD
     if file.exists() and not is_unmodified(_read(file)):
         file = directory / "model_card.md"
-    _write(file, _with_checksum(text))
+    _save(file, text, unmodified=True)
 
 
 def write_plain_card(directory: Path, title: str) -> None:
     """Writes the card of a model of which only the files are known."""
-    _write(directory / CARD, _with_checksum(_fill(directory, _task(directory), title=title)))
+    _save(directory / CARD, _fill(directory, _task(directory), title=title), unmodified=True)
 
 
 def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], settings: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def add_scores(directory: Path, corpus: CorpusSpec, scores: Sequence["Score"], s
     listed = [head.metrics] if isinstance(head.metrics, str) else list(head.metrics or [])
     head.metrics = listed + sorted({score.name for score in scores} - {name for name in listed if type(name) is str})
     card.text = _with_rows(card.text.replace(f"- {_NOT_SCORED}\n", ""), added)
-    _save(directory, str(card), unmodified=is_unmodified(text))
+    _save(directory / CARD, str(card), unmodified=is_unmodified(text))
 
 
 def check_card(directory: Path) -> None:
@@ -139,7 +139,8 @@ def set_license(directory: Path, license: str) -> None:
     if given is None:
         head = f"license: {license}\n"
         changed = re.sub(r"\A---\r?\n", lambda match: match[0] + head, text)
-        _save(directory, changed if changed != text else f"---\n{head}---\n\n{text}", unmodified=is_unmodified(text))
+        changed = changed if changed != text else f"---\n{head}---\n\n{text}"
+        _save(directory / CARD, changed, unmodified=is_unmodified(text))
 
 
 def set_hub_name(directory: Path, repo_id: str) -> None:
@@ -150,7 +151,7 @@ def set_hub_name(directory: Path, repo_id: str) -> None:
         old = title[1]
         places = r'^# | model="|vanilla-transformer [\w-]+ '
         text = re.sub(rf"({places}){re.escape(old)}(?=\n|\"| <)", rf"\g<1>{repo_id}", text, flags=re.MULTILINE)
-        _save(directory, text, unmodified=True)
+        _save(directory / CARD, text, unmodified=True)
 
 
 def is_unmodified(text: str) -> bool:
@@ -159,25 +160,21 @@ def is_unmodified(text: str) -> bool:
     return found is not None and found[1] == _digest(text[: found.start()])
 
 
-def _with_checksum(text: str) -> str:
-    return f"{text}\n<!-- as vanilla_transformer wrote it: {_digest(text)} -->\n"
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _save(directory: Path, text: str, unmodified: bool) -> None:
-    _write(directory / CARD, _with_checksum(_CHECKSUM.sub("", text)) if unmodified else text)
+def _save(card: Path, text: str, unmodified: bool) -> None:
+    """Writes a card, with the checksum of its text if nobody but this package has written it."""
+    if unmodified:
+        text = _CHECKSUM.sub("", text)
+        text += f"\n<!-- as vanilla_transformer wrote it: {_digest(text)} -->\n"
+    atomic_write_text(card, text)
 
 
 def _read(path: Path) -> str:
     """Returns the text with its line endings unchanged."""
     return path.read_bytes().decode("utf-8-sig")
-
-
-def _write(path: Path, text: str) -> None:
-    atomic_write_text(path, text)
 
 
 def _parse(text: str, path: Path) -> ModelCard:
@@ -191,11 +188,11 @@ def _fill(
     directory: Path,
     task: "Task | None",
     results: Sequence[EvalResult] = (),
-    example: str | None = None,
     *,
     title: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    answers: Sequence[tuple[str, str]] = (),
+    examples: Sequence[str] = (),
+    answers: Sequence[str] = (),
     **facts: Any,
 ) -> str:
     """Fills the template with the facts of a run and those in the model's files."""
@@ -203,9 +200,8 @@ def _fill(
     config = _json(directory / "config.json")
     recurrent = config.get("model_type") == "recurrent_encoder_decoder"
     stacks = ("num_layers", "num_layers") if recurrent else ("encoder_layers", "decoder_layers")
-    if example is None and task:
-        example = task.example
-    asked = [{"text": text, "output": {"text": answer}} for text, answer in answers]
+    answered = list(zip(examples, answers, strict=False))
+    asked = [{"text": text, "output": {"text": answer}} for text, answer in answered]
     known = {"widget": asked, "metrics": sorted({result.metric_type for result in results}), **(metadata or {})}
     card_data = ModelCardData(
         library_name="transformers",
@@ -221,8 +217,8 @@ def _fill(
         title=title,
         task=task,
         version=version("vanilla_transformer"),
-        example=json.dumps(example, ensure_ascii=False),
-        answers=[[_cell(text) for text in pair] for pair in answers],
+        example=json.dumps(examples[0] if examples else task and task.example, ensure_ascii=False),
+        answers=[[_cell(text) for text in pair] for pair in answered],
         scores="\n".join([TABLE, *map(_row, results)]) if results else "",
         measured=list(dict.fromkeys(result.metric_type.partition(":")[0] for result in results)),
         not_scored=_NOT_SCORED,
@@ -289,13 +285,13 @@ def _with_rows(text: str, results: Sequence[EvalResult]) -> str:
         at = place.start() if place else len(text)
         text = text[:at] + ("" if place else "\n") + section + text[at:]
     before, after = text.split(TABLE, 1)
-    rows, rest = re.fullmatch(r"((?:\n\|[^\n]*)*)(.*)", after, re.DOTALL).groups()  # type: ignore[union-attr]
-    lines = rows.split("\n")[1:]
+    rows = re.match(r"(\n\|.*)*", after)[0]  # type: ignore[index]
+    rest = after[len(rows) :]
     for row in map(_row, results):
-        start = " | ".join(row.split(" | ")[:2]) + " | "
-        same = [index for index, line in enumerate(lines) if line.startswith(start)]
-        lines[same[0] if same else len(lines) :] = [row, *(lines[same[0] + 1 :] if same else [])]
-    return "\n".join([before + TABLE, *lines]) + rest
+        same = re.escape("\n" + " | ".join(row.split(" | ")[:2]) + " | ")
+        rows, known = re.subn(f"{same}.*", lambda _, row=row: f"\n{row}", rows, count=1)
+        rows += "" if known else f"\n{row}"
+    return before + TABLE + rows + rest
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -346,20 +342,13 @@ def _dataset_id(source: str) -> str | None:
 
 def _name(corpus: CorpusSpec) -> str:
     """Returns a readable name for a corpus, with its columns, its tag and, in a mixture, its weight."""
-    tag = "" if corpus.tag is None else f"tag {corpus.tag.strip('<>')}"
-    beside = [words for words in (_columns(corpus), tag, _weight(corpus)) if words]
-    return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside)])
-
-
-def _columns(corpus: CorpusSpec) -> str:
     pair = corpus.source_column, corpus.target_column
-    if any(pair):
-        return " to ".join(name or "..." for name in pair)
-    return " and ".join(name for name in corpus.columns if name is not None)
-
-
-def _weight(corpus: CorpusSpec) -> str:
-    return "" if corpus.weight is None else f"weight {corpus.weight:g}"
+    beside = [
+        " to ".join(name or "..." for name in pair) if any(pair) else " and ".join(filter(None, corpus.columns)),
+        "" if corpus.tag is None else f"tag {corpus.tag.strip('<>')}",
+        "" if corpus.weight is None else f"weight {corpus.weight:g}",
+    ]
+    return " ".join([" and ".join(_names(corpus.parts)), *(f"({words})" for words in beside if words)])
 
 
 def _names(source: tuple[str, ...]) -> tuple[str, ...]:

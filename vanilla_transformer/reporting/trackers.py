@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.tracking import (
-    LOGGER_TYPE_TO_CLASS,
-    GeneralTracker,
-    TensorBoardTracker,
-    TrackioTracker,
-    WandBTracker,
-    get_available_trackers,
-)
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, TensorBoardTracker, get_available_trackers
 
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import ResolvedRecipe, in_words
@@ -42,14 +35,28 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
         built_in = LOGGER_TYPE_TO_CLASS[name].__module__ == GeneralTracker.__module__
         if built_in and name not in available:
             raise RecipeError(f"The tracker {name} is not installed: run `pip install {name.replace('_', '-')}`.")
-    return [_CLASSES[name](output) if name in _CLASSES else name for name in dict.fromkeys(names)]
+    # accelerate would name the run in TensorBoard after the project.
+    own = {"tensorboard": TensorBoardTracker(output.absolute().name, tracker_files(output))}
+    return [own.get(name, name) for name in dict.fromkeys(names)]
 
 
 def start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
-    """Starts the trackers with the settings of the run, with lists written as words."""
+    """Starts the trackers with the settings of the run, with lists written as words.
+
+    Weights & Biases and Trackio resume the run of this directory, if there is one.
+    """
     settings = recipe.given()
     words = {name: in_words(value) for name, value in settings.items() if isinstance(value, list)}
-    accelerator.init_trackers(PROJECT, settings | words)
+    resumed = {}
+    if accelerator.is_main_process and {"wandb", "trackio"} & {*recipe.run.trackers}:
+        output = Path(recipe.run.output)
+        name, run_id = output.absolute().name, _run_id(output)
+        resumed = {
+            "wandb": {"name": name, "id": run_id, "dir": str(tracker_files(output)), "resume": "allow"},
+            # Trackio identifies runs by name.
+            "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
+        }
+    accelerator.init_trackers(PROJECT, settings | words, resumed)
 
 
 def final_scores(summary: Path) -> dict[str, float]:
@@ -57,46 +64,6 @@ def final_scores(summary: Path) -> dict[str, float]:
     scores = json.loads(summary.read_text(encoding="utf-8"))["scores"]
     values = {f"{part}/{score['name']}": score["value"] for part in scores for score in scores[part]}
     return {name: value for name, value in values.items() if value is not None}
-
-
-class RunTensorBoard(TensorBoardTracker):
-    """TensorBoard's files, in the output directory."""
-
-    def __init__(self, output: Path) -> None:
-        super().__init__(output.absolute().name, tracker_files(output))
-
-
-class RunWandB(WandBTracker):
-    """A run of Weights & Biases, online or offline according to its variable WANDB_MODE."""
-
-    def __init__(self, output: Path) -> None:
-        super().__init__(PROJECT, name=output.absolute().name, dir=str(tracker_files(output)), resume="allow")
-        self._output = output
-
-    def start(self) -> None:
-        """Resumes the run of this directory, if there is one."""
-        self.init_kwargs["id"] = _run_id(self._output)
-        super().start()
-
-
-class RunTrackio(TrackioTracker):
-    """A run of Trackio, stored where Trackio stores all runs."""
-
-    def __init__(self, output: Path) -> None:
-        super().__init__(PROJECT, resume="allow")
-        self._output = output
-
-    def start(self) -> None:
-        """Resumes the run of this directory, if there is one; Trackio identifies runs by name."""
-        self.init_kwargs["name"] = f"{self._output.absolute().name}-{_run_id(self._output)}"
-        super().start()
-
-
-_CLASSES: dict[str, type[RunTensorBoard | RunWandB | RunTrackio]] = {
-    "tensorboard": RunTensorBoard,
-    "wandb": RunWandB,
-    "trackio": RunTrackio,
-}
 
 
 def _run_id(output: Path) -> str:
