@@ -133,7 +133,8 @@ def test_extras_import_only_these_others():
         "explore": {"demo", "export"},
         "export": {"demo", "onnx"},
         "many_machines": {"resuming"},
-        "synthetic": {"cleaning", "many_machines"},
+        "synthetic": {"cleaning", "many_machines", "sampling"},
+        "text_generation": {"sampling"},
     }
     for path in (PACKAGE / "extras").rglob("*.py"):
         own = path.relative_to(PACKAGE / "extras").parts[0]

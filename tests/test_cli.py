@@ -45,6 +45,7 @@ from vanilla_transformer.seams import command_groups
 from vanilla_transformer.translation import load_model, translate_lines
 
 COMMAND = [sys.executable, "-m", "vanilla_transformer"]
+OWN_COMMANDS = [name for group in COMMANDS.values() for name in group]
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 SHORT = ["--max-length-beyond-source", "3", "--precision", "float32"]
 HELP_WITHOUT_TORCH = """
@@ -126,7 +127,7 @@ def test_help_names_every_command_once_in_its_group(run):
     code, out, _ = run("--help")
     assert code == 0
     names = [name for group in command_names().values() for name in group]
-    assert len(names) == len({*names}) and {*COMMANDS} | {*command_groups()} == {*names}
+    assert len(names) == len({*names}) and {*OWN_COMMANDS} | {*command_groups()} == {*names}
     for group, members in command_names().items():
         block = out.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
         assert [line.split("  ")[1] for line in block.splitlines() if line[2] != " "] == [*members]
@@ -188,7 +189,7 @@ def test_options_of_train_change_single_fields_of_the_recipe(run, tmp_path, corp
     assert recipe.data.train == (CorpusSpec(tuple(map(str, corpus))),) and recipe.evaluation.patience is None
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} | {*command_groups()}))
+@pytest.mark.parametrize("name", sorted({*OWN_COMMANDS} | {*command_groups()}))
 def test_help_of_each_command_has_no_empty_default(run, name):
     code, out, _ = run(*name.split(), "--help")
     assert code == 0 and "(default: )" not in out and "(default: None)" not in out
@@ -370,7 +371,7 @@ def test_a_run_is_averaged_where_files_cannot_be_locked(model, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(model, run)
     code = "import sys\nsys.modules['fcntl'] = None\n"
-    code += "from vanilla_transformer.cli.program import COMMANDS, command_names, main\nsys.exit(main())"
+    code += "from vanilla_transformer.cli.program import main\nsys.exit(main())"
     words = ["average", str(run), "--output", str(tmp_path / "mean")]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'mean'}\n"), done.stderr
@@ -752,5 +753,5 @@ def test_a_tokenizer_that_gives_up_on_a_text_is_one_sentence(run, model, tmp_pat
     ],
 )
 def test_a_recipe_cut_to_its_warm_up_leaves_the_warm_up_to_be_chosen(words, expected):
-    recipe = program._parse(["train", "cmudict", *words])._chosen()
+    recipe = program._parse(["train", "cmudict", *words]).recipe
     assert (recipe.optimization.warmup_steps, recipe.optimization.learning_rate_scale) == expected

@@ -1,6 +1,5 @@
 """Uploads a model directory to the Hub."""
 
-import fnmatch
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo, SpaceInfo
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
 import vanilla_transformer.model
@@ -47,7 +47,7 @@ _CODE = (
     "*_vanilla_transformer.py",
 )
 # Nothing else is uploaded: no checkpoint, no log, no data.
-SENT = (
+SENT = [
     "config.json",
     "generation_config.json",
     "model*.safetensors",
@@ -57,7 +57,7 @@ SENT = (
     CARD,
     RECIPE,
     "learning_curves.png",
-)
+]
 # Files of an earlier push that may be obsolete: weights in other shards, code of another version.
 _REPLACED = ["model*.safetensors", "model.safetensors.index.json", *_CODE]
 
@@ -101,7 +101,12 @@ def push_model(
         repo_id = _prepare_place(api, repo_id, model_type, private)
         if revision not in (None, constants.DEFAULT_REVISION):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        names = _files(directory, license, repo_id)
+        if not (directory / CARD).is_file():
+            write_plain_card(directory, repo_id)
+        set_hub_name(directory, repo_id)
+        if license is not None:
+            set_license(directory, license)
+        names = _sent(directory)
         if not replace_card and _is_of_others_on_the_hub(directory, repo_id, revision):
             report(
                 f"the card of {repo_id} on the Hub was written or edited by others and is kept: --replace-card "
@@ -204,22 +209,21 @@ def _check_model(directory: Path) -> str:
 
 
 def _prepare_place(api: HfApi, repo_id: str, model_type: str, private: bool) -> str:
-    """Creates the repository if it does not exist, and returns its full name."""
+    """Creates the repository if it does not exist, and returns its full name.
+
+    Raises:
+        PushError: It holds another kind of model, or is public despite `private`.
+    """
     repo_id = full_name(api, repo_id)
     try:
         there = api.model_info(repo_id)
     except RepositoryNotFoundError:
         return api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
-    _check_place(there, repo_id, model_type, private)
-    return repo_id
-
-
-def _check_place(there: ModelInfo, repo_id: str, model_type: str, private: bool) -> None:
-    """Raises PushError if the repository holds another kind of model, or is public despite `private`."""
     kind = (there.config or {}).get("model_type")
     if kind not in (None, model_type):
         raise PushError(f"{repo_id} is already taken on the Hub by a {kind} model: choose another name.")
     check_private(there, repo_id, private)
+    return repo_id
 
 
 def check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> None:
@@ -230,19 +234,10 @@ def check_private(there: ModelInfo | SpaceInfo, name: str, private: bool) -> Non
         )
 
 
-def _files(directory: Path, license: str | None, repo_id: str) -> list[str]:
-    """Returns the names of the files to upload, after completing the card."""
-    if not (directory / CARD).is_file():
-        write_plain_card(directory, repo_id)
-    set_hub_name(directory, repo_id)
-    if license is not None:
-        set_license(directory, license)
-    return _sent(directory)
-
-
 def _sent(directory: Path) -> list[str]:
+    """Returns the names of the files to upload."""
     names = sorted(file.name for file in directory.iterdir() if file.is_file())
-    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in SENT)]
+    return list(filter_repo_objects(names, allow_patterns=SENT))
 
 
 @contextmanager
@@ -290,6 +285,8 @@ def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
         raise PushError("The Hub cannot be reached while HF_HUB_OFFLINE is set: unset it to push.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
+        said = error.server_message or re.sub(r"\s+", " ", str(error))
+        sentence = f"The Hub refuses {repo_id} ({status}): {said.rstrip('.')}."
         if status == 401:
             sentence = (
                 "The Hub does not accept the token: log in with `hf auth login`, or set HF_TOKEN to a valid one."
@@ -301,9 +298,6 @@ def hub_errors(repo_id: str, kind: str = "") -> Iterator[None]:
             )
         elif status >= 500 or status == 429:
             sentence = f"The Hub is unavailable at the moment ({status}): {again}."
-        else:
-            said = error.server_message or re.sub(r"\s+", " ", str(error))
-            sentence = f"The Hub refuses {repo_id} ({status}): {said.rstrip('.')}."
         raise PushError(sentence) from error
     except HTTPError as error:
         raise PushError(

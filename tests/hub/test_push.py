@@ -371,4 +371,4 @@ def test_a_model_pushed_from_python_has_a_true_card(ann: HubServer, trained: Pat
         model.push_to_hub("ann/changed", revision=branch)
     card = ann.repositories["ann/changed"].files()["README.md"].decode()
     assert card_problems(card) == [] and "# ann/changed" in card
-    assert not re.search("## Scores|More Information Needed|Model ID", card)
+    assert not re.search("## Scores|More Information Needed|Model ID| 0 parameters", card)

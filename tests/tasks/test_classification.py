@@ -20,7 +20,7 @@ from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks import get_task, task_of_model
+from vanilla_transformer.tasks import evaluate, get_task, task_of_model
 from vanilla_transformer.training.loop import train
 
 KINDS = ("labelled", "tagged")
@@ -231,6 +231,7 @@ def test_columns_are_read_by_recipe_number_or_header_name(by_number, tmp_path, c
         table = str(tmp_path / f"{name}.tsv")
         assert main(["evaluate", str(by_number), "--data", table, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["scores"][0]["value"] == 100
+        assert evaluate(by_number, table).scores[0].value == 100
         assert main(["predict", str(by_number), table]) == 0
         assert capsys.readouterr().out.startswith("plant\t")
 

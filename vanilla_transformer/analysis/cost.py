@@ -38,10 +38,8 @@ def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
         return _recurrent_training_flops(config, *lengths)
     assert config.d_k is not None and config.d_v is not None
     s, t = lengths[0].astype(np.float64), lengths[-1].astype(np.float64)
-    query_and_key, value_and_output = (
-        config.d_model * config.num_heads * config.d_k,
-        (config.d_model * config.num_heads * config.d_v),
-    )
+    query_and_key = config.d_model * config.num_heads * config.d_k
+    value_and_output = config.d_model * config.num_heads * config.d_v
     scores = config.num_heads * (config.d_k + config.d_v)
     feed_forward = 2 * config.d_model * config.d_ff
     self_attention = 2 * (query_and_key + value_and_output)

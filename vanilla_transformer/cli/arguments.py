@@ -18,12 +18,16 @@ from vanilla_transformer.atomic_files import PARTIAL
 from vanilla_transformer.limits import SettingError, check_whole
 
 Model = Annotated[str, Positional, arg(metavar="MODEL")]
+Directory = Annotated[str, arg(metavar="DIR")]
 Flag = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
 # The help text of an optional option states its default.
 OptionalInt = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
 OptionalText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+ShowProgress = Annotated[
+    Flag, arg(help="Show progress on standard error even if it is not a terminal, as occasional lines.")
+]
 
 
 class UsageError(ValueError):
@@ -85,5 +89,5 @@ def join_help(kind: Any) -> None:
             for name, text in help_of(base).items():
                 base.__annotations__[name] = Annotated[base.__annotations__[name], arg(help=text)]
         for hint in vars(base).get("__annotations__", {}).values():
-            if dataclasses.is_dataclass(hint):
-                join_help(hint)
+            if dataclasses.is_dataclass(group := getattr(hint, "__origin__", hint)):
+                join_help(group)

@@ -45,7 +45,7 @@ class Average:
             raise FileNotFoundError(2, "No such directory", str(self.models[0]))
         home = home_of(self.models[0])
         for checkpoint in checkpoints:
-            damage = weights_damage(_directory(checkpoint))
+            damage = weights_damage(checkpoint.parent if checkpoint.is_file() else checkpoint)
             if damage is not None:
                 raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
@@ -80,11 +80,6 @@ class Average:
         if not chosen:
             raise ValueError(f"{run.path} has no checkpoint yet.")
         return [checkpoint.path for checkpoint in chosen]
-
-
-def _directory(path: Path) -> Path:
-    """Returns the directory of a weights file; a directory is returned unchanged."""
-    return path.parent if path.is_file() else path
 
 
 def _model(home: Path) -> "PreTrainedModel":

@@ -1,4 +1,4 @@
-"""Decoding options shared by several commands: search, precision, device, samples."""
+"""Decoding options shared by several commands: search, precision, device."""
 
 import gc
 import os
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vanilla_transformer.cli.arguments import (
-    Flag,
     OptionalFloat,
     OptionalInt,
     OptionalText,
@@ -22,8 +21,6 @@ from vanilla_transformer.cores import usable_cores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from vanilla_transformer.translation import Sampling
 
 # Kinds of products, by shape, whose code oneDNN caches, up to half a megabyte each. Decoding has a new one for each
 # number of rows: with oneDNN's own limit of 1,024 a process grows for tens of thousands of lines.
@@ -54,8 +51,6 @@ def loading_libraries() -> Iterator[None]:
 class Computing:
     """Device and precision."""
 
-    batch_tokens: OptionalInt = None
-    """Tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
     device: OptionalText = None
@@ -113,7 +108,8 @@ class Computing:
         """Reports the chosen precision on standard error if it is neither the requested one nor float32."""
         taken = self.taken(model)
         if taken not in (self.precision, "float32"):
-            print(f"Precision: {taken}, {_reason(taken)}.", file=sys.stderr)
+            reason = "8 would be wrong on this processor" if taken == _INT8_OF_7_BITS else "which is faster here"
+            print(f"Precision: {taken}, {reason}.", file=sys.stderr)
 
     def taken(self, model: "PreTrainedModel") -> str:
         """Returns the precision in which a loaded model computes on this processor."""
@@ -129,7 +125,16 @@ class Computing:
 
 
 @dataclass(frozen=True)
-class Decoding(Computing):
+class BatchedComputing(Computing):
+    """Device, precision and size of batches."""
+
+    batch_tokens: OptionalInt = None
+    """Tokens per batch, padding included; in translation, source tokens
+    (default: 2,048 on a CPU, 16,384 elsewhere)."""
+
+
+@dataclass(frozen=True)
+class Decoding(BatchedComputing):
     """Search, device and precision."""
 
     num_beams: OptionalInt = None
@@ -138,8 +143,6 @@ class Decoding(Computing):
     """Exponent of the length penalty (default: the model's; section 6.1: 0.6)."""
     max_length_beyond_source: OptionalInt = None
     """Maximum tokens a translation may have beyond its source (default: the model's; section 6.1: 50)."""
-    batch_tokens: OptionalInt = None
-    """Source tokens per batch, padding included (default: 2,048 on a CPU, 16,384 elsewhere)."""
     precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
     """Type of parameters and arithmetic; int8 is for CPUs only.
     auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
@@ -147,57 +150,18 @@ class Decoding(Computing):
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of `translate_lines`; the model's own settings apply otherwise."""
         self.check()
-        names = "num_beams", "length_penalty", "max_length_beyond_source", "batch_tokens"
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = self._given("batch_tokens")
         return given | ({"quantization": "int8"} if self.precision == "int8" else {})
 
     def settings(self, model: "PreTrainedModel") -> dict[str, Any]:
         """Returns settings that affect translations but are not in the model: search, and precision if not float32."""
-        names = "num_beams", "length_penalty", "max_length_beyond_source"
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         taken = self.taken(model)
-        return given | ({} if taken == "float32" else {"precision": taken})
+        return self._given() | ({} if taken == "float32" else {"precision": taken})
 
-
-@dataclass(frozen=True)
-class SamplingOptions:
-    """Sampling: translations drawn from the model's probabilities."""
-
-    sample: Flag = False
-    """Draw each translation at random instead of searching for the best one, for example for synthetic text.
-    The sample of a line depends on the line and --seed alone, not on its position, batch, task or interruptions;
-    equal lines get equal samples.
-    Only rounding, which varies with the batch, can occasionally change one."""
-    top_k: OptionalInt = None
-    """Draw from this many of the likeliest tokens (default: all)."""
-    top_p: OptionalFloat = None
-    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
-    temperature: OptionalFloat = None
-    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
-    seed: OptionalInt = None
-    """Random seed (default: 1)."""
-
-    not_exported = {"sample": "it does not return its probabilities"}
-
-    def check(self, decoding: Decoding) -> "Sampling | None":
-        """Returns the sampling for the translations, None for a search."""
-        given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
-        if not self.sample:
-            for name in given:
-                raise UsageError(f"--{name.replace('_', '-')} is for --sample.")
-            return None
-        for name in ("num_beams", "length_penalty"):
-            if getattr(decoding, name) is not None:
-                raise UsageError(f"--sample cannot be combined with --{name.replace('_', '-')}, which is for beams.")
-        from vanilla_transformer.translation import Sampling
-
-        with as_options():
-            return Sampling(**given)
-
-
-def _reason(taken: str) -> str:
-    """Explains why another precision was chosen than the requested one, or why auto chose this one."""
-    return "8 would be wrong on this processor" if taken == _INT8_OF_7_BITS else "which is faster here"
+    def _given(self, *others: str) -> dict[str, Any]:
+        """Returns the options of the search, and these others, that are given."""
+        names = "num_beams", "length_penalty", "max_length_beyond_source", *others
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def _processes_here() -> int:

@@ -16,6 +16,7 @@ from vanilla_transformer.cli.arguments import (
     OptionalInt,
     OptionalPath,
     OptionalText,
+    ShowProgress,
     UsageError,
 )
 from vanilla_transformer.cli.decoding import Decoding
@@ -28,7 +29,6 @@ from vanilla_transformer.cli.streams import (
     warn,
     write_whole,
 )
-from vanilla_transformer.cli.trained_columns import as_in_training
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import CorpusError, RowError
@@ -56,13 +56,13 @@ class Evaluate:
 
     model: Model
     """Model directory or Hub id."""
-    data: tuple[str, ...]
+    data: Annotated[tuple[str, ...], arg(metavar="CORPUS ...")]
     """Two line-aligned files, one table (TSV, CSV, JSONL, Parquet), trees (.mrg), a Hub id or cmudict:test
     (built in); source_column=, target_column= and streaming=true may follow, as in `train`.
     For a classifier, a table of texts and labels; for a tagger, a file of CoNLL columns."""
     models: Annotated[tuple[str, ...], Positional, arg(metavar="[MODEL ...]", help_behavior_hint="")] = ()
     """Further models of the same vocabulary, which form an ensemble with the first one."""
-    metrics: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
+    metrics: Annotated[tuple[str, ...], arg(metavar="METRIC ...", help_behavior_hint="")] = ()
     """Metrics (default: those of the model's recipe, or else of its task).
     Translation: sacrebleu, chrf, ter, tokenized_bleu, paper_bleu (German; paper_bleu:fr for French, etc.), wer, per,
     bracketing.
@@ -77,9 +77,9 @@ class Evaluate:
     text_column: OptionalText = None
     """Column of the text, or of the words (default: as in --data, or as in the model's recipe)."""
     text_pair_column: OptionalText = None
-    """Column of the second text, for pairs of texts (default: like --text-column)."""
+    """Column of the second text, for pairs of texts (default: as for --text-column)."""
     label_column: OptionalText = None
-    """Column of the label, or of the tags (default: like --text-column)."""
+    """Column of the label, or of the tags (default: as for --text-column)."""
     stride: OptionalInt = None
     """For a language model: number of new tokens in each further block of a long text.
     A smaller stride gives tokens more context but needs more blocks (default: a whole block, as in training)."""
@@ -90,8 +90,7 @@ class Evaluate:
     """Add the scores to the model card, README.md in the model directory."""
     json: Flag = False
     """Print the result as one JSON object."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    progress: ShowProgress = False
     decoding: Decoding = Decoding(precision="float32")
     """The search. The default precision is float32, because scores are compared across machines."""
     ensemble: EnsembleOptions = EnsembleOptions()
@@ -103,7 +102,9 @@ class Evaluate:
 
         with meet(LONGEST_SILENCE) as processes:
             task, metrics = processes.broadcast_from_main(self._check)
-            corpus = self._corpus(task)
+            from vanilla_transformer.data.corpus import read_corpus
+
+            corpus = read_corpus(self._source(task.form), form=task.form)
             model, tokenizer = self.ensemble.load(self._all_models, self.decoding, translates=False)
             processes.check_same(
                 self._facts(corpus, model),
@@ -162,7 +163,9 @@ class Evaluate:
                 warn("source and target of the corpus are identical, so the scores only measure copying.")
             self.decoding.announce(model)
             bar = progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size))
-        settings = self._settings() | self._rescored()
+        settings = self._settings()
+        if self.rescoring.rescore:
+            settings["rescored"] = lambda translator: self.rescoring.translator(translator, self.decoding)
         try:
             with bar as shown:
                 return task.evaluate(
@@ -189,12 +192,6 @@ class Evaluate:
         """Returns the settings of the prediction for the task."""
         settings = self.decoding.arguments() | self.rescoring.arguments(self.decoding.num_beams)
         return settings | ({} if self.stride is None else {"stride": self.stride})
-
-    def _rescored(self) -> dict[str, Any]:
-        """Returns the argument that chooses among several translations, if requested."""
-        if not self.rescoring.rescore:
-            return {}
-        return {"rescored": lambda translator: self.rescoring.translator(translator, self.decoding)}
 
     def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
         """Returns the settings that must be the same in all processes."""
@@ -224,11 +221,6 @@ class Evaluate:
     def _all_models(self) -> tuple[str, ...]:
         return (self.model, *self.models)
 
-    def _corpus(self, task: "Task") -> "Dataset":
-        from vanilla_transformer.data.corpus import read_corpus
-
-        return read_corpus(self._source(task.form), form=task.form)
-
     def _source(self, form: TextForm | None = None) -> CorpusSpec:
         """Returns the corpus of --data, with the columns of the options, or for a form of text those of training."""
         try:
@@ -237,7 +229,11 @@ class Evaluate:
             raise UsageError(f"--data: {error}") from error
         named = {name: getattr(self, name) or getattr(source, name) for name in COLUMN_SETTINGS}
         source = dataclasses.replace(source, **named)
-        return source if form is None or form.parallel else as_in_training(source, self.model, form)
+        if form is None:
+            return source
+        from vanilla_transformer.tasks import as_in_training
+
+        return as_in_training(source, self.model, form)
 
     def _as_json(self, evaluation: "Evaluation", model: "PreTrainedModel") -> dict[str, Any]:
         return {

@@ -1,16 +1,15 @@
 """Shared parts of commands that answer line by line."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from vanilla_transformer.cli.arguments import UsageError
 from vanilla_transformer.cli.streams import (
     answer_promptly,
     can_be_read_again,
+    check_standard_input,
     check_standard_output,
     count_lines,
     is_file,
@@ -55,8 +54,7 @@ class Answering:
 def check_paths(model: str, input: Path | None, output: Path | None) -> None:
     """Refuses unreadable input, unwritable output and overwriting needed files, before a model is loaded."""
     refuse_directories(input, output)
-    if input is None and sys.stdin is None:
-        raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
+    check_standard_input(input)
     refuse_same_file(input, output)
     refuse_model_file(model, output)
     if output is None:

@@ -1,7 +1,7 @@
 """`vanilla-transformer predict`: predictions of a classifier, a tagger or a language model for each text."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalText, UsageError
-from vanilla_transformer.cli.decoding import Computing
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalPath, OptionalText, ShowProgress, UsageError
+from vanilla_transformer.cli.decoding import BatchedComputing
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
-from vanilla_transformer.cli.trained_columns import as_in_training
 from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
-    from vanilla_transformer.tasks import Prediction, Predictor
-
 
 ResumeOptions: Any = load("options", "resuming")
 
@@ -38,7 +35,7 @@ class Predict:
     input: Annotated[Path | None, Positional, arg(metavar="[INPUT]", help_behavior_hint="")] = None
     """File with one text per line, plain or compressed (.gz, .bz2, .xz, .zst); a table (TSV, CSV, JSONL, Parquet);
     or, for a tagger, CoNLL columns (.conll, .conllu) (default: lines of standard input)."""
-    output: OptionalText = None
+    output: OptionalPath = None
     """File to write to, plain or compressed like the input (default: standard output)."""
     json: Flag = False
     """Write one JSON object per line, with the probability of each label, or words, tags and probabilities."""
@@ -47,16 +44,14 @@ class Predict:
     (default: as in the model's recipe)."""
     text_pair_column: OptionalText = None
     """Column of the second text in a table, for pairs of texts."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
-    computing: Computing = Computing()
+    progress: ShowProgress = False
+    computing: BatchedComputing = BatchedComputing()
     resuming: ResumeOptions = ResumeOptions()
 
     def run(self) -> None:
         """Predicts from the input to the output, and warns of each text that was too long."""
         self.computing.check()
-        output = None if self.output is None else Path(self.output)
-        check_paths(self.model, self.input, output)
+        check_paths(self.model, self.input, self.output)
         from vanilla_transformer.tasks import task_of_model
 
         task = task_of_model(self.model)
@@ -64,14 +59,15 @@ class Predict:
         if table is None and (self.text_column or self.text_pair_column):
             raise UsageError("--text-column and --text-pair-column are for tables: lines of text have no columns.")
         rows = None if table is None else _rows_as_lines(table)
-        self.resuming.check(self.input, output)
-        source = LineSource(self.input, output, rows)
+        self.resuming.check(self.input, self.output)
+        source = LineSource(self.input, self.output, rows)
         model, tokenizer = self.computing.load(self.model, translates=False)
         predictor = task.predictor(model, tokenizer, batch_tokens=self.computing.batch_tokens)
+        read = predictor.read if table is None else json.loads
         answering = Answering(
-            work=partial(_predict, predictor, predictor.read if table is None else _row),
+            work=lambda lines, progress: predictor.predict([tuple(read(line)) for line in lines], progress),
             chunk_lines=predictor.chunk_lines,
-            render=lambda number, prediction: self._format(prediction),
+            render=lambda _, answer: json.dumps(answer.values, ensure_ascii=False) if self.json else answer.line,
             progress=self.progress,
             unit="lines" if table is None else "rows",
         )
@@ -86,15 +82,13 @@ class Predict:
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import open_corpus
         from vanilla_transformer.data.sources import CorpusSpec, is_conll, table_suffix
+        from vanilla_transformer.tasks import as_in_training
 
         if self.input is None or not (is_conll(str(self.input)) if form.tagged else table_suffix(str(self.input))):
             return None
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
         form = form.without_labels()
         return open_corpus(as_in_training(corpus, self.model, form), form=form)
-
-    def _format(self, prediction: "Prediction") -> str:
-        return json.dumps(prediction.values, ensure_ascii=False) if self.json else prediction.line
 
     def _fingerprint(self, precision: str) -> dict[str, Any]:
         """Returns the settings that must be the same to resume predictions; the names are for messages."""
@@ -110,21 +104,8 @@ class Predict:
         }
 
 
-def _predict(
-    predictor: "Predictor",
-    parse: Callable[[str], tuple[str, ...]],
-    lines: list[str],
-    progress: Callable[[int], object],
-) -> "Sequence[Prediction]":
-    return predictor.predict([parse(line) for line in lines], progress)
-
-
 def _rows_as_lines(table: "TextStream") -> Iterator[str]:
     """Yields each row of a table as a line of JSON."""
     for part in table.tables():
         for row in zip(*(part.column(name).to_pylist() for name in table.form.names), strict=True):
             yield json.dumps(row, ensure_ascii=False)
-
-
-def _row(line: str) -> tuple[str, ...]:
-    return tuple(json.loads(line))

@@ -1,7 +1,6 @@
 """Parses the command line, runs the command, and turns errors into one sentence."""
 
 import contextlib
-import difflib
 import io
 import itertools
 import logging
@@ -12,6 +11,7 @@ import shutil
 import sys
 import textwrap
 import traceback
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -25,36 +25,27 @@ from vanilla_transformer.cli.evaluate import Evaluate
 from vanilla_transformer.cli.predict import Predict
 from vanilla_transformer.cli.push import Push
 from vanilla_transformer.cli.streams import check_standard_output, named_in_errors, occupy_closed_streams, print_result
-from vanilla_transformer.cli.tokenizer import TokenizerDecode, TokenizerEncode, TokenizerTrain
+from vanilla_transformer.cli.tokenizer import TokenizerTrain
 from vanilla_transformer.cli.train import Train, TrainBriefly
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.cores import SPINS, TRAINING_SPINS, prepare_threads
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.seams import command_groups, load
+from vanilla_transformer.suggestions import closest
 
 # torch, transformers and datasets take seconds to load: a command imports them only when it runs, so that help and
 # usage errors are instant.
 
 PROGRAM = "vanilla-transformer"
 DESCRIPTION = 'The Transformer of "Attention Is All You Need", from raw text to translations.'
-COMMANDS: dict[str, type] = {
-    "train": Train,
-    "translate": Translate,
-    "predict": Predict,
-    "evaluate": Evaluate,
-    "average": Average,
-    "tokenizer train": TokenizerTrain,
-    "tokenizer encode": TokenizerEncode,
-    "tokenizer decode": TokenizerDecode,
-    "push": Push,
-}
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Use": ("train", "translate", "predict", "evaluate"),
-    "Look inside": (),
-    "Train better": ("average",),
-    "Data": ("tokenizer train", "tokenizer encode", "tokenizer decode"),
-    "Share and export": ("push",),
-    "Many machines": (),
+# By the groups in which the help shows them; those of the extras follow in each.
+COMMANDS: dict[str, dict[str, type]] = {
+    "Use": {"train": Train, "translate": Translate, "predict": Predict, "evaluate": Evaluate},
+    "Look inside": {},
+    "Train better": {"average": Average},
+    "Data": {"tokenizer train": TokenizerTrain},
+    "Share and export": {"push": Push},
+    "Many machines": {},
 }
 # The help of these commands shows only their most used options; --help-all shows all of them.
 BRIEF: dict[type, type] = {Train: TrainBriefly}
@@ -111,11 +102,12 @@ def _run(words: list[str]) -> None:
 def command_names() -> dict[str, tuple[str, ...]]:
     """Returns the names of all commands, including those of the extras, by group."""
     extras = command_groups()
-    return {group: (*names, *(name for name in extras if extras[name] == group)) for group, names in GROUPS.items()}
+    return {group: (*own, *(name for name in extras if extras[name] == group)) for group, own in COMMANDS.items()}
 
 
 def _load_command(name: str) -> type:
-    return COMMANDS[name] if name in COMMANDS else load("command", name)
+    own = ChainMap(*COMMANDS.values())
+    return own[name] if name in own else load("command", name)
 
 
 def _parse(words: list[str]) -> Any:
@@ -186,7 +178,7 @@ def _exit_with_help(names: Sequence[str]) -> NoReturn:
 def _refuse_command(name: str, names: Sequence[str]) -> NoReturn:
     if not name:
         raise UsageError(f"Name a command, such as `train` or `translate`: `{PROGRAM} --help` lists them.")
-    raise UsageError(f"There is no command {name}: {_suggestion(name, names) or f'`{PROGRAM} --help` lists them.'}")
+    raise UsageError(f"There is no command {name}: {_advice(name, names, PROGRAM)}")
 
 
 def _refuse_misspelt(words: Sequence[str], known: Iterable[str], name: str) -> None:
@@ -194,10 +186,13 @@ def _refuse_misspelt(words: Sequence[str], known: Iterable[str], name: str) -> N
     for word in words:
         option = word.partition("=")[0].replace("_", "-")
         if option.startswith("--") and len(option) > 2 and option not in known:
-            raise UsageError(
-                f"{name} has no option {option}: "
-                f"{_suggestion(option, known) or f'`{PROGRAM} {name} --help` lists them.'}"
-            )
+            raise UsageError(f"{name} has no option {option}: {_advice(option, known, f'{PROGRAM} {name}')}")
+
+
+def _advice(word: str, known: Iterable[str], command: str) -> str:
+    """Names the word that was probably meant, or else the help that lists all."""
+    meant = closest(word, known, cutoff=0.65)
+    return f"did you mean {meant}?" if meant else f"`{command} --help` lists them."
 
 
 def _in_a_sentence(box: str, name: str) -> str:
@@ -216,13 +211,6 @@ def _in_a_sentence(box: str, name: str) -> str:
     return f"{text.rstrip('.')}: {advice}"
 
 
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    """Names the word that was probably meant; empty if nothing is close."""
-    names = {name.removeprefix("--"): name for name in known}
-    close = difflib.get_close_matches(word.removeprefix("--"), names, n=1)
-    return f"did you mean {names[close[0]]}?" if close else ""
-
-
 class _Help(io.StringIO):
     """The help of a command as tyro prints it, with the colours and boxes that standard output can show."""
 
@@ -237,9 +225,12 @@ class _Help(io.StringIO):
 
     def wrapped(self) -> str:
         """Returns the text with its paragraphs wrapped at the terminal's width; tyro wraps only its boxes."""
-        width = shutil.get_terminal_size().columns
+        wrapper = textwrap.TextWrapper(shutil.get_terminal_size().columns, break_on_hyphens=False)
         lines = self.getvalue().rstrip().splitlines()
-        return "\n".join(textwrap.fill(line, width) if line[:1].isalnum() else line for line in lines)
+        # A command in backticks stays on one line.
+        whole = [re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), line) for line in lines]
+        filled = [wrapper.fill(line) if line[:1].isalnum() else line for line in whole]
+        return "\n".join(filled).replace("\xa0", " ")
 
 
 @contextlib.contextmanager

@@ -51,26 +51,21 @@ class Push:
             raise UsageError(
                 f"--{shown[0]} shows the model on the branch main, so it cannot be combined with --revision."
             )
+        from vanilla_transformer.hub import push_model
+
         with TemporaryDirectory(prefix="vanilla-transformer-pages-", ignore_cleanup_errors=True) as directory:
             # Exported first, so that a failing export does not leave a partial push.
             pages = [load("push", name)(self, Path(directory) / name) for name in shown]
-            name = self._push()
+            address = push_model(
+                self.model,
+                self.name,
+                private=self.private,
+                revision=self.revision,
+                message=self.message,
+                license=self.license,
+                replace_card=self.replace_card,
+                report=warn,
+            )
+            print(address)
             for publish in pages:
-                print(publish(name))
-
-    def _push(self) -> str:
-        """Pushes the model and returns its name on the Hub."""
-        from vanilla_transformer.hub import push_model
-
-        address = push_model(
-            self.model,
-            self.name,
-            private=self.private,
-            revision=self.revision,
-            message=self.message,
-            license=self.license,
-            replace_card=self.replace_card,
-            report=warn,
-        )
-        print(address)
-        return "/".join(address.split("/")[-2:])
+                print(publish("/".join(address.split("/")[-2:])))

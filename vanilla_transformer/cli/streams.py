@@ -26,11 +26,16 @@ def read_input(path: Path | None) -> Iterator[str]:
     """Yields the lines of a file, or of standard input if `path` is None."""
     from vanilla_transformer.data.text_lines import read_lines
 
-    if path is None and sys.stdin is None:
-        raise UsageError("Standard input is closed: give an input file, or pipe lines in.")
+    check_standard_input(path)
     if is_typed(path):
         print("Type a line and press Enter; end with Ctrl-D.", file=sys.stderr)
     return read_lines("-" if path is None else path)
+
+
+def check_standard_input(path: Path | None) -> None:
+    """Raises UsageError if standard input is to be read, because `path` is None, but is closed."""
+    if path is None and sys.stdin is None:
+        raise UsageError("Standard input is closed: name a file to read, or send lines through a pipe.")
 
 
 def is_typed(path: Path | None) -> bool:
@@ -128,8 +133,7 @@ def unwritable(path: Path, error: OSError) -> OSError:
 
 def check_new_file(path: Path | None, option: str) -> None:
     """Raises UsageError if the file already exists, and OSError if it cannot be written."""
-    if path is not None and path.is_dir():
-        raise UsageError(f"{path} is a directory: name a file to write.")
+    refuse_directories(path)
     if path is not None and path.is_file():
         raise UsageError(f"{path} exists: delete it, or name another file with {option}.")
     check_output(path)

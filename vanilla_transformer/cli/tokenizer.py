@@ -1,4 +1,4 @@
-"""`vanilla-transformer tokenizer`: train a sub-word tokenizer, or apply one."""
+"""`vanilla-transformer tokenizer train`: train a sub-word tokenizer."""
 
 import sys
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, UsageError, refuse_full_directory
-from vanilla_transformer.cli.streams import open_output, read_input, refuse_same_file, warn
+from vanilla_transformer.cli.arguments import Flag, OptionalInt, UsageError, refuse_full_directory
+from vanilla_transformer.cli.streams import read_input, warn
 
 
 @dataclass(frozen=True)
@@ -67,55 +67,3 @@ class TokenizerTrain:
         if long_words:
             warn(describe_long_words(long_words))
         print(f"{self.output}: {len(tokenizer):,} vocabulary entries", file=sys.stderr)
-
-
-@dataclass(frozen=True)
-class TokenizerEncode:
-    """Encode lines of standard input as sub-words separated by spaces."""
-
-    model: Model
-    """Directory or Hub id of a model or a tokenizer."""
-    ids: Flag = False
-    """Write ids instead of sub-words."""
-
-    def run(self) -> None:
-        """Writes the sub-words of each line."""
-        from vanilla_transformer.plain_text import plain_text
-        from vanilla_transformer.translation import load_tokenizer
-
-        refuse_same_file(None, None)
-        tokenizer = plain_text(load_tokenizer(self.model))
-        with open_output(None) as output:
-            for line in read_input(None):
-                ids = tokenizer(line, add_special_tokens=False)["input_ids"]
-                print(*(ids if self.ids else tokenizer.convert_ids_to_tokens(ids)), file=output)
-
-
-@dataclass(frozen=True)
-class TokenizerDecode:
-    """Decode lines of sub-words from standard input to text."""
-
-    model: Model
-    """Directory or Hub id of a model or a tokenizer."""
-    ids: Flag = False
-    """Read ids instead of sub-words."""
-
-    def run(self) -> None:
-        """Writes the text of each line of sub-words."""
-        from vanilla_transformer.translation import load_tokenizer
-
-        refuse_same_file(None, None)
-        tokenizer = load_tokenizer(self.model)
-        vocabulary = tokenizer.get_vocab()
-        known = {str(index): index for index in vocabulary.values()} if self.ids else vocabulary
-        with open_output(None) as output:
-            for number, line in enumerate(read_input(None), start=1):
-                ids = self._to_ids(known, line, number)
-                print(tokenizer.decode(ids, skip_special_tokens=True), file=output)
-
-    def _to_ids(self, known: dict[str, int], line: str, number: int) -> list[int]:
-        for token in line.split():
-            if token not in known:
-                kind = "id" if self.ids else "sub-word"
-                raise ValueError(f"Line {number} of standard input: the tokenizer has no {kind} {token}.")
-        return [known[token] for token in line.split()]

@@ -1,6 +1,7 @@
 """`vanilla-transformer train`: train a model from a recipe, or from parallel text alone."""
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Container
@@ -55,14 +56,16 @@ def _option(name: str, hint: Any, help_text: str, metavar: str | None, default: 
     return name, option, dataclasses.field(default=default)
 
 
-def _option_groups(names: Container[str] | None = None) -> dict[str, type]:
-    """Returns a dataclass for each block of the recipe, with all or the named options; `data` has the task too."""
+def _grouped_options(names: Container[str] | None = None) -> Any:
+    """Returns a dataclass of all or the named options, by the blocks of the recipe; `data` has the task too."""
     block_of = {"task": "data"} | {option: block for option, (block, _) in places().items()}
     fields: dict[str, list[Any]] = {block: [] for block in block_of.values()}
     for name, option in recipe_options().items():
         if names is None or name in names:
             fields[block_of[name]].append(option)
-    return {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items() if listed}
+    groups = {name: dataclasses.make_dataclass(name, listed, frozen=True) for name, listed in fields.items() if listed}
+    members = [(name, group, dataclasses.field(default=group())) for name, group in groups.items()]
+    return dataclasses.make_dataclass("RecipeOptions", members, frozen=True)
 
 
 def _metavar(hint: Any) -> str | None:
@@ -80,13 +83,8 @@ def _default_in_words(default: str) -> str:
     return "" if default in ("None", "") else f"(default: {default})"
 
 
-def _all_groups(groups: dict[str, type]) -> Any:
-    fields = [(name, group, dataclasses.field(default=group())) for name, group in groups.items()]
-    return dataclasses.make_dataclass("RecipeOptions", fields, frozen=True)
-
-
-RecipeOptions: Any = _all_groups(_option_groups())
-_BriefOptions: Any = _all_groups(_option_groups(_BRIEF))
+RecipeOptions: Any = _grouped_options()
+_BriefOptions: Any = _grouped_options(_BRIEF)
 
 
 def options_of(recipe: Recipe, kind: Any = RecipeOptions) -> Any:
@@ -119,8 +117,9 @@ class Train:
 
     @property
     def recipe(self) -> Recipe:
-        """Returns the recipe with the values of the options."""
-        return recipe_of(self.options)
+        """Returns the recipe of the options, or the named one overridden by these options."""
+        recipe = recipe_of(self.options)
+        return recipe if self.name is None else named_recipe(self.name, recipe.options)
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Train":
@@ -135,7 +134,7 @@ class Train:
         from vanilla_transformer.distributed.torchrun import end_with_parent, is_worker, run_worker
         from vanilla_transformer.training.run_directory import processes_for
 
-        recipe = self._chosen()
+        recipe = self.recipe
         if is_worker():
             end_with_parent()
         if is_companion():
@@ -155,18 +154,14 @@ class Train:
         if is_main_process():
             print(run)
 
-    def _chosen(self) -> Recipe:
-        """Returns the recipe of the options, or the named one overridden by these options."""
-        return self.recipe if self.name is None else named_recipe(self.name, self.recipe.options)
-
 
 @dataclass(frozen=True)
 class TrainBriefly(Train):
-    """Train a model on text, from a recipe, from options, or from a recipe with some options overridden.
-
-    To start, `train --train corpus.en corpus.de --output my-model` is enough: all other settings are chosen from the
-    data and the device, and printed. If interrupted, run the same command again to continue. These are the most used
-    options; `train --help-all` shows all of them.
-    """
+    """`train` with its most used options, for its help."""
 
     options: Annotated[_BriefOptions, arg(name="")] = _BriefOptions()
+
+
+TrainBriefly.__doc__ = (
+    f"{inspect.getdoc(Train)} These are the most used options; `train --help-all` shows all of them."
+)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import (
-    Flag,
     Model,
     OptionalInt,
     OptionalText,
+    ShowProgress,
     UsageError,
     at_least_one,
 )
-from vanilla_transformer.cli.decoding import Decoding, SamplingOptions
+from vanilla_transformer.cli.decoding import Decoding
 from vanilla_transformer.cli.line_files import Answering, LineSource, check_paths
 from vanilla_transformer.seams import load
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
 
     from vanilla_transformer.translation import ExportedModel, Hypothesis, Translation
     from vanilla_transformer.translation.lines import Translator
@@ -34,6 +34,7 @@ EnsembleOptions: Any = load("options", "ensemble")
 RescoringOptions: Any = load("options", "rescoring")
 TermOptions: Any = load("options", "terms")
 ResumeOptions: Any = load("options", "resuming")
+SamplingOptions: Any = load("options", "sampling")
 TaskOptions: Any = load("options", "tasks")
 
 
@@ -54,23 +55,22 @@ class Translate:
     """First any further models, as directories: they need the same vocabulary and form an ensemble with MODEL.
     Then a UTF-8 text file, plain or compressed (.gz, .bz2, .xz, .zst; default: standard input);
     with --tasks, one or more files, which may also be Parquet."""
-    output: OptionalText = None
+    output: Annotated[OptionalText, arg(metavar="PATH")] = None
     """File to write to, plain or compressed like the input (default: standard output);
     with --tasks a directory, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
     nbest: OptionalInt = None
     """Write this many translations per line, best first, as `line ||| translation ||| score`; lines count from 0."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    progress: ShowProgress = False
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
     ensemble: EnsembleOptions = EnsembleOptions()
     rescoring: RescoringOptions = RescoringOptions()
-    aligning: AlignmentOptions = AlignmentOptions()
+    aligning: Annotated[AlignmentOptions, arg(name="alignment")] = AlignmentOptions()
     glossary: TermOptions = TermOptions()
     resuming: ResumeOptions = ResumeOptions()
-    numbered: TaskOptions = TaskOptions()
+    numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions()
 
     def check(self) -> None:
         """Refuses options that are invalid, alone or together, before anything is read or written."""
@@ -155,15 +155,7 @@ class Translate:
 
     def task_runner(self) -> "Callable[[int], dict[str, Any]]":
         """Loads the model, and returns a function that does a task by its number and reports on it."""
-        return cast("Callable[[int], dict[str, Any]]", self.numbered.runner_of_translation(self))
-
-    def _load(self) -> "tuple[PreTrainedModel | ExportedModel, PreTrainedTokenizerFast | None]":
-        """Loads the model, and its tokenizer unless the model includes it."""
-        if not self._is_exported:
-            return cast(Any, self.ensemble.load(self.models, self.decoding))
-        from vanilla_transformer.translation import load_exported
-
-        return load_exported(self.model, threads=self.decoding.threads), None
+        return self.numbered.runner_of_translation(self)
 
     def _announce(self, model: "PreTrainedModel | ExportedModel") -> None:
         """Reports on standard error any deviation from the request or from the model's own settings."""
@@ -174,13 +166,19 @@ class Translate:
 
     def translator(self) -> "Translator":
         """Loads the models, and returns a translator with these options."""
+        from vanilla_transformer.translation import load_exported
         from vanilla_transformer.translation.lines import translator_of
 
-        model, tokenizer = self._load()
+        model: Any
+        tokenizer: Any = None
+        if self._is_exported:
+            model = load_exported(self.model, threads=self.decoding.threads)
+        else:
+            model, tokenizer = self.ensemble.load(self.models, self.decoding)
         translator = translator_of(model, tokenizer, **self._arguments(model))
         if self.rescoring.rescore:
             return self.rescoring.translator(translator, self.decoding, self.nbest or 1)
-        return cast("Translator", self.glossary.translator(self.aligning.translator(translator)))
+        return self.glossary.translator(self.aligning.translator(translator))
 
     def job_fingerprint(self, translator: "Translator") -> dict[str, Any]:
         """Returns the settings that must be the same to resume a translation; the names are for messages.

@@ -258,7 +258,7 @@ class Optimization(Block):
     adam_epsilon: float = setting(1e-9, above=0)
     """Adam's epsilon (section 5.3)."""
     max_grad_norm: float | None = setting(least=0)
-    """Clip gradients to this norm; 0 turns clipping off, by default 5 for recurrent models and 0 for others."""
+    """Clip gradients to this norm; 0 turns clipping off. By default 5 for recurrent models, and 0 for others."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products; auto uses bfloat16 where the device supports it. Parameters stay in float32."""
     seed: int = setting(1, least=0, below=2**31)

@@ -174,12 +174,9 @@ def check_sizes(recipe: Recipe, task: Architecture) -> None:
     Raises:
         ValueError: There is no such preset, or the sizes fit none that could be chosen.
     """
+    chosen = sorted({sizes.preset for sizes in task.size_presets}, reverse=True)
     refusals = []
-    for preset in (
-        [recipe.model.preset]
-        if recipe.model.preset
-        else sorted({sizes.preset for sizes in task.size_presets}, reverse=True)
-    ):
+    for preset in [recipe.model.preset] if recipe.model.preset else chosen:
         try:
             task.config(recipe.with_options(preset=preset))
             return
@@ -272,8 +269,9 @@ def _choose_length(
         scale = 1.0  # A given warm-up is used in Eq. 3 unscaled, as in the paper.
     scale = scale if recipe.optimization.learning_rate_scale is None else recipe.optimization.learning_rate_scale
     time = f", very roughly {duration(steps * seconds_per_step)} on {_name(device)}" if seconds_per_step else ""
+    counted = "1 step" if steps == 1 else _steps(steps)
     sentence = (
-        f"Length: {_counted(steps)}, about {_epochs(steps / steps_per_epoch)}{time} ({reason}); "
+        f"Length: {counted}, about {_epochs(steps / steps_per_epoch)}{time} ({reason}); "
         f"the learning rate rises over {recipe.optimization.warmup_steps or warmup:,} steps"
         f"{'' if scale == 1 else f', and is {scale:.2g} times that of Eq. 3'}."
     )
@@ -298,10 +296,8 @@ def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
     rate = fine_tuning_rate(recipe)
-    sentence = (
-        f"Optimisation: a learning rate of {rate:g} after the warm-up, which suits weights that are already trained."
-    )
-    return {"learning_rate": rate}, sentence
+    suits = "which suits weights that are already trained"
+    return {"learning_rate": rate}, f"Optimisation: a learning rate of {rate:g} after the warm-up, {suits}."
 
 
 def fine_tuning_rate(recipe: Recipe, factor: float = 1) -> float:
@@ -321,10 +317,8 @@ def _choose_intervals(
         "eval_steps": min(steps, max(1, steps // EVALUATIONS, rarely)),
         "save_steps": max(1, steps // CHECKPOINTS),
     }
-    saves, evaluations = (
-        recipe.run.save_steps or chosen["save_steps"],
-        recipe.evaluation.eval_steps or chosen["eval_steps"],
-    )
+    saves = recipe.run.save_steps or chosen["save_steps"]
+    evaluations = recipe.evaluation.eval_steps or chosen["eval_steps"]
     sentence = (
         f"Checkpoint every {_steps(saves)}, the last {recipe.run.average_checkpoints} are averaged; "
         f"loss on dev every {_steps(evaluations)}."
@@ -334,10 +328,6 @@ def _choose_intervals(
 
 def _steps(number: int) -> str:
     return "step" if number == 1 else f"{number:,} steps"
-
-
-def _counted(steps: int) -> str:
-    return "1 step" if steps == 1 else f"{steps:,} steps"
 
 
 def _epochs(number: float) -> str:

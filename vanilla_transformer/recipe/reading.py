@@ -105,11 +105,9 @@ class _RecipeLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuses an alias."""
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.MarkedYAMLError(
-                problem=f"recipes cannot contain aliases such as *{event.anchor}: write out its value",
-                problem_mark=event.start_mark,
-            )
+            alias = self.peek_event()
+            problem = f"recipes cannot contain aliases such as *{alias.anchor}: write out its value"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=alias.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

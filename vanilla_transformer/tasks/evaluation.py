@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from vanilla_transformer.data.columns import COLUMN_SETTINGS
-from vanilla_transformer.data.corpus import read_corpus
-from vanilla_transformer.data.sources import corpora_from_values, only_corpus
+from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
+from vanilla_transformer.data.corpus import read_corpus, with_columns_of
+from vanilla_transformer.data.sources import CorpusSpec, corpora_from_values, only_corpus
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.interface import Task
@@ -43,7 +43,7 @@ def evaluate(
     task.check(Recipe.of(task=task.name, metrics=names))
     columns = {name: settings.pop(name) for name in COLUMN_SETTINGS if name in settings}
     spec = dataclasses.replace(only_corpus(corpora_from_values(data) or ()), **columns)
-    corpus = read_corpus(spec, form=task.form)
+    corpus = read_corpus(as_in_training(spec, path, task.form), form=task.form)
     loaded, tokenizer = load_model(path, translates=False)
     return task.evaluate(loaded, cast(Any, tokenizer), corpus, names, progress=lambda count: None, **settings)
 
@@ -53,3 +53,14 @@ def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ..
     recipe = Path(model) / "recipe.yaml"
     metrics = load_recipe(recipe).evaluation.metrics if recipe.is_file() else None
     return task.metrics if metrics is None else metrics
+
+
+def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec:
+    """Returns a table that names no columns with those of the model's recipe, if it has them; others unchanged."""
+    recipe = Path(model) / "recipe.yaml"
+    if any(corpus.columns) or form.parallel or not recipe.is_file():
+        return corpus
+    data = load_recipe(recipe).data
+    corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))
+    known = next((one for one in corpora if any(one.columns)), None)
+    return corpus if known is None else with_columns_of(corpus, known, form)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, UsageError, as_options
+from vanilla_transformer.cli.arguments import Flag, ShowProgress, UsageError, as_options
 from vanilla_transformer.cli.streams import check_new_file, count_lines, print_result, refuse_directories
 from vanilla_transformer.progress import progress_bar
 
@@ -25,7 +25,7 @@ class Clean:
     inputs: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE [FILE]", help_behavior_hint="")]
     """One text file, or the two files of a corpus, plain or compressed (.gz, .bz2, .xz, .zst)."""
     output: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")]
-    """As many files to write, which must not exist yet."""
+    """One file to write for each input; it must not exist yet."""
     min_words: int = 1
     """Minimum words per line."""
     max_words: int = 200
@@ -48,8 +48,7 @@ class Clean:
     """Lines that the report shows for each filter, drawn at random."""
     json: Flag = False
     """Print the report as JSON."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    progress: ShowProgress = False
 
     def run(self) -> None:
         """Writes the clean files and prints the report."""

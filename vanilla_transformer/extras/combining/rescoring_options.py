@@ -23,17 +23,16 @@ class RescoringOptions:
     """Rescoring: choose among several translations of a line."""
 
     rescore: Annotated[tuple[str, ...], arg(metavar="mbr|MODEL [MODEL ...]", help_behavior_hint="")] = ()
-    """Choose among the hypotheses of the beam (with --sample and mbr, among samples).
-    MODEL ...: the highest sum of the score in the search and each of these models' scores of the same text;
+    """Choose one of the beam's hypotheses (with --sample and mbr, one of several samples).
+    With mbr, minimum Bayes risk: the one that agrees most with all others.
+    With models: the one with the highest sum of its score in the search and its score under each of these models;
     a score is the log-probability divided by the length penalty.
-    These models may have any vocabulary and direction, such as --target-direction right-to-left;
-    name them after the input.
-    mbr: minimum Bayes risk, the hypothesis that agrees most with all others.
-    --nbest then sorts by the new scores and writes them."""
+    The models may have any vocabulary and direction, such as --target-direction right-to-left;
+    name them after the input. --nbest then sorts by the new scores and writes them."""
     candidates: OptionalInt = None
     """Translations per line to choose from, and the beam size (default: --num-beams, or else 32)."""
     utility: Literal["chrf", "bleu"] = "chrf"
-    """Agreement of two translations for mbr: sacreBLEU's sentence score of one with the other as its reference."""
+    """Agreement of two translations for mbr: sacreBLEU's sentence score of one against the other."""
 
     excludes = dict.fromkeys((("rescore", "alignment"), ("rescore", "keep-markup")), "")
 

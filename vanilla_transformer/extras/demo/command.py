@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import OptionalInt, OptionalText, UsageError, at_least_one
-from vanilla_transformer.cli.decoding import Decoding
+from vanilla_transformer.cli.arguments import UsageError, at_least_one
+from vanilla_transformer.cli.decoding import Computing
 from vanilla_transformer.cli.streams import warn
 
 if TYPE_CHECKING:
@@ -31,18 +31,13 @@ class Demo:
 
     models: Annotated[tuple[str, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
     """Directories or Hub ids of models."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, arg(metavar="ADDRESS")] = "127.0.0.1"
     """Address to listen on; 0.0.0.0 lets others on your network in."""
     port: int = 7860
     """Port to listen on."""
     max_characters: int = 1000
     """Maximum characters of a text that a visitor may send."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
-    device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
-    threads: OptionalInt = None
-    """CPU threads (default: one per core)."""
+    computing: Computing = Computing()
 
     def run(self) -> None:
         """Serves the page until Ctrl-C."""
@@ -64,7 +59,7 @@ class Demo:
         if not self.models:
             raise UsageError("Name a model: `demo MODEL`.")
         at_least_one(max_characters=self.max_characters)
-        self._decoding.arguments()
+        self.computing.check()
         if importlib.util.find_spec("gradio") is None:
             raise UsageError("The package gradio is not installed: run `pip install 'vanilla-transformer[demo]'`.")
         if not 1 <= self.port <= 65535:
@@ -83,15 +78,11 @@ class Demo:
                 f"The page cannot be served at {self.host}:{self.port} ({reason}): give another {option}."
             ) from None
 
-    @property
-    def _decoding(self) -> Decoding:
-        return Decoding(precision=self.precision, device=self.device, threads=self.threads)
-
     def _shown(self, path: str) -> "ShownModel":
         from vanilla_transformer.extras.demo.shown import ShownModel
 
         print(f"Loading {path} ...", file=sys.stderr)
-        model, tokenizer = self._decoding.load(path, translates=False)
+        model, tokenizer = self.computing.load(path, translates=False)
         return ShownModel.from_model(path, model, tokenizer, max_characters=self.max_characters)
 
 

@@ -40,8 +40,8 @@ class TaskOptions:
     ] = None
     """Run the tasks with an executor of datatrove: on this machine, as a Slurm array, or on a Ray cluster
     (default: processes on this machine, each restarted if it dies)."""
-    engine_options: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
-    """name=value for the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
+    engine_options: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
+    """Settings of the executor, such as `time=24:00:00 partition=gpu gpus_per_task=1`."""
 
     not_exported = {"tasks": "numbered tasks need the model that it was made from"}
 

@@ -1,31 +1,32 @@
 """`vanilla-transformer generate`: continuations of prompts, shown as they are written."""
 
 import json
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
 
 from tyro.conf import arg
 
-from vanilla_transformer.cli.arguments import (
-    Flag,
-    Model,
-    OptionalFloat,
-    OptionalInt,
-    OptionalText,
-    at_least_one,
-)
-from vanilla_transformer.cli.decoding import Decoding, SamplingOptions
+from vanilla_transformer.cli.arguments import Flag, Model, OptionalInt, at_least_one
+from vanilla_transformer.cli.decoding import Computing, Decoding
 from vanilla_transformer.cli.streams import open_output, read_input
+from vanilla_transformer.extras.sampling.sampling_options import SamplingOptions
+
+
+@dataclass(frozen=True)
+class TokenSampling(SamplingOptions):
+    """Sampling: tokens drawn from the model's probabilities."""
+
+    sample: Flag = False
+    """Draw each token at random; implied by each of the next four options."""
 
 
 @dataclass(frozen=True)
 class Generate:
     """Continue each line of standard input with a language model, and show the text as it is written.
 
-    `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`
-
-    Each line is a prompt; an empty line has the model begin a text of its own. Search is greedy unless a beam or a
-    sampling option is given. A text that outgrows the model's context continues from its latest tokens.
+    Each line is a prompt, as in `echo "To be" | vanilla-transformer generate MODEL --max-new-tokens 100 --top-p 0.9`;
+    an empty line has the model begin a text of its own. Search is greedy unless a beam or a sampling option is given.
+    A text that outgrows the model's context continues from its latest tokens.
     """
 
     model: Model
@@ -34,33 +35,16 @@ class Generate:
     """Maximum tokens to write per prompt; a model trained on whole texts may end earlier."""
     num_beams: OptionalInt = None
     """Beam size; above 1, the text is shown only when it is complete (default: 1, greedy search)."""
-    sample: Flag = False
-    """Draw each token from the model's probabilities; implied by each of the next four options."""
-    top_k: OptionalInt = None
-    """Draw from this many of the likeliest tokens (default: all)."""
-    top_p: OptionalFloat = None
-    """Draw from the likeliest tokens whose probabilities add up to this (default: 1, all)."""
-    temperature: OptionalFloat = None
-    """Divide the logits by this; below 1, likely tokens become likelier (default: 1)."""
-    seed: OptionalInt = None
-    """Random seed (default: 1)."""
     json: Flag = False
     """Write one JSON object per line: the prompt, its continuation, and the continuation's number of tokens."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of parameters and arithmetic; auto uses bfloat16 on CPUs that are faster with it, and otherwise float32."""
-    device: OptionalText = None
-    """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
-    threads: OptionalInt = None
-    """CPU threads (default: one per core)."""
+    sampling: TokenSampling = TokenSampling()
+    computing: Computing = Computing()
 
     def run(self) -> None:
         """Continues each prompt."""
         at_least_one(max_new_tokens=self.max_new_tokens)
-        decoding = Decoding(
-            num_beams=self.num_beams, precision=self.precision, device=self.device, threads=self.threads
-        )
-        decoding.arguments()
-        search, seed = self._search(decoding)
+        self.computing.check()
+        search, seed = self._search()
         lines = read_input(None)
         from vanilla_transformer.tasks import task_of_model
 
@@ -68,8 +52,8 @@ class Generate:
         if pipeline != "text-generation":
             command = "translate" if pipeline == "translation" else "predict"
             raise ValueError(f"{self.model} is a model for {pipeline}, not a language model: give it to `{command}`.")
-        model, tokenizer = decoding.load(self.model, translates=False)
-        decoding.announce(model)
+        model, tokenizer = self.computing.load(self.model, translates=False)
+        self.computing.announce(model)
         from vanilla_transformer.extras.text_generation.text_writer import TextWriter
 
         writer = TextWriter(model, tokenizer, self.max_new_tokens, search)
@@ -84,11 +68,12 @@ class Generate:
                     writer.write(prompt, seed, lambda text: print(text, end="", file=output, flush=True))
                     print(file=output)
 
-    def _search(self, decoding: Decoding) -> tuple[dict[str, Any], int | None]:
+    def _search(self) -> tuple[dict[str, Any], int | None]:
         """Returns arguments of `generate` for the search, and the seed for samples."""
-        options = SamplingOptions(True, self.top_k, self.top_p, self.temperature, self.seed)
-        if not self.sample and options == SamplingOptions(True):
+        decoding = Decoding(num_beams=self.num_beams)
+        decoding.check()
+        if self.sampling == TokenSampling():
             return {"do_sample": False, "num_beams": self.num_beams or 1}, None
-        sampling = cast(Any, options.check(decoding))
+        sampling = cast(Any, replace(self.sampling, sample=True).check(decoding))
         probabilities = {"top_k": sampling.top_k or 0, "top_p": sampling.top_p, "temperature": sampling.temperature}
         return {"do_sample": True, "num_beams": 1, **probabilities}, sampling.seed

@@ -43,7 +43,7 @@ class Export:
     """Target runtime."""
     output: Annotated[Path | None, Positional, arg(metavar="[OUTPUT]", help_behavior_hint="")] = None
     """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
-    quantization: OptionalText = None
+    quantization: Annotated[OptionalText, arg(metavar="TYPE")] = None
     """Type of the parameters: float32, int8, or for ctranslate2 also int16, float16, bfloat16 (default: float32)."""
     vendor: OptionalPath = None
     """For web: folder of npm packages, copied into the page for offline use (default: load them from a public CDN)."""

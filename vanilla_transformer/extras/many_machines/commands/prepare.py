@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag
+from vanilla_transformer.cli.arguments import Directory, ShowProgress
 from vanilla_transformer.cli.train import recipe_help, recipe_options
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.extras.many_machines.task_options import TaskOptions
@@ -44,13 +44,12 @@ class Prepare:
     own tasks with --task; finish task 0 first, because it trains the tokenizer for all.
     """
 
-    output: str
+    output: Directory
     """Directory for the shards, local or remote (any that fsspec supports, such as s3://bucket/directory)."""
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    progress: ShowProgress = False
     data: Annotated[_Data, arg(name="")] = _Data()
-    numbered: TaskOptions = TaskOptions(tasks=1)
+    numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions(tasks=1)
 
     @classmethod
     def from_words(cls, words: list[str]) -> "Prepare":

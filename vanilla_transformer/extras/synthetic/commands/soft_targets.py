@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, Model, UsageError, at_least_one, refuse_full_directory
-from vanilla_transformer.cli.decoding import Computing
+from vanilla_transformer.cli.arguments import (
+    Directory,
+    Model,
+    ShowProgress,
+    UsageError,
+    at_least_one,
+    refuse_full_directory,
+)
+from vanilla_transformer.cli.decoding import BatchedComputing
 from vanilla_transformer.cli.streams import print_result
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.seams import load
@@ -21,19 +28,19 @@ EnsembleOptions: Any = load("options", "ensemble")
 
 @dataclass(frozen=True)
 class SoftTargets:
-    """Write a larger model's (the teacher's) likeliest tokens for each target token, for word-level distillation.
+    """Write the tokens that a larger model, the teacher, finds likeliest at each position of a target.
 
-    Train on OUTPUT with `train --train CORPUS --distil-from OUTPUT --decoder-layers 1`, with the same corpora in the
-    same order; only their weights may differ. OUTPUT holds the tokenizer and the ids and probabilities of the
+    For word-level distillation: `train --train CORPUS --distil-from OUTPUT --decoder-layers 1`, with the same corpora
+    in the same order; only their weights may differ. OUTPUT holds the tokenizer and the ids and probabilities of the
     likeliest tokens, 4 bytes each (6 if the vocabulary exceeds 65,536). Several teachers form an ensemble. If
     interrupted, run the same command again to continue.
     """
 
     teacher: Annotated[Model, arg(metavar="TEACHER")]
     """Directory or Hub id of the teacher."""
-    train: tuple[str, ...]
+    train: Annotated[tuple[str, ...], arg(metavar="CORPUS ...")]
     """Pairs that the student will be trained on, as in `train`."""
-    output: str
+    output: Directory
     """Directory for the soft targets."""
     teachers: Annotated[tuple[str, ...], Positional, arg(metavar="[TEACHER ...]", help_behavior_hint="")] = ()
     """Further teachers of the same vocabulary."""
@@ -41,10 +48,9 @@ class SoftTargets:
     """Number of likeliest tokens to keep for each target token; their probabilities are scaled to sum to 1."""
     max_length: int = 256
     """Skip pairs with more tokens than this on either side, as in `train`."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
+    progress: ShowProgress = False
     ensemble: EnsembleOptions = EnsembleOptions()
-    computing: Computing = Computing()
+    computing: BatchedComputing = BatchedComputing()
 
     def run(self) -> None:
         """Writes the soft targets that the teacher gives for the pairs, and prints the directory."""

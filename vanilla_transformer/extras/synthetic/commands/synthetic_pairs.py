@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.cli.arguments import (
-    Flag,
+    Directory,
     Model,
     OptionalText,
+    ShowProgress,
     UsageError,
     as_options,
     refuse_full_directory,
 )
-from vanilla_transformer.cli.decoding import Decoding, SamplingOptions
+from vanilla_transformer.cli.decoding import Decoding
 from vanilla_transformer.cli.streams import print_result, warn
 from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.extras.many_machines.task_options import TaskOptions
+from vanilla_transformer.extras.sampling.sampling_options import SamplingOptions
 from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.seams import load
 
@@ -65,20 +67,19 @@ class BackTranslate:
 
     inputs: _Texts
     """UTF-8 text files in the target language, one sentence per line: plain, compressed or Parquet."""
-    reverse: str
+    reverse: Annotated[str, arg(metavar="MODEL")]
     """Model that translates from the target language into the source language, or an export of such a model."""
-    output: str
+    output: Directory
     """Directory for the pairs."""
     copy_overlap: float = 0.5
     """Maximum share of a translation's words that also occur in its line; 1 turns this filter off."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
-    filters: FilterOptions = FilterOptions()
+    progress: ShowProgress = False
+    filters: Annotated[FilterOptions, arg(name="filter")] = FilterOptions()
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
-    numbered: TaskOptions = TaskOptions()
+    numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions()
 
     def run(self) -> None:
         """Selects lines, translates them, and writes the pairs that pass the filters."""
@@ -113,17 +114,16 @@ class Distil:
     ]
     """First any further teachers, as directories: they need the same vocabulary and form an ensemble with TEACHER.
     Then UTF-8 text files in the source language, one sentence per line: plain, compressed or Parquet."""
-    output: str
+    output: Directory
     """Directory for the pairs."""
     source_column: OptionalText = None
     """Column of a Parquet input to translate (default: its only text column)."""
-    progress: Flag = False
-    """Show progress on standard error even if it is not a terminal, as occasional lines."""
-    filters: FilterOptions = FilterOptions()
+    progress: ShowProgress = False
+    filters: Annotated[FilterOptions, arg(name="filter")] = FilterOptions()
     ensemble: EnsembleOptions = EnsembleOptions()
     decoding: Decoding = Decoding()
     sampling: SamplingOptions = SamplingOptions()
-    numbered: TaskOptions = TaskOptions()
+    numbered: Annotated[TaskOptions, arg(name="task")] = TaskOptions()
 
     def run(self) -> None:
         """Selects lines, translates them, and writes the pairs that pass the filters."""

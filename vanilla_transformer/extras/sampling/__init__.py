@@ -1,0 +1,1 @@
+"""Translations and texts drawn at random from a model's probabilities."""

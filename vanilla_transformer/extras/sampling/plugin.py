@@ -1,0 +1,3 @@
+"""Translations drawn at random, for example for synthetic text."""
+
+SEAMS = {"options": {"sampling": "sampling_options:SamplingOptions"}}

@@ -1,0 +1,1 @@
+"""Tokenizers applied to lines of text."""
