@@ -9,18 +9,24 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 
-@contextmanager
-def at_update(number: int, act: Callable[[Optimizer], object], *, before: bool = False) -> Iterator[None]:
-    """Calls `act` after, or before, the update of that number that any optimizer of this process makes."""
+def hook_update(number: int, act: Callable[[Optimizer], object], *, before: bool = False) -> RemovableHandle:
+    """Has `act` called after, or before, the update of that number that any optimizer of this process makes."""
     updates = itertools.count(1)
 
     def hook(optimizer: Optimizer, *_: object) -> None:
         if next(updates) == number:
             act(optimizer)
 
-    handle = (register_optimizer_step_pre_hook if before else register_optimizer_step_post_hook)(hook)
+    return (register_optimizer_step_pre_hook if before else register_optimizer_step_post_hook)(hook)
+
+
+@contextmanager
+def at_update(number: int, act: Callable[[Optimizer], object], *, before: bool = False) -> Iterator[None]:
+    """Calls `act` as `hook_update` does, in its body."""
+    handle = hook_update(number, act, before=before)
     try:
         yield
     finally:

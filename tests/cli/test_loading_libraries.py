@@ -22,7 +22,7 @@ def test_garbage_is_collected_again_after_loading_and_after_a_failure(monkeypatc
     assert gc.isenabled() and gc.get_freeze_count() > 0
 
 
-def test_only_the_first_loading_is_special(monkeypatch):
+def test_only_the_first_loading_pauses_garbage_collection(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.modeling_utils", sys)
     with loading_libraries():
         assert gc.isenabled()

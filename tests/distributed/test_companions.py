@@ -9,6 +9,7 @@ from functools import partial
 
 import psutil
 import pytest
+from faults import hook_update
 from launching import PROCESSES, command, write_recipe
 from refusals import refused
 
@@ -17,7 +18,6 @@ from vanilla_transformer.distributed import companions
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.training import loop
 from vanilla_transformer.training.run_directory import RECIPE, processes_for
 
 
@@ -54,38 +54,26 @@ def run(words, said, path, deed):
     sys.exit(main(words))
 
 
-def at_step(number, act):
-    """Has the first process do something before a step."""
-    update = loop.TrainingLoop._update
-
-    def acting_update(self, *arguments):
-        if self.progress.step == number:
-            act()
-        update(self, *arguments)
-
-    loop.TrainingLoop._update = acting_update
-
-
 def stopped():
-    at_step(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    hook_update(2, lambda _: os.kill(os.getpid(), signal.SIGTERM), before=True)
 
 
 def waiting(file):
     """Stays in the third step, with its companions, once it has said so."""
 
-    def wait():
+    def wait(_):
         file.touch()
         time.sleep(1000)
 
-    at_step(2, wait)
+    hook_update(3, wait, before=True)
 
 
 def kill_companion():
-    def kill():
+    def kill(_):
         [companion] = [child for child in psutil.Process().children() if "train" in child.cmdline()]
         companion.kill()
 
-    at_step(2, kill)
+    hook_update(3, kill, before=True)
 
 
 def test_one_command_trains_with_two_processes_stops_and_goes_on_with_two(recipe, tmp_path):

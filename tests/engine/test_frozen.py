@@ -57,7 +57,7 @@ def test_frozen_models_nest_and_thaw_after_an_error():
     assert opened(model) is None
 
 
-def test_threads_share_it(kind):
+def test_threads_share_a_frozen_model(kind):
     model = sharp(0)
     expected = model.generate(**ASKED)
     found = []

@@ -147,7 +147,7 @@ def test_search_stops_when_no_hypothesis_of_any_length_can_become_the_best():
 
 
 @pytest.mark.parametrize(("rule", "expected"), [(True, [False, True]), (False, [False, True])])
-def test_other_rules_stop_before_it_is_certain(rule: bool, expected: list[bool]):
+def test_other_stopping_rules_end_earlier_than_never(rule: bool, expected: list[bool]):
     running = hypotheses([[-5.0, -6.0], [-5.0, -6.0]])
     finished = hypotheses([[-1.0, -2.0], [-1.0, IMPOSSIBLE]], [[3, 3], [3, 0]])
     assert may_improve(running, finished, 4, limits([50, 50], counted=2, early_stopping=rule)).tolist() == expected

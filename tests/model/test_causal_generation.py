@@ -228,7 +228,7 @@ def test_a_changed_weight_is_noticed():
 
 @pytest.mark.processor
 @pytest.mark.parametrize("how", ["bfloat16", "int8"])
-def test_other_types_find_nearly_the_same(ways_taken, how: str):
+def test_rounded_weights_find_nearly_the_same_texts(ways_taken, how: str):
     sizes = {"d_model": 64, "d_ff": 128, "attention_bias": True}
     wanted = {**prompts(3, [6, 9, 4]), "num_beams": 4, "return_dict_in_generate": True, "max_new_tokens": 8}
     expected = sharp(4, **sizes).generate(**wanted).sequences_scores

@@ -159,7 +159,7 @@ def test_settings_that_follow_reading_order_are_refused(both, asked, named):
         both[1].generate(**SOURCE, **asked)
 
 
-def test_so_is_the_model_config_that_asks_for_it(both):
+def test_a_generation_config_that_follows_reading_order_is_refused(both):
     both[1].generation_config.bad_words_ids = [[5, 6]]
     with refused(ValueError, "bad_words_ids"):
         both[1].generate(**SOURCE)

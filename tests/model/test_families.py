@@ -276,7 +276,7 @@ def test_loss_without_logits_is_the_same(kind: type):
     torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
 
 
-def test_nothing_masked_is_no_loss_and_no_gradient():
+def test_rows_without_masked_tokens_have_no_loss_and_no_gradient():
     model = build(VanillaTransformerEncoderForMaskedLM)
     nothing = torch.full_like(IDS, -100)
     losses = [model(IDS, MASK, labels=nothing, skip_logits=skip_logits).loss for skip_logits in (True, False)]

@@ -63,7 +63,7 @@ def chosen(pairs, device, **given):
 
 @pytest.mark.parametrize("device", [LAPTOP, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("pairs", [1, 100, 29_000, 164_000, 4_500_000, 40_000_000])
-def test_nothing_is_left_open(pairs, device):
+def test_a_completed_recipe_leaves_nothing_open(pairs, device):
     recipe, sentences = chosen(pairs, device)
     left = {name for name, value in recipe.options.items() if value is None or value == "auto"}
     assert left <= MAY_STAY_OPEN

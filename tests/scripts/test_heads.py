@@ -73,7 +73,7 @@ def test_pictures_and_a_table_are_written(model_directory, tmp_path, capsys):  #
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_only_the_words_own_lines_are_left():
+def test_a_picture_of_one_word_keeps_only_its_lines():
     one = heads.alone(read("a b c"), 1).weights["encoder"]
     assert one[:, :, 1].min() > 0 and one[:, :, [0, 2]].max() == 0
 

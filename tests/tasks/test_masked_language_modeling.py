@@ -70,7 +70,7 @@ def test_exactly_so_many_tokens_of_a_row_are_masked(length, count):
     assert (seen[labels == -100] == np.array(ids)[labels == -100]).all() and set(labels) <= {9, -100}
 
 
-def test_of_masked_tokens_80_are_hidden_10_others_and_10_themselves():
+def test_80_percent_of_masked_tokens_are_hidden_and_10_replaced():
     seen, labels = masked([1, *([9] * 100_000), 2], np.random.default_rng(0), 300)
     there = seen[labels != -100]
     others = there[(there != 299) & (there != 9)]

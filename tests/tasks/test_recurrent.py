@@ -90,7 +90,7 @@ def test_info_shows_its_sizes_its_parts_and_its_run(trained, capsys):
     assert parameters.pop("total") == sum(parameters.values()) == model.num_parameters()
 
 
-def test_its_card_says_what_it_is(trained):
+def test_the_card_names_the_recurrent_architecture(trained):
     card = (trained / "README.md").read_text()
     assert "A recurrent encoder-decoder of LSTMs with the attention luong-dot" in card
     assert "A Transformer" not in card and "attention-is-all-you-need" not in card

@@ -87,7 +87,7 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_a_model(further, tmp
     )
 
 
-def test_the_learning_rate_is_its_own_and_printed(further, tmp_path):
+def test_a_further_run_has_its_own_learning_rate_and_prints_it(further, tmp_path):
     directory = train(further.with_options(output=str(tmp_path / "model")))
     assert load_recipe(directory / "recipe.yaml").optimization.learning_rate == 7.9e-4  # (16 · 100,000)^-½
     assert "a learning rate of 0.00079 after the warm-up" in (directory / "train.log").read_text()

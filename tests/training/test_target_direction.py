@@ -51,7 +51,7 @@ def model(recipe) -> str:
     return str(train(recipe))
 
 
-def test_its_translations_are_text_as_it_is_read(recipe, model):
+def test_right_to_left_models_translate_in_reading_order(recipe, model):
     assert VanillaTransformerConfig.from_pretrained(model).target_direction == "right-to-left"
     lines, expected = (Path(recipe.data.train[0].parts[side]).read_text().splitlines() for side in (0, 1))
     found = [one.text for one in translate_lines(*load_model(model, device="cpu"), lines)]
@@ -70,7 +70,7 @@ def test_a_run_keeps_the_direction_of_its_starting_model(recipe, model, tmp_path
 
 
 @pytest.mark.parametrize("to", ["onnx", "ctranslate2", "marian", "web"])
-def test_an_export_of_it_is_refused(model, to, tmp_path, capsys):
+def test_exports_of_right_to_left_models_are_refused(model, to, tmp_path, capsys):
     pytest.importorskip({"ctranslate2": "ctranslate2", "marian": "transformers"}.get(to, "onnx"))
     code = main(["export", model, str(tmp_path / "out"), "--to", to])
     said = capsys.readouterr().err

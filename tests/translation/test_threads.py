@@ -58,7 +58,7 @@ def test_one_part_waits_for_no_busy_core_and_a_small_one_for_none(two_threads, c
     assert torch.get_num_threads() == 2
 
 
-def test_a_failure_ends_it(two_threads):
+def test_a_failing_part_ends_the_others(two_threads):
     done = []
 
     def work(number: int) -> int:

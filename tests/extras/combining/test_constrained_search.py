@@ -122,7 +122,7 @@ def test_every_hypothesis_holds_every_phrase_however_little_room_there_is(seed, 
                 assert all(holds(tokens, phrase, begin, end) for phrase in ones), (tokens, ones)
 
 
-def test_without_phrases_it_is_the_ordinary_search():
+def test_a_search_without_phrases_is_the_ordinary_one():
     for seed in range(5):
         asked = limits(9, 4, candidates=6)
         found = search(table(seed), 3, asked, [[], []])

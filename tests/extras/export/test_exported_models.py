@@ -67,7 +67,7 @@ def test_an_export_has_as_many_threads_as_omp_num_threads_says(onnx_export, monk
     assert begun == [int(asked)]
 
 
-def test_in_python_too(exported, spelled_backwards):
+def test_an_export_translates_in_python_as_the_model_does(exported, spelled_backwards):
     done = run(IN_PYTHON, str(exported))
     assert (done.returncode, done.stderr) == (0, "")
     model, tokenizer = load_model(spelled_backwards, device="cpu")

@@ -105,7 +105,7 @@ def test_a_bias_of_zeros_is_dropped():
     assert not ours.config.output_bias and ours.lm_head.bias is None
 
 
-def test_there_and_back_gives_the_same_weights_bit_for_bit():
+def test_converting_a_marian_model_back_gives_the_same_weights():
     marian = random_marian(opus())
     back = to_marian(from_marian(marian))
     for name, weight in marian.state_dict().items():

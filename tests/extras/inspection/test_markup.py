@@ -116,7 +116,7 @@ def well_formed(text: str) -> bool:
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(marked_lines(), words, st.integers(0, 2**31))
-def test_nothing_is_lost_and_each_item_is_there_once(line, text, seed):
+def test_inserted_markup_keeps_the_text_and_each_mark_once(line, text, seed):
     marked = MarkedLine.from_line(line)
     assert not MARKUP.search(marked.plain)
     assert "".join(marked.plain.split()) == "".join(MARKUP.sub("", line).split())

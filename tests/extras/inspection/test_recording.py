@@ -57,7 +57,7 @@ def test_the_model_is_as_it_was_and_dropout_never_acts(model, tokenizer, impleme
     assert all(torch.equal(first.weights[kind], second.weights[kind]) for kind in KINDS)
 
 
-def test_without_a_target_it_is_the_models_own_translation(model, tokenizer):
+def test_attention_without_a_target_is_of_the_models_translation(model, tokenizer):
     seen = attention(model, tokenizer, "Two men wait.")
     ids = model.generate(**tokenizer("Two men wait.", return_tensors="pt"))[0].tolist()
     assert seen.read == Pieces.from_ids(tokenizer, ids[:-1])

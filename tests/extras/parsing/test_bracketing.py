@@ -31,7 +31,7 @@ GOLD = "(S (NP XX XX )NP (VP XX (NP XX )NP )VP . )S"
         ("(NP (NP XX )NP )NP", "(NP XX )NP", 100 * 2 / 3),
     ],
 )
-def test_by_hand(prediction, reference, expected):
+def test_the_f1_of_brackets_is_the_one_counted_by_hand(prediction, reference, expected):
     assert f1(prediction, reference) == pytest.approx(expected)
 
 

@@ -185,7 +185,7 @@ def test_a_mismatched_output_is_neither_resumed_nor_touched(text, output, change
 
 
 @pytest.mark.parametrize("job", [{**JOB, "--num-beams": 1}, {"model": "tiny"}, {**JOB, "--new": 3}])
-def test_other_work_is_refused_by_name(text, output, job):
+def test_another_job_is_refused_with_the_setting_that_differs(text, output, job):
     stopped_after(1, text, output)
     [name] = {name for name in {**JOB, **job} if job.get(name) != JOB.get(name)}
     with refused(ResumeError, name):

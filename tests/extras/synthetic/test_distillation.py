@@ -87,7 +87,7 @@ def inputs_of(recipe, directory):
     return gather_inputs(recipe.extras["distillation"].complete(recipe), run, lambda sentence: None)
 
 
-def test_they_are_the_teachers_likeliest_tokens(recipe, teacher, soft):
+def test_soft_targets_are_the_teachers_likeliest_tokens(recipe, teacher, soft):
     targets, corpus = SoftTargets(soft), StoredCorpus(Path(soft, "tokens", "train"))
     model = VanillaTransformerForConditionalGeneration.from_pretrained(teacher).eval()
     start = 0
