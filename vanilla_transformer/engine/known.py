@@ -7,24 +7,15 @@ the other way round.
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as torch_module
 
 _OURS = "vanilla_transformer.model."
-_LINEAR, _NORM = ("torch.nn.modules.linear", "Linear"), ("torch.nn.modules.normalization", "LayerNorm")
-_EMBEDDING, _LIST = ("torch.nn.modules.sparse", "Embedding"), ("torch.nn.modules.container", "ModuleList")
-_DROPOUT = ("torch.nn.modules.dropout", "Dropout")
-
-
-class _Class(NamedTuple):
-    """Names of the parameters and submodules that a module of some class may have; None for any."""
-
-    parameters: frozenset[str] | None
-    children: frozenset[str] | None
+_RECURRENT = "modeling_recurrent_encoder_decoder"
 
 
 def words(text: str) -> frozenset[str]:
@@ -32,35 +23,34 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _names(parameters: str = "", children: str = "") -> _Class:
-    return _Class(words(parameters), words(children))
-
-
+# Of these classes alone a module may have parameters, with these names.
+_WEIGHTED, _WEIGHTS = (nn.Linear, nn.LayerNorm, nn.Embedding), ("weight", "bias")
+_TORCHS = (*_WEIGHTED, nn.ModuleList, nn.Dropout)
 _ATTENTION = "self_attention self_attention_norm feed_forward feed_forward_norm dropout"
 _STACK = "embed_tokens positional_encoding dropout layers"
-_ANYTHING = _Class(None, None)
+# The submodules that a module of each class may have.
+CLASSES = {
+    "layers.MultiHeadAttention": words("q_proj k_proj v_proj out_proj"),
+    "layers.PositionwiseFeedForward": words("w_1 w_2 activation activation_dropout"),
+    "layers.PositionalEncoding": words("learned"),
+    "layers.Dropout": words(""),
+    "layers.EncoderLayer": words(_ATTENTION),
+    "layers.DecoderLayer": words(f"{_ATTENTION} cross_attention cross_attention_norm"),
+    "stacks.Encoder": words(_STACK),
+    "stacks.Decoder": words(_STACK),
+    "modeling_vanilla_transformer.VanillaTransformerModel": words("shared encoder decoder"),
+    "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration": words("model lm_head"),
+    "modeling_vanilla_transformer_decoder.VanillaTransformerDecoderModel": words(_STACK),
+    "modeling_vanilla_transformer_decoder.VanillaTransformerDecoderForCausalLM": words("model lm_head"),
+}
+# A recurrent decoder is advanced step by step through its own layers, without their `forward`.
+RECURRENT = words(
+    "recurrent_equations.SourceAttention "
+    f"{_RECURRENT}.RecurrentDecoder {_RECURRENT}.RecurrentEncoder {_RECURRENT}._GRU {_RECURRENT}._LSTM "
+    f"{_RECURRENT}.RecurrentEncoderDecoderForConditionalGeneration {_RECURRENT}.RecurrentEncoderDecoderModel"
+)
 # A module that is called as it is instead of being computed another way.
 _CALLED = "feed_forward.activation"
-
-CLASSES: dict[tuple[str, str], _Class] = {
-    _LINEAR: _names("weight bias"),
-    _NORM: _names("weight bias"),
-    _EMBEDDING: _names("weight"),
-    _LIST: _Class(frozenset(), None),
-    _DROPOUT: _names(),
-    ("layers", "MultiHeadAttention"): _names("", "q_proj k_proj v_proj out_proj"),
-    ("layers", "PositionwiseFeedForward"): _names("", "w_1 w_2 activation activation_dropout"),
-    ("layers", "PositionalEncoding"): _names("", "learned"),
-    ("layers", "Dropout"): _names(),
-    ("layers", "EncoderLayer"): _names("", _ATTENTION),
-    ("layers", "DecoderLayer"): _names("", f"{_ATTENTION} cross_attention cross_attention_norm"),
-    ("stacks", "Encoder"): _names("", _STACK),
-    ("stacks", "Decoder"): _names("", _STACK),
-    ("modeling_vanilla_transformer", "VanillaTransformerModel"): _names("", "shared encoder decoder"),
-    ("modeling_vanilla_transformer", "VanillaTransformerForConditionalGeneration"): _names("", "model lm_head"),
-    ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderModel"): _names("", _STACK),
-    ("modeling_vanilla_transformer_decoder", "VanillaTransformerDecoderForCausalLM"): _names("", "model lm_head"),
-}
 # The class that each of these submodules must have.
 _CLASS_OF = {
     name: kind
@@ -79,18 +69,6 @@ _CLASS_OF = {
     for name in names.split()
 }
 _LAYERS = {"Encoder": "EncoderLayer", "Decoder": "DecoderLayer", "VanillaTransformerDecoderModel": "DecoderLayer"}
-# A recurrent decoder is advanced step by step through its own layers, without their `forward`.
-RECURRENT: dict[tuple[str, str], _Class] = {
-    **{name: CLASSES[name] for name in (_LINEAR, _EMBEDDING, _DROPOUT)},
-    ("recurrent_equations", "SourceAttention"): _ANYTHING,
-    **{
-        ("modeling_recurrent_encoder_decoder", name): _ANYTHING
-        for name in words(
-            "RecurrentDecoder RecurrentEncoder RecurrentEncoderDecoderForConditionalGeneration "
-            "RecurrentEncoderDecoderModel _GRU _LSTM"
-        )
-    },
-}
 
 # Fields that change nothing once a model is built, or that are read where they act: sizes and switches from the
 # modules and weights themselves, d_model from the embedding's scale.
@@ -102,10 +80,8 @@ _ANY_VALUE = words(
     "eos_token_id decoder_start_token_id is_encoder_decoder transformers_version architectures output_hidden_states "
     "_output_attentions return_dict dtype problem_type id2label label2id name_or_path _name_or_path _commit_hash "
     "auto_map custom_pipelines model_type tokenizer_class _attn_implementation_internal "
-    "_experts_implementation_internal _post_init_done torch_dtype"
+    "_experts_implementation_internal _post_init_done torch_dtype chunk_size_feed_forward"
 )
-# Fields whose values are restricted.
-_VALUES: dict[str, tuple[Any, ...]] = {"chunk_size_feed_forward": (0, None)}
 # Implementations of the same attention.
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", None)
 # Methods involved in calling a module, besides those of its own class.
@@ -127,66 +103,66 @@ def unknown(model: nn.Module, may_train: bool = False) -> str | None:
     """
     if model.training and not may_train:
         return "dropout (model.train())"
-    lists = RECURRENT if type(model).__module__ == f"{_OURS}modeling_recurrent_encoder_decoder" else CLASSES
+    known: Collection[str] = RECURRENT if type(model).__module__ == f"{_OURS}{_RECURRENT}" else CLASSES
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a global forward hook"
-    kinds: dict[type, tuple[_Class, frozenset[str]]] = {}
+    kinds: dict[type, tuple[frozenset[str], frozenset[str]]] = {}
     for name, module in model.named_modules():
         if name.endswith(_CALLED):
             continue
         kind = type(module)
         if kind not in kinds:
-            allowed = lists.get(_key(kind))
-            if allowed is None:
+            full_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix(_OURS)
+            if kind not in _TORCHS and full_name not in known:
                 return f"{name or 'the model'}, which is a {kind.__name__}"
             patched = next(_patched(kind), None)
             if patched is not None:
                 return f"{patched}, which is patched"
-            kinds[kind] = allowed, _own_methods(kind)
-        reason = _unknown_module(name or "the model", module, *kinds[kind])
+            kinds[kind] = CLASSES.get(full_name, frozenset()), _own_methods(kind)
+        reason = _unknown_module(name or "the model", module, *kinds[kind], by_steps=known is RECURRENT)
         if reason is not None:
             return reason
         config = getattr(module, "config", None)
         reason = None if config is None else _unknown_field(config)
         if reason is not None:
             return reason
-    return _unknown_weights(model) if lists is CLASSES else None
+    return _unknown_weights(model) if known is CLASSES else None
 
 
-def _key(kind: type) -> tuple[str, str]:
-    return kind.__module__.removeprefix(_OURS), kind.__qualname__
-
-
-def _unknown_module(name: str, module: nn.Module, allowed: _Class, methods: frozenset[str]) -> str | None:
+def _unknown_module(
+    name: str, module: nn.Module, allowed: frozenset[str], methods: frozenset[str], by_steps: bool
+) -> str | None:
     own = vars(module)
     if not methods.isdisjoint(own):
         return f"{name}.{min(methods.intersection(own))}, which is patched"
     hooks = module._forward_hooks.values()
     if module._forward_pre_hooks or any(getattr(hook, "__module__", None) != _CAPTURING for hook in hooks):
         return f"a hook on {name}"
-    for key, value in module._parameters.items():
-        if value is not None and allowed.parameters is not None and key not in allowed.parameters:
-            return f"the parameter {name}.{key}"
     for key, buffer in module._buffers.items():
         if buffer is not None:
             return f"the buffer {name}.{key}"
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
+        return f"{name}, which has a max_norm"
+    if by_steps:
+        return None
+    for key, value in module._parameters.items():
+        if value is not None and not (type(module) in _WEIGHTED and key in _WEIGHTS):
+            return f"the parameter {name}.{key}"
     for key, child in module._modules.items():
-        if child is None or allowed.children is None:
+        if child is None or type(module) is nn.ModuleList:
             continue
-        if key not in allowed.children:
+        if key not in allowed:
             return f"the module {name}.{key}"
         if type(child).__name__ != _CLASS_OF.get(key, type(child).__name__):
             return f"{name}.{key}, which is a {type(child).__name__}"
         if key == "layers" and {type(layer).__name__ for layer in child.children()} - {_LAYERS[type(module).__name__]}:
             return f"a layer of {name} that is not a {_LAYERS[type(module).__name__]}"
-    if isinstance(module, nn.Embedding) and module.max_norm is not None:
-        return f"{name}, which has a max_norm"
     return None
 
 
 def _unknown_field(config: Any) -> str | None:
     for name, value in vars(config).items():
-        if name not in _ANY_VALUE and not (name in _VALUES and value in _VALUES[name]):
+        if name not in _ANY_VALUE:
             return f"the configuration field {name} = {value!r}"
     if config._attn_implementation not in _ATTENTIONS:
         return f"attn_implementation={config._attn_implementation!r}"
