@@ -24,7 +24,7 @@ POSITIONS_OF_ONE = 32
 
 
 class Decoder:
-    """The decoder's step in a search, with or without a source.
+    """The decoder in a search, with or without a source; its caches advance by it.
 
     Args:
         model: A model with a decoder and an output projection, which are used.
@@ -88,29 +88,7 @@ class Decoder:
             cache.padding = prompt_mask_NP.logical_not().sum(1)
         return cache
 
-    def step(self, tokens_NW: torch.Tensor, cache: "DecoderCache") -> torch.Tensor:
-        """Returns logits (sentences · hypotheses, vocabulary) of the token after the given ones.
-
-        The keys and values of the given tokens are added to the cache.
-        """
-        if cache.padding is None:
-            encodings = self.positions.of(cache.position, cache.device)
-        else:
-            places_N = cache.position - cache.padding
-            encodings = self.positions.at(places_N, cache.position + 1).repeat_interleave(tokens_NW.shape[1], 0)
-        x = self._advance(tokens_NW, encodings, cache.allocate(tokens_NW.shape[1]), cache)
-        return self.project_to_vocabulary(x)
-
-    def read(self, tokens_NP: torch.Tensor, cache: "DecoderCache") -> None:
-        """Adds the keys and values of each sentence's next P tokens to the cache, while it has one hypothesis."""
-        end = cache.position + tokens_NP.shape[1]
-        places = torch.arange(cache.position, end, device=cache.device).expand(len(tokens_NP), -1)
-        if cache.padding is not None:
-            places = (places - cache.padding[:, None]).clamp(min=0)
-        encodings = self.positions.at(places, end).flatten(0, 1)
-        self._advance(tokens_NP, encodings, cache.allocate_successive(tokens_NP.shape[1]), cache)
-
-    def _advance(
+    def advance(
         self, tokens_NW: torch.Tensor, encodings: torch.Tensor, bias: torch.Tensor | None, cache: "DecoderCache"
     ) -> torch.Tensor:
         """Runs all layers over some tokens of each sentence, whose slots are allocated; `bias` limits attention."""
@@ -204,16 +182,25 @@ class DecoderCache:
 
     def step(self, tokens_NW: torch.Tensor) -> torch.Tensor:
         """Maps the newest token of each hypothesis to logits of the next, (sentences · hypotheses, vocabulary)."""
-        logits_RV = self.decoder.step(tokens_NW, self)
+        positions, width = self.decoder.positions, tokens_NW.shape[1]
+        if self.padding is None:
+            encodings = positions.first(self.position + 1, self.device)[self.position]
+        else:
+            encodings = positions.at(self.position - self.padding, self.position + 1).repeat_interleave(width, 0)
+        x = self.decoder.advance(tokens_NW, encodings, self.allocate(width), self)
         self.position += 1
-        return logits_RV
+        return self.decoder.project_to_vocabulary(x)
 
     def read(self, tokens_NP: torch.Tensor) -> None:
         """Reads the next tokens of each sentence, while it has one hypothesis."""
-        length = max(1, READ_AT_A_TIME // len(tokens_NP))
-        for part in tokens_NP.split(length, 1):
-            self.decoder.read(part, self)
-            self.position += part.shape[1]
+        for part_NP in tokens_NP.split(max(1, READ_AT_A_TIME // len(tokens_NP)), 1):
+            end = self.position + part_NP.shape[1]
+            places_NP = torch.arange(self.position, end, device=self.device).expand(len(part_NP), -1)
+            if self.padding is not None:
+                places_NP = (places_NP - self.padding[:, None]).clamp(min=0)
+            encodings = self.decoder.positions.at(places_NP, end).flatten(0, 1)
+            self.decoder.advance(part_NP, encodings, self.allocate_successive(part_NP.shape[1]), self)
+            self.position = end
 
     def allocate(self, width: int) -> torch.Tensor | None:
         """Takes slots for one more position of `width` hypotheses per sentence; returns the attention bias."""

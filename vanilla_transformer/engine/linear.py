@@ -39,10 +39,6 @@ class PositionTable:
         self.module = module
         self._table = torch.empty(0) if weight is None else weight
 
-    def of(self, position: int, device: torch.device) -> torch.Tensor:
-        """Returns the encoding of one position, (d_model,)."""
-        return self.first(position + 1, device)[position]
-
     def at(self, positions: torch.Tensor, longest: int) -> torch.Tensor:
         """Returns the encodings of positions that are all below `longest`, (..., d_model)."""
         return F.embedding(positions, self.first(longest, positions.device))
