@@ -1,6 +1,5 @@
 """The linear layers of decoding without gradients: on live weights, or on weights packed for the processor."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -138,22 +137,6 @@ class PackedWeights(Weights):
         if len(widths) == 1:
             return lambda x: (linear(x),)
         return lambda x: linear(x).split_with_sizes(widths, 1)
-
-    def residual_linear(self, module: nn.Linear) -> ResidualLinear:
-        """Maps x and residual r to r + xWᵀ + b: small weights add to a few rows of r in the product itself."""
-        add, weight = super().residual_linear(module), module.weight
-        if self.quantization is not None or weight.numel() >= LARGE_WEIGHT or self.dtype != torch.float32:
-            return add
-        few = _too_few_to_pack(weight) if _can_pack(weight.device, self.dtype) else sys.maxsize
-        transposed, bias = self._own(weight).mT, self._own(module.bias)
-
-        def add_linear(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-            if x.shape[0] >= few:
-                return add(x, residual)
-            outputs = torch.addmm(residual, x, transposed)
-            return outputs if bias is None else outputs.add_(bias)
-
-        return add_linear
 
     def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, relu: bool = False) -> Linear:
         if self.quantization == "int8":
