@@ -10,6 +10,8 @@ has commands, `GROUP` names their group in the program's help. The seams are
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     file         a kind of file with rows of text, by its suffix: a function of path, wanted columns and form that
                  returns a `data.tables.RowTable`
+    vocabulary   a way to learn the pieces of words, by its name: a function of a `Tokenizer` that splits texts into
+                 words, of texts and of the size of the vocabulary, which gives the tokenizer its model
     metric       a metric of texts: a function of predictions and references that returns a value and its signature
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL

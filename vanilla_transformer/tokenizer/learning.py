@@ -1,19 +1,19 @@
 """Section 5.1: learning a vocabulary. This stays in the package; the code that reads text ships with a model."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from vanilla_transformer import seams
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 # The library allocates memory for this many before it learns, and kills the process if there is too little.
 _MOST_TYPES = 4_000_000
-ALGORITHMS = ("bpe", "wordpiece", "unigram", "character", "presplit")
+ALGORITHMS = ("bpe", "wordpiece", *seams.names("vocabulary"), "character", "presplit")
 
 # The characters that `_TO_BYTES` writes for the 256 bytes.
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -42,10 +42,6 @@ _GOES_ON = Regex(r"@@(?: |\z)")
 
 # In bytes. Wordpiece looks at this much of a word at once, because its search is cubic in it.
 _LONGEST_PIECE = 100
-
-# Unigram starts with this multiple of its final number of pieces, and keeps this share in each round.
-_SEEDS = 4
-_KEPT = 0.75
 
 
 class VocabularyError(ValueError):
@@ -145,7 +141,8 @@ def describe_long_words(count: int) -> str:
     )
 
 
-def _special_tokens() -> list[AddedToken]:
+def special_tokens() -> list[AddedToken]:
+    """Returns the special tokens as a trainer takes them."""
     return [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
 
 
@@ -170,10 +167,8 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends
     if ends:
         words = _put_space_before_text(tokenizer) + words
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, cut, _TO_BYTES])
-    if algorithm == "unigram":
-        _learn_unigram(tokenizer, texts, vocab_size)
-    else:
-        _learn_bpe(tokenizer, texts, vocab_size)
+    learn = learn_bpe if algorithm in ("bpe", "wordpiece") else seams.load("vocabulary", algorithm)
+    learn(tokenizer, texts, vocab_size)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, _TO_BYTES])
     if algorithm == "wordpiece":
         short = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_PIECE}}}"), "isolated")
@@ -182,11 +177,11 @@ def _learn_sub_words(texts: Iterable[str], vocab_size: int, algorithm: str, ends
     return tokenizer
 
 
-def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
+def learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
     """Byte-pair encoding (Sennrich et al. 2016): repeatedly joins the most frequent pair of pieces."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=_special_tokens(),
+        special_tokens=special_tokens(),
         initial_alphabet=_BYTES,
         max_token_length=_LONGEST_PIECE,
         show_progress=False,
@@ -204,68 +199,6 @@ def _longest_first(vocabulary: dict[str, int]) -> models.WordPiece:
     )
 
 
-def _learn_unigram(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int) -> None:
-    """Unigram language model (Kudo 2018): starts with many pieces, drops those that matter least to the likelihood.
-
-    The library's own trainer gives other pieces in each run and other sizes than requested. This one starts with
-    byte-pair pieces and counts pieces in each word's likeliest segmentation.
-    """
-    counts: Counter[str] = Counter()
-    # Taken here, because the tokenizer is locked while it trains.
-    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-
-    def counted() -> Iterator[str]:
-        for text in texts:
-            words = pre_tokenizer.pre_tokenize_str(text if normalizer is None else normalizer.normalize_str(text))
-            counts.update(word for word, _ in words)
-            yield text
-
-    _learn_bpe(tokenizer, counted(), _SEEDS * vocab_size)
-    ids = tokenizer.get_vocab()
-    scores = dict.fromkeys(sorted(ids, key=ids.__getitem__)[len(SPECIAL_TOKENS) :], -1.0)
-    size = vocab_size - len(SPECIAL_TOKENS)
-    while True:
-        uses = _count_pieces(_likeliest(scores), counts)
-        total = math.log(max(uses.total(), 1))
-        # Half a use for an unused piece, so that its score is finite.
-        scores = {piece: math.log(uses[piece] or 0.5) - total for piece in scores}
-        if len(scores) <= size:
-            break
-        _drop_least_needed(scores, uses, len(scores) - max(size, int(_KEPT * len(scores))))
-    tokenizer.model = _likeliest(scores)
-    tokenizer.add_special_tokens(_special_tokens())
-
-
-def _likeliest(scores: dict[str, float]) -> models.Unigram:
-    special = [(token, 0.0) for token in SPECIAL_TOKENS.values()]
-    return models.Unigram([*special, *scores.items()], unk_id=list(SPECIAL_TOKENS).index("unk_token"))
-
-
-def _count_pieces(model: models.Unigram, counts: Counter[str]) -> Counter[str]:
-    uses: Counter[str] = Counter()
-    for word, count in counts.items():
-        for token in model.tokenize(word):
-            uses[token.value] += count
-    return uses
-
-
-def _drop_least_needed(scores: dict[str, float], uses: Counter[str], count: int) -> None:
-    """Drops the pieces whose loss lowers the likelihood of their words least, but never a single byte."""
-    learned = (piece for piece in scores if len(piece) > 1)
-    losses = {piece: uses[piece] * (scores[piece] - _score_in_parts(piece, scores)) for piece in learned}
-    for piece in sorted(losses, key=lambda piece: (losses[piece], piece))[:count]:
-        del scores[piece]
-
-
-def _score_in_parts(piece: str, scores: dict[str, float]) -> float:
-    """Returns the score of the likeliest way to write a piece with others."""
-    best = [0.0]
-    for end in range(1, len(piece) + 1):
-        starts = (start for start in range(end) if end - start < len(piece) and piece[start:end] in scores)
-        best.append(max(best[start] + scores[piece[start:end]] for start in starts))
-    return best[-1]
-
-
 def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learns one piece for each of the most frequent characters; the others become bytes."""
     counts = Counter(chain.from_iterable(texts))
@@ -276,7 +209,7 @@ def _learn_characters(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(_longest_first({piece: index for index, piece in enumerate(pieces)}))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_CHARACTERS, "isolated"), _TO_BYTES])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(_special_tokens())
+    tokenizer.add_special_tokens(special_tokens())
     return tokenizer
 
 
@@ -294,7 +227,7 @@ def _learn_presplit(texts: Iterable[str], vocab_size: int | None) -> Tokenizer:
     splits = [*_put_space_before_text(tokenizer), pre_tokenizers.Split(_BETWEEN_SPACES, "isolated"), _TO_BYTES]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Replace(_GOES_ON, "")])
-    tokenizer.add_special_tokens(_special_tokens())
+    tokenizer.add_special_tokens(special_tokens())
     return tokenizer
 
 
