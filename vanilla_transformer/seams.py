@@ -10,6 +10,9 @@ has commands, `GROUP` names their group in the program's help. The seams are
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     file         a kind of file with rows of text, by its suffix: a function of path, wanted columns and form that
                  returns a `data.tables.RowTable`
+    text         a text that an extra brings, by its name: a function of the name of a split, empty if none is given,
+                 that returns a `data.tables.RowTable` of pairs
+    task         a task, by its name in a recipe: a subclass of `tasks.Task`
     vocabulary   a way to learn the pieces of words, by its name: a function of a `Tokenizer` that splits texts into
                  words, of texts and of the size of the vocabulary, which gives the tokenizer its model
     metric       a metric of texts: a function of predictions and references that returns a value and its signature

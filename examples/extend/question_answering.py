@@ -7,7 +7,7 @@ trained, resumed and scored like any other. A process that loads such a model ha
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,8 @@ def exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]])
 class AnswerFinder(EncoderPredictor):
     """Gives each question the likeliest span of its context."""
 
+    nothing: Mapping[str, Any] = {"answer": None}
+
     def read(self, line: str) -> Row:
         """Returns the context and the question of a line, which a tab separates."""
         context, _, question = line.partition("\t")
@@ -87,14 +89,9 @@ class AnswerFinder(EncoderPredictor):
         """Returns log-probabilities over the places, (batch, length, 2)."""
         return logits.log_softmax(1)
 
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
         """Finds the answer to each question; a context that is too long is read up to the model's limit."""
-        found = [Prediction("", "", {"answer": None})] * len(rows)
-        full = [place for place, row in enumerate(rows) if all(row)]
-        progress(len(rows) - len(full))
-        if not full:
-            return found
-        encoded = plain_text(self.tokenizer)([rows[place][1] for place in full], [rows[place][0] for place in full])
+        encoded = plain_text(self.tokenizer)([question for _, question in rows], [context for context, _ in rows])
         ids = encoded["input_ids"]
         for place, logs in self.answers([self.cut(row) for row in ids], progress):
             inside = [at for at, part in enumerate(encoded.sequence_ids(place)[: len(logs)]) if part == 1]
@@ -102,10 +99,9 @@ class AnswerFinder(EncoderPredictor):
             if spans:
                 log, first, last = max(spans)
                 start, end = encoded.token_to_chars(place, first).start, encoded.token_to_chars(place, last).end
-                answer = rows[full[place]][0][start:end].strip()
+                answer = rows[place][0][start:end].strip()
                 values = {"answer": answer, "score": round(float(np.exp(log)), 6)}
-                found[full[place]] = Prediction(answer, answer, values, truncated=len(ids[place]) > self.longest)
-        return found
+                yield place, Prediction(answer, answer, values, truncated=len(ids[place]) > self.longest)
 
 
 class QuestionAnswering(EncoderTask):

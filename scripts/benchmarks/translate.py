@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from vanilla_transformer.data.cmudict import cmudict_pairs
 from vanilla_transformer.data.text_lines import read_lines
+from vanilla_transformer.extras.cmudict.dictionary import cmudict_pairs
 
 
 def main() -> None:

@@ -18,11 +18,12 @@ from typing import Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes
 
-from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
+from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import parse_corpus
-from vanilla_transformer.evaluation.label_metrics import TAG_METRICS
 from vanilla_transformer.evaluation.metrics import score
+from vanilla_transformer.extras.tagging.conll import TAGGED_SENTENCES
+from vanilla_transformer.extras.tagging.tag_metrics import TAG_METRICS
 
 _LONGEST_AFFIX = 4
 

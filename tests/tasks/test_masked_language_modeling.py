@@ -35,7 +35,7 @@ def test_a_run_learns_and_its_card_says_what_it_is(trained, masked_lines, capsys
     assert len(pipeline("fill-mask", model=str(directory))("the dog <mask> the cat")) == 5
     (tmp_path / "in.txt").write_text("the <mask>\n")
     assert main(["predict", str(directory), str(tmp_path / "in.txt")]) == 1
-    assert 'The model fills masks: give it to pipeline("fill-mask")' in capsys.readouterr().err
+    assert 'give it to pipeline("fill-mask")' in capsys.readouterr().err
 
 
 def test_counted_operations_are_those_of_the_real_loss():

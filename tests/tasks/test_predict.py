@@ -97,7 +97,7 @@ def test_models_of_other_commands_are_named(trained, text, tmp_path, capsys):
     VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     assert predict(tmp_path / "model", text) == 1
-    assert "The model translates: give it to `translate`" in capsys.readouterr().err
+    assert "give it to `translate` instead of `predict`" in capsys.readouterr().err
     assert main(["translate", str(trained["labelled"]), str(text)]) == 1
     assert "which does not translate: give it to `predict`" in capsys.readouterr().err
     assert predict(trained["labelled"], text, "--text-column", "2") == 2

@@ -32,12 +32,13 @@ def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
     language model projects only the masked tokens, as in training.
 
     Args:
-        lengths: Lengths of the sources and of the targets; for a model of one stack, lengths of the texts.
+        lengths: Lengths of the sources and of the targets; a model of one stack reads the last ones.
     """
     if isinstance(config, RecurrentEncoderDecoderConfig):
         return _recurrent_training_flops(config, *lengths)
     assert config.d_k is not None and config.d_v is not None
     s, t = lengths[0].astype(np.float64), lengths[-1].astype(np.float64)
+    s = s if isinstance(config, VanillaTransformerConfig) else t
     query_and_key = config.d_model * config.num_heads * config.d_k
     value_and_output = config.d_model * config.num_heads * config.d_v
     scores = config.num_heads * (config.d_k + config.d_v)

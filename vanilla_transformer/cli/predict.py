@@ -81,10 +81,10 @@ class Predict:
     def _table(self, form: Any) -> "TextStream | None":
         """Returns the rows of an input that is a table or CoNLL columns; None for lines of text."""
         from vanilla_transformer.data.corpus import open_corpus
-        from vanilla_transformer.data.sources import CorpusSpec, is_conll, table_suffix
+        from vanilla_transformer.data.sources import CorpusSpec, has_columns
         from vanilla_transformer.tasks import as_in_training
 
-        if self.input is None or not (is_conll(str(self.input)) if form.tagged else table_suffix(str(self.input))):
+        if self.input is None or not has_columns(str(self.input), form):
             return None
         corpus = CorpusSpec((str(self.input),), text_column=self.text_column, text_pair_column=self.text_pair_column)
         form = form.without_labels()

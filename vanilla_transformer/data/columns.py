@@ -1,9 +1,13 @@
 """Columns of text that a task reads, and the choice of a table's columns for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vanilla_transformer.data.text_lines import CorpusError
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.tables import RowTable
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,11 @@ class TextForm:
         unit: Name of its rows in messages.
         empty: Name of rows that are empty in a required column.
         parallel: Whether its two columns are translations of each other, also in line-aligned files.
-        tagged: Whether its two columns are the words of a sentence and their tags, in CoNLL columns.
+        tagged: Whether its two columns are the words of a sentence and their tags.
         in_blocks: Whether a text with too many tokens becomes several rows, so that none is dropped.
         packed: Whether rows are pieces of continuous text, with its white space and line ends, so that blocks of its
             tokens are continuous too; an empty row marks the start of a text.
+        files: The only kind of file that it is read from, if it is not read from text and tables.
     """
 
     columns: tuple[Column, ...]
@@ -48,6 +53,7 @@ class TextForm:
     tagged: bool = False
     in_blocks: bool = False
     packed: bool = False
+    files: "FileKind | None" = None
 
     def without_labels(self) -> "TextForm":
         """Return the form without the column that a model predicts."""
@@ -62,6 +68,15 @@ class TextForm:
     def in_order(self) -> bool:
         """Tells whether the columns of a table without their names are taken in order, if it has as many."""
         return self.parallel or len(self.columns) == 1
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file with the rows of one form: its name in messages, its suffixes, and what opens one."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    read: "Callable[[str, Wanted], RowTable]"
 
 
 # Separates the words of a sentence, and their tags; it occurs in neither.
@@ -88,9 +103,6 @@ LABELLED_TEXTS = TextForm(
 )
 MULTI_LABELLED_TEXTS = replace(
     LABELLED_TEXTS, columns=(*LABELLED_TEXTS.columns[:2], replace(LABELLED_TEXTS.columns[2], several=True))
-)
-TAGGED_SENTENCES = TextForm(
-    (Column("words", "text_column"), Column("tags", "label_column")), "sentences", "that are empty", tagged=True
 )
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
 

@@ -21,9 +21,7 @@ from datasets import Dataset, DatasetBuilder, IterableDataset
 
 from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write, has_no_room
-from vanilla_transformer.compression import without_suffix
-from vanilla_transformer.data import cmudict
-from vanilla_transformer.data.columns import PAIRS, Columns, TextForm, Wanted, refuse_twins
+from vanilla_transformer.data.columns import PAIRS, Columns, TextForm, refuse_twins
 from vanilla_transformer.data.sources import (
     CorpusLocation,
     CorpusSpec,
@@ -32,7 +30,7 @@ from vanilla_transformer.data.sources import (
     parse_corpus,
     table_suffix,
 )
-from vanilla_transformer.data.tables import TABLE_READERS, RowTable, read_conll, read_text
+from vanilla_transformer.data.tables import TABLE_READERS, RowTable, read_text
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.data.text_streams import TextStream, find_columns, row_tables, stream_of, text_schema
 from vanilla_transformer.network import hub_or_cache
@@ -74,17 +72,11 @@ def read_corpus(
     Raises:
         CorpusError: Nothing can be read, or a line is invalid; the message names the file and the line.
     """
-    corpus, directory = _spec(source), _directory(cache_dir)
-    location = locate(corpus, form)
+    location, directory = locate(_spec(source), form), _directory(cache_dir)
     if location.kind != "dataset":
         return _kept_on_disk(_stream_of_files(location), location, directory)
-    loaded = _load(location, directory, corpus.streaming)
-    mapped = _mapped(loaded, form)
-    return (
-        _kept_on_disk(_stream_of_dataset(loaded, location, directory), location, directory)
-        if mapped is None
-        else mapped
-    )
+    loaded = _load(location, directory)
+    return _mapped(loaded, form) or _kept_on_disk(_stream_of_dataset(loaded, location, directory), location, directory)
 
 
 def open_corpus(
@@ -95,15 +87,14 @@ def open_corpus(
     Takes the same arguments as `read_corpus`. With `streaming`, data loaded by `datasets` is fetched at each pass;
     otherwise it is downloaded once. Files are always read in place.
     """
-    corpus = _spec(source)
-    location = locate(corpus, form)
+    location = locate(_spec(source), form)
     for path in location.paths:
         # Such as from `<(zcat text.gz)`: it can be read only once.
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise CorpusError(f"{path} is a pipe or a device, but training data is read more than once: name a file")
     if location.kind == "dataset":
         directory = _directory(cache_dir)
-        return _stream_of_dataset(_load(location, directory, corpus.streaming), location, directory)
+        return _stream_of_dataset(_load(location, directory), location, directory)
     return _stream_of_files(location)
 
 
@@ -114,17 +105,11 @@ def corpus_languages(
 
     Takes the same arguments as `read_corpus`, and reads no more of a file than its first line.
     """
-    corpus = _spec(source)
-    location = locate(corpus)
-    if location.kind == "built-in":
-        return "en", None
-    if location.kind == "lines":
-        names: Wanted = tuple(Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in location.paths)
-    elif location.kind == "dataset":
-        names = _load(location, _directory(cache_dir), corpus.streaming).columns.names
+    location = locate(_spec(source))
+    if location.kind == "dataset":
+        names = _load(location, _directory(cache_dir)).columns.names
     else:
-        columns = _open_table(location).columns
-        names = columns.names if columns else (None, None)
+        names = _open_table(location).names
     first, second = (name if name and _LANGUAGE.fullmatch(name) else None for name in names)
     return first, second
 
@@ -148,7 +133,7 @@ def with_columns_of(corpus: CorpusSpec, other: CorpusSpec, form: TextForm) -> Co
 def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
     try:
         location = locate(corpus, form)
-        if location.kind in ("table", "conll"):
+        if location.kind == "table":
             next(_open_table(location).rows, None)
     except CorpusError:
         return False
@@ -157,7 +142,7 @@ def _has_its_columns(corpus: CorpusSpec, form: TextForm) -> bool:
 
 def _place(location: CorpusLocation, row: int) -> str:
     """Return the file and line of a row, or its number if no file can be read again."""
-    if location.kind in ("dataset", "built-in") or not all(map(os.path.isfile, location.paths)):
+    if location.kind in ("dataset", "text") or not all(map(os.path.isfile, location.paths)):
         return f"{location}, row {row + 1:,}"
     number, _ = next(islice(_open_table(location).rows, row, None))
     return f"{location}, line {number:,}"
@@ -177,22 +162,25 @@ def _stream_of_files(location: CorpusLocation) -> TextStream:
 
 
 def _open_table(location: CorpusLocation) -> RowTable:
-    if location.kind == "built-in":
-        return RowTable(None, enumerate(cmudict.cmudict_pairs(location.split or ""), start=1))
+    if location.kind == "text":
+        table: RowTable = seams.load("text", location.paths[0])(location.split or "")
+        return table
     if location.kind == "lines":
         return read_text(location.paths, location.form)
     path = location.paths[0]
-    if location.kind == "conll":
-        return read_conll(path, location.wanted)
+    if location.form.files is not None:
+        return location.form.files.read(path, location.wanted)
     suffix = table_suffix(path) or ""
     read = TABLE_READERS.get(suffix) or seams.load("file", suffix)
     return read(path, location.wanted, location.form)
 
 
-def _stamp(location: CorpusLocation) -> str:
+def _stamp(location: CorpusLocation) -> str | None:
     """Return a stamp that changes whenever a file or the wanted columns change, without reading the files."""
+    if location.kind == "text":
+        return None
     stamps = []
-    for path in (cmudict.dictionary_path(),) if location.kind == "built-in" else location.paths:
+    for path in location.paths:
         try:
             status = os.stat(path)
         except OSError as error:
@@ -241,13 +229,13 @@ class _Loaded(NamedTuple):
     stamp: str | None
 
 
-def _load(location: CorpusLocation, directory: Path, streaming: bool) -> _Loaded:
+def _load(location: CorpusLocation, directory: Path) -> _Loaded:
     """Load a dataset: from the Hub in the cache of `datasets`, from local files in `directory`.
 
-    With `streaming`, no copy of its text is made on this disk, and each pass fetches it anew.
+    If it is streamed, no copy of its text is made on this disk, and each pass fetches it anew.
     """
     with _said_in_one_sentence(location, directory):
-        dataset, stamp = _dataset(location, directory, streaming)
+        dataset, stamp = _dataset(location, directory)
         columns = find_columns(dataset, location.wanted, str(location), location.form)
     if isinstance(dataset, Dataset) and not len(dataset):
         raise CorpusError(f"there are no {location.form.unit} in {location}")
@@ -317,10 +305,6 @@ def _cache(location: CorpusLocation, directory: Path) -> Path | None:
     return directory / "datasets" if os.path.exists(location.paths[0]) else None
 
 
-def _is_saved(path: Path) -> bool:
-    return (path / "state.json").exists() or (path / "dataset_dict.json").exists()
-
-
 def _load_saved(location: CorpusLocation) -> Dataset:
     loaded = datasets.load_from_disk(location.paths[0])
     if isinstance(loaded, datasets.DatasetDict):
@@ -330,15 +314,13 @@ def _load_saved(location: CorpusLocation) -> Dataset:
     return loaded
 
 
-def _dataset(
-    location: CorpusLocation, directory: Path, streaming: bool
-) -> tuple[Dataset | IterableDataset, str | None]:
+def _dataset(location: CorpusLocation, directory: Path) -> tuple[Dataset | IterableDataset, str | None]:
     """Return a dataset, and a stamp that changes if its text may have changed."""
-    if _is_saved(Path(location.paths[0])):
+    if any(Path(location.paths[0], name).exists() for name in ("state.json", "dataset_dict.json")):
         return _load_saved(location), None  # Already on this disk as Arrow, which is mapped and never copied.
     builder = _builder(location, directory)
     dataset: Dataset | IterableDataset
-    if streaming:
+    if location.streaming:
         streams = builder.as_streaming_dataset()
         split = _choose_split(location, list(streams))
         dataset = streams[split]

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, IterableDataset
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
@@ -270,17 +271,22 @@ def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, targe
     """Return the ids of each text, including those the tokenizer adds at its ends; a `target` keeps its case."""
     # The tokenizer's own call makes many Python objects that are not needed here, and takes twice as long. The backend
     # already works on all cores; processes on top of it only cost memory.
+    backend = reading_backend(tokenizer)
+    normalizer = backend.normalizer
+    if target:
+        backend.normalizer = cased(normalizer)
+    try:
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+    finally:
+        if target:
+            backend.normalizer = normalizer
+
+
+def reading_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    """Return the backend of a tokenizer, set to read plain text of any length."""
     tokenizer = plain_text(tokenizer)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
-    normalizer = backend.normalizer
-    of_target = cased(normalizer)
-    if not target or of_target is normalizer:
-        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-    backend.normalizer = of_target
-    try:
-        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-    finally:
-        backend.normalizer = normalizer
+    return backend

@@ -22,7 +22,6 @@ SETTINGS = ("weight", "tag", *COLUMN_SETTINGS, "streaming")
 _TAKEN = ("pad", "s", "unk", "mask")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 FILE_SUFFIXES = (*TABLE_READERS, *seams.names("file"), ".parquet")
-BUILT_IN = "cmudict"
 
 
 @dataclass(frozen=True)
@@ -234,8 +233,8 @@ def _truth(text: str, where: str) -> bool:
 class CorpusLocation:
     """The location of a corpus.
 
-    `kind` is ``lines`` (a file for each column), ``table`` or ``conll`` (one file), ``dataset`` (for `datasets`) or
-    ``built-in``.
+    `kind` is ``lines`` (a file for each column), ``table`` (one file), ``dataset`` (for `datasets`) or ``text`` (of an
+    extra).
     """
 
     kind: str
@@ -244,6 +243,7 @@ class CorpusLocation:
     split: str | None = None
     wanted: Wanted = (None, None)
     form: TextForm = PAIRS
+    streaming: bool = False
 
     def __str__(self) -> str:
         return " and ".join(self.paths)
@@ -253,71 +253,57 @@ def locate(corpus: CorpusSpec, form: TextForm = PAIRS) -> CorpusLocation:
     """Return the location that the words for a corpus mean, for reading a form."""
     if corpus.prepared is not None:
         raise CorpusError(f"{corpus} holds tokens, which are only for training: give its text")
-    location = replace(_locate(corpus, form), form=form, wanted=corpus.wanted(form))
+    location = _locate(corpus, form)
+    location = replace(location, form=form, wanted=corpus.wanted(form), streaming=corpus.streaming)
     if form.packed and location.kind != "lines":
         raise CorpusError(f"{location}: only plain text files can be packed: leave documents out, or give its text")
-    if location.kind in ("lines", "built-in") and any(location.wanted):
+    if location.kind in ("lines", "text") and any(location.wanted):
         raise CorpusError(f"{location} has no named columns: leave the names out")
     return location
 
 
 def _locate(corpus: CorpusSpec, form: TextForm) -> CorpusLocation:
-    if not form.parallel and len(corpus.parts) > 1:
-        raise CorpusError(
-            f"{corpus} are {len(corpus.parts)} sources, but {form.unit} come from one at a time; to train "
-            "on several corpora, separate them with +"
-        )
-    if form.tagged:
-        return _locate_conll(corpus.parts[0])
-    if len(corpus.parts) == 2:
-        if any(table_suffix(path) for path in corpus.parts):
+    count, several = len(corpus.parts), "; to train on several corpora, separate them with +"
+    if count > 1 and not form.parallel:
+        raise CorpusError(f"{corpus} are {count} sources, but {form.unit} come from one at a time{several}")
+    if count > 2:
+        raise CorpusError(f"a corpus is two line-aligned files or one other source, not {count}{several}")
+    if count == 2:
+        if any(map(table_suffix, corpus.parts)):
             raise CorpusError(f"{corpus} are not two line-aligned text files: give one table at a time")
         return CorpusLocation("lines", corpus.parts)
-    if len(corpus.parts) == 1:
-        return _locate_one(corpus.parts[0], form)
-    raise CorpusError(
-        f"a corpus is two line-aligned files or one other source, not {len(corpus.parts)}; to train on "
-        "several corpora, separate them with +"
-    )
-
-
-def _locate_conll(path: str) -> CorpusLocation:
-    if not os.path.isfile(path) or table_suffix(path) not in (None, ".tsv"):
-        problem = "is none" if os.path.exists(path) else "does not exist"
-        raise CorpusError(f"words and their tags are read from files of CoNLL columns, but {path} {problem}")
-    return CorpusLocation("conll", (path,))
+    return _locate_one(corpus.parts[0], form)
 
 
 def may_have_columns(corpus: CorpusSpec) -> bool:
     """Tell by its words whether a corpus is a table or a dataset, without checking that it exists."""
     name = corpus.parts[0]
-    is_built_in = name.partition(":")[0] == BUILT_IN and not os.path.exists(name)
+    is_built_in = name.partition(":")[0] in seams.names("text") and not os.path.exists(name)
     return len(corpus.parts) == 1 and not is_built_in and corpus.prepared is None
 
 
 def _locate_one(source: str, form: TextForm) -> CorpusLocation:
     path, parts = split_off(source)
-    single = len(form.columns) == 1
-    if path == BUILT_IN and len(parts) < 2 and form.parallel:
-        return CorpusLocation("built-in", (path,), split=parts[0] if parts else None)
-    suffix = table_suffix(path)
+    suffix, single = table_suffix(path), len(form.columns) == 1
+    if form.files is not None:
+        if not os.path.isfile(source) or suffix not in (None, ".tsv"):
+            problem = "is none" if os.path.exists(source) else "does not exist"
+            raise CorpusError(f"{form.unit} are read from files of {form.files.name}, but {source} {problem}")
+        return CorpusLocation("table", (source,))
+    if path in seams.names("text") and len(parts) < 2 and form.parallel:
+        return CorpusLocation("text", (path,), split=parts[0] if parts else None)
     if not os.path.exists(path):
-        if (
-            suffix
-            or (single and path.endswith((".txt", *SUFFIXES)))
-            or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path)
-        ):
+        is_file = suffix or (single and path.endswith((".txt", *SUFFIXES)))
+        if is_file or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", path):
             raise CorpusError(f"{path} does not exist")
     elif not os.path.isdir(path):
         if parts:
             raise CorpusError(f"{path} is a file, which has no split {':'.join(parts)!r}")
-        if suffix not in (None, ".parquet"):
-            return CorpusLocation("table", (path,))
-        if suffix is None and single:
-            return CorpusLocation("lines", (path,))
-        if suffix is None:
+        if suffix is None and not single:
             others = "; plain text needs two line-aligned files, one for each side" if form.parallel else ""
             raise CorpusError(f"{path} is not a table that can be read ({', '.join(FILE_SUFFIXES)}){others}")
+        if suffix != ".parquet":
+            return CorpusLocation("table" if suffix else "lines", (path,))
     if len(parts) > 2:
         raise CorpusError(f"{source}: write NAME, NAME:SPLIT or NAME:CONFIG:SPLIT")
     config = parts[0] if len(parts) == 2 else None
@@ -342,6 +328,8 @@ def table_suffix(path: str) -> str | None:
     return suffix if suffix in FILE_SUFFIXES else None
 
 
-def is_conll(path: str) -> bool:
-    """Tell by its suffix whether a file has CoNLL columns."""
-    return without_suffix(path).endswith((".conll", ".conllu"))
+def has_columns(path: str, form: TextForm) -> bool:
+    """Tell by its suffix whether a file has columns to read a form from, rather than lines of text."""
+    if form.files is None:
+        return table_suffix(path) is not None
+    return without_suffix(path).endswith(form.files.suffixes)

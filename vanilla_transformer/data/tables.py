@@ -1,4 +1,4 @@
-"""Files as rows of text: plain text, and the columns of TSV, CSV, JSONL and CoNLL."""
+"""Files as rows of text: plain text, and the columns of TSV, CSV and JSONL."""
 
 import csv
 import json
@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any, TypeVar
 
+from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data.columns import (
     BETWEEN_LABELS,
-    BETWEEN_WORDS,
     PAIRS,
     Column,
     Columns,
@@ -31,18 +32,19 @@ csv.field_size_limit(2**27)
 
 @dataclass(frozen=True)
 class RowTable:
-    """The rows of a file, and the columns they come from if these have names."""
+    """The rows of a text, and the names of the columns or the languages that they come from, if known."""
 
-    columns: Columns | None
     rows: NumberedRows
+    names: Wanted = (None, None)
 
 
 def read_text(paths: Sequence[str], form: TextForm = PAIRS) -> RowTable:
     """Open plain text: line-aligned files, or one file with a text on each line; a packed form takes it in pieces."""
     if form.packed:
-        return RowTable(None, enumerate((piece,) for path in paths for piece in read_pieces(path)))
+        return RowTable(enumerate((piece,) for path in paths for piece in read_pieces(path)))
     rows = _aligned_lines(*paths) if len(paths) == 2 else ((line,) for line in read_lines(paths[0]))
-    return RowTable(None, enumerate(rows, start=1))
+    suffixes = (Path(without_suffix(path).removesuffix(".txt")).suffix[1:] for path in paths)
+    return RowTable(enumerate(rows, start=1), tuple(suffixes))
 
 
 def _aligned_lines(first_path: str, second_path: str) -> Iterator[tuple[str, str]]:
@@ -68,7 +70,7 @@ def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
     number, cells = first = _first(rows, path)
     words = {cell.strip().lower() for cell in cells}
-    numbers = _numbers(wanted, path, len(cells))
+    numbers = column_numbers(wanted, path, len(cells))
     if numbers is None and (any(wanted) or all(one.optional or words & {*one.aliases} for one in form.columns)):
         return _with_header(cells, rows, path, wanted, form)
     if numbers is None and form.in_order and len(cells) == len(form.columns):
@@ -88,7 +90,7 @@ def read_tsv(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
             f"{path}: no header names its {len(cells)} columns: add a first line with their names, or give "
             f"their numbers, counted from 1, as {' and '.join(missing)}"
         )
-    return RowTable(None, _cells(chain([first], rows), path, numbers, columns=len(cells)))
+    return RowTable(_cells(chain([first], rows), path, numbers, columns=len(cells)))
 
 
 def _first(rows: Iterator[Record], path: str) -> Record:
@@ -98,7 +100,7 @@ def _first(rows: Iterator[Record], path: str) -> Record:
     return first
 
 
-def _numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] | None:
+def column_numbers(wanted: Wanted, path: str, columns: int) -> tuple[int | None, ...] | None:
     """Return the places of columns wanted by number; None if they are wanted by name, or not at all."""
     given = [name for name in wanted if name is not None]
     if not given or not all(re.fullmatch("[0-9]+", name) for name in given):
@@ -123,55 +125,7 @@ def read_jsonl(path: str, wanted: Wanted, form: TextForm = PAIRS) -> RowTable:
     translation = first[1].get("translation")
     languages = list(translation) if isinstance(translation, dict) else []
     columns = choose_columns(list(first[1]), languages, wanted, path, form)
-    return RowTable(columns, _json_rows(chain([first], records), columns, path, form))
-
-
-def read_conll(path: str, wanted: Wanted) -> RowTable:
-    """Open a file with one word per line, its tags in columns beside it, and an empty line after each sentence.
-
-    Columns are separated by tabs or, in a line without tabs, by white space; `wanted` gives their numbers from 1. By
-    default the first column is the word and the last its tag. Comments, which begin with ``# ``, multi-word tokens and
-    empty words of CoNLL-U, and the lines ``-DOCSTART-`` of CoNLL-2003 are skipped.
-    """
-    return RowTable(None, _conll_sentences(path, wanted))
-
-
-def _conll_sentences(path: str, wanted: Wanted) -> NumberedRows:
-    words: list[list[str]] = []
-    begin = columns = 0
-    places: tuple[int, ...] = ()
-    for number, line in enumerate(chain(read_lines(path), [""]), start=1):
-        cells = line.split("\t") if "\t" in line else line.split()
-        if not line.strip():
-            if words:
-                yield begin, tuple(BETWEEN_WORDS.join(column) for column in zip(*words, strict=True))
-            words = []
-            continue
-        if cells[0] == "-DOCSTART-" or (line.startswith("# ") and "\t" not in line):
-            continue
-        if not columns:
-            columns = len(cells)
-            places = _conll_places(f"{path}, line {number}", wanted, columns)
-        if len(cells) != columns:
-            raise CorpusError(f"{path}, line {number}: {len(cells)} columns where {columns} are needed")
-        if places[0] and re.fullmatch(r"\d+[-.]\d+", cells[0]):
-            continue
-        found = [cells[place].strip() for place in places]
-        if not all(found):
-            raise CorpusError(f"{path}, line {number}: the {'tag' if found[0] else 'word'} is missing")
-        begin = begin if words else number
-        words.append(found)
-
-
-def _conll_places(where: str, wanted: Wanted, columns: int) -> tuple[int, ...]:
-    """Find the columns of the words and, if wanted, of the tags."""
-    names = [name or str(default) for name, default in zip(wanted, (1, columns), strict=False)]
-    places = _numbers(tuple(names), where, columns)
-    if places is None:
-        raise CorpusError(f"{where}: these columns have no names: give their numbers, counted from 1")
-    if len(set(places)) < len(places):
-        raise CorpusError(f"{where}: there is no column for the tags besides that of the words")
-    return tuple(place for place in places if place is not None)
+    return RowTable(_json_rows(chain([first], records), columns, path, form), columns.names)
 
 
 TABLE_READERS: dict[str, Callable[[str, Wanted, TextForm], RowTable]] = {
@@ -184,9 +138,9 @@ TABLE_READERS: dict[str, Callable[[str, Wanted, TextForm], RowTable]] = {
 def _with_header(
     header: list[str], rows: Iterator[tuple[int, list[str]]], path: str, wanted: Wanted, form: TextForm
 ) -> RowTable:
-    columns = choose_columns(header, (), wanted, path, form)
-    indices = [None if name is None else header.index(name) for name in columns.names]
-    return RowTable(columns, _cells(rows, path, indices, columns=len(header)))
+    names = choose_columns(header, (), wanted, path, form).names
+    indices = [None if name is None else header.index(name) for name in names]
+    return RowTable(_cells(rows, path, indices, columns=len(header)), names)
 
 
 def _cells(

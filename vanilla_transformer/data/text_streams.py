@@ -103,9 +103,7 @@ def row_tables(rows: Iterator[Row], form: TextForm = PAIRS) -> Iterator[pa.Table
         yield pa.table([pa.array(column, pa.string()) for column in columns], schema=text_schema(form))
 
 
-def sample_rows(
-    streams: Sequence[TextStream], most: int, progress: bool = True
-) -> tuple[list[int], list[str], list[Row]]:
+def sample_rows(streams: Sequence[TextStream], most: int) -> tuple[list[int], list[str], list[Row]]:
     """Count the rows of each stream, hash its text and sample all rows evenly: all if there are no more than `most`.
 
     Otherwise the sample has at least half of `most`, at equal distances: every second row is dropped when there are
@@ -116,7 +114,7 @@ def sample_rows(
     sample: list[Row] = []
     stride, seen = 1, 0
     unit = f" {streams[0].form.unit}" if streams else ""
-    with tqdm(desc="reading", unit=unit, unit_scale=True, disable=None if progress else True) as bar:
+    with tqdm(desc="reading", unit=unit, unit_scale=True, disable=None) as bar:
         for stream in streams:
             before, text = seen, TextHash()
             for table in stream.tables():

@@ -1,4 +1,4 @@
-"""Metrics of labels: of texts, and of the words of a sentence, whose labels are separated by spaces."""
+"""Metrics of labels and of numbers."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from vanilla_transformer.data.columns import BETWEEN_LABELS
 from vanilla_transformer.evaluation.metrics import Metric, MetricError
 
 
-def _signature(counted: str, references: Sequence[Sequence[str]], library: str, **settings: str) -> str:
+def signature(counted: str, references: Sequence[Sequence[str]], library: str, **settings: str) -> str:
     """Gives the unit counted, the number of items, and the version of the library."""
     how = [f"{name}:{value}" for name, value in settings.items()]
     parts = [f"count:{counted}", f"items:{len(references)}", *how, f"{library}:{version(library)}"]
@@ -20,7 +20,7 @@ def _accuracy(predictions: Sequence[str], references: Sequence[Sequence[str]]) -
     from sklearn.metrics import accuracy_score
 
     value = 100 * accuracy_score([reference for reference, *_ in references], list(predictions))
-    return value, _signature("right-labels", references, "scikit-learn")
+    return value, signature("right-labels", references, "scikit-learn")
 
 
 def _macro_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
@@ -30,7 +30,7 @@ def _macro_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -
     gold = [reference for reference, *_ in references]
     value = 100 * f1_score(gold, list(predictions), average="macro", zero_division=0)
     labels = str(len({*gold, *predictions}))
-    return value, _signature("mean-f1-of-labels", references, "scikit-learn", labels=labels, zero_division="0")
+    return value, signature("mean-f1-of-labels", references, "scikit-learn", labels=labels, zero_division="0")
 
 
 def _f1_of_sets(average: str) -> Metric:
@@ -46,7 +46,7 @@ def _f1_of_sets(average: str) -> Metric:
             warnings.simplefilter("ignore")  # If no text has a label there is nothing to count.
             value = 100 * f1_score(sets.transform(gold), sets.transform(found), average=average, zero_division=0)
         settings = {"average": average, "labels": str(len(sets.classes_)), "zero_division": "0"}
-        return float(value), _signature("f1-of-sets", references, "scikit-learn", **settings)
+        return float(value), signature("f1-of-sets", references, "scikit-learn", **settings)
 
     return Metric(measure)
 
@@ -71,7 +71,7 @@ def _correlation(name: str) -> Metric:
         constant = len(set(found)) == 1 or len(set(gold)) == 1
         value = 0.0 if constant else float(getattr(stats, f"{name}r")(found, gold)[0])
         settings = {"sides": "constant"} if constant else {}
-        return value, _signature(name, references, "scipy", **settings)
+        return value, signature(name, references, "scipy", **settings)
 
     return Metric(measure)
 
@@ -80,7 +80,7 @@ def _squared_error(predictions: Sequence[str], references: Sequence[Sequence[str
     from sklearn.metrics import mean_squared_error
 
     found, gold = _numbers(predictions, references)
-    return float(mean_squared_error(gold, found)), _signature("mean-squared-error", references, "scikit-learn")
+    return float(mean_squared_error(gold, found)), signature("mean-squared-error", references, "scikit-learn")
 
 
 def _numbers(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
@@ -89,31 +89,6 @@ def _numbers(predictions: Sequence[str], references: Sequence[Sequence[str]]) ->
     if not pairs:
         raise MetricError("There is no text with a number to score.")
     return [found for found, _ in pairs], [gold for _, gold in pairs]
-
-
-def _token_accuracy(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    from sklearn.metrics import accuracy_score
-
-    pairs = _words(predictions, references)
-    gold, found = ([tag for tags in side for tag in tags] for side in pairs)
-    value = 100 * accuracy_score(gold, found)
-    return value, _signature("right-tags", references, "scikit-learn", words=str(len(gold)))
-
-
-def _spans(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """Computes F1 of whole spans over all sentences, as conlleval counts them."""
-    from seqeval.metrics import f1_score, precision_score, recall_score
-
-    gold, found = _words(predictions, references)
-    recall, precision = (100 * measure(gold, found, zero_division=0) for measure in (recall_score, precision_score))
-    figures = {"recall": f"{recall:.2f}", "precision": f"{precision:.2f}", "average": "micro", "mode": "conlleval"}
-    value = 100 * f1_score(gold, found, zero_division=0)
-    return float(value), _signature("f1-of-spans", references, "seqeval", **figures)
-
-
-def _words(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[list[str]], list[list[str]]]:
-    """Returns the tags of each sentence: those given, and those predicted."""
-    return [reference.split() for reference, *_ in references], [tags.split() for tags in predictions]
 
 
 LABEL_METRICS = {"accuracy": Metric(_accuracy), "macro_f1": Metric(_macro_f1)}
@@ -127,4 +102,3 @@ NUMBER_METRICS = {
     "spearman": _correlation("spearman"),
     "mean_squared_error": Metric(_squared_error),
 }
-TAG_METRICS = {"token_accuracy": Metric(_token_accuracy), "seqeval": Metric(_spans)}

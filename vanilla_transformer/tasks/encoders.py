@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SizePreset
+from vanilla_transformer.recipe.defaults import MODEL_FIELDS
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.interface import Prediction, SpecialTokens, Task
+from vanilla_transformer.tasks.interface import Prediction, Predictor, Row, SpecialTokens, Task
 from vanilla_transformer.translation.translator import BATCH_TOKENS, CHUNK_LINES, evaluating
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _FOREIGN = ("architecture", "tokenizer_sides", "decoding")
 # Tokens of a row that a model reads if its positions have no limit.
 LONGEST_ROW = 1024
-Row = tuple[str, ...]
 Texts = Mapping[str, Sequence[str]]
 
 
@@ -57,21 +55,16 @@ class EncoderTask(Task, ABC):
         kind: Name of its models in the error message.
         columns: Names of the columns of ids, one or two; batches are planned by their lengths.
         config_class, model_class, predictor_class: Classes of its models, and of what predicts with one.
-        known_metrics: Its metrics by name, or the place of this table in `vanilla_transformer.evaluation`.
+        known_metrics: Its metrics by name, or the place of this table, as "module:name".
         evaluation_settings: Settings that `evaluate` accepts besides the tokens of a batch.
     """
 
-    name: str
     foreign: tuple[str, ...] = ("documents", "problem_type", "classifier_pooling")
     kind = "an encoder"
     evaluation_settings: tuple[str, ...] = ()
-    loss = "nats"
     config_class: type[Any] = VanillaTransformerEncoderConfig
-    form: TextForm
     columns: tuple[str, ...]
     special_tokens = SpecialTokens(begins=True)
-    size_presets: tuple[SizePreset, ...]
-    metrics: tuple[str, ...]
     known_metrics: "str | Mapping[str, Metric]"
     model_class: type[PreTrainedModel]
     predictor_class: "type[EncoderPredictor]"
@@ -81,29 +74,21 @@ class EncoderTask(Task, ABC):
         other_sizes = [name for name in MODEL_FIELDS if not hasattr(self.config_class, name)]
         for option in recipe.used(*_FOREIGN, *other_sizes, *self.foreign):
             raise RecipeError(f"{option} is not for {self.name}, whose model is {self.kind}: leave it out.")
-        if recipe.classification.labels is not None and not 2 <= len(set(recipe.classification.labels)) == len(
-            recipe.classification.labels
-        ):
-            raise RecipeError(
-                f"labels must be two or more different ones, not {' '.join(recipe.classification.labels) or 'none'}."
-            )
+        labels = recipe.classification.labels
+        if labels is not None and not 2 <= len(set(labels)) == len(labels):
+            raise RecipeError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
         from vanilla_transformer.evaluation.metrics import check_names
 
         check_names(recipe.evaluation.metrics or (), self._metrics)
 
     @property
     def _metrics(self) -> "Mapping[str, Metric]":
-        known = self.known_metrics
         # Predicting does not need what scoring needs.
-        return resolve_name(f"vanilla_transformer.evaluation.{known}") if isinstance(known, str) else known
+        return resolve_name(self.known_metrics) if isinstance(self.known_metrics, str) else self.known_metrics
 
     def row_encoder(self, encode: Callable[[Texts, PreTrainedTokenizerFast], Any], **settings: Any) -> RowEncoder:
         """Returns an encoder of the task's rows."""
         return RowEncoder(self.name, self.form, self.columns, encode, **settings)
-
-    def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
-        """Returns the columns of text, without labels."""
-        return tuple(column.name for column in self.form.columns if column.setting != "label_column")
 
     def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
@@ -123,21 +108,13 @@ class EncoderTask(Task, ABC):
         """Builds the recipe's model with random weights."""
         return self.model_class(self.config(recipe))
 
-    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
-        """Returns the operations of one training pass over texts of these lengths, counted as in Table 2."""
-        return training_flops(config, lengths[-1])
-
     def numbers_kept(self, config: Any) -> int:
         """Sums over all layers."""
         return config.num_hidden_layers * (10 * config.d_model + 2 * config.d_ff)
 
-    def describe(self, config: Any) -> str:
-        """Describes layers, width and dropout."""
-        return f"{config.num_hidden_layers} layers of width {config.d_model} with dropout {config.dropout:g}"
-
     def predictor(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> "EncoderPredictor":
+    ) -> Predictor:
         """Returns the model, ready to predict."""
         return self.predictor_class(model, tokenizer, batch_tokens)
 
@@ -145,12 +122,13 @@ class EncoderTask(Task, ABC):
     def reference(self, row: Mapping[str, str]) -> str:
         """Returns the right prediction of a row, written like its `line` without a score."""
 
-    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:  # noqa: B027, most have none
-        """Refuses a row on which a model with these labels cannot be scored.
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the ids of what a text of the label column names, given the number of each label.
 
         Raises:
-            CorpusError: The row cannot be scored; the message says why.
+            CorpusError: It names nothing that a model with these labels can learn or be scored on.
         """
+        return []
 
     def written(self, prediction: Prediction) -> str:
         """Returns a row's line in a file of predictions."""
@@ -202,11 +180,14 @@ class EncoderTask(Task, ABC):
 
     def _check_rows(self, corpus: "Dataset", labels: Sequence[str]) -> None:
         numbers = {label: number for number, label in enumerate(labels)}
-        for number, row in enumerate(corpus):
-            try:
-                self.check_row(row, numbers)
-            except CorpusError as error:
-                raise RowError(number, error) from error
+        for column in (one for one in self.form.columns if one.setting == "label_column"):
+            for number, (text, label) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
+                try:
+                    # Nothing is predicted for an empty text, but it may have no labels.
+                    if text.strip() or column.several:
+                        self.label_ids(label, numbers)
+                except CorpusError as error:
+                    raise RowError(number, error) from error
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Refuses evaluation settings that are for other models.
@@ -221,7 +202,7 @@ class EncoderTask(Task, ABC):
 
     def _rows(self, corpus: "Dataset") -> list[Row]:
         """Returns the texts of a corpus, without their labels."""
-        return list(zip(*(corpus[name] for name in self.vocabulary_columns(Recipe.of(task=self.name))), strict=True))
+        return list(zip(*(corpus[name] for name in self.form.without_labels().names), strict=True))
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Returns the prediction of each text."""
@@ -230,12 +211,17 @@ class EncoderTask(Task, ABC):
         return [prediction.line for prediction in predictor.predict(rows, lambda count: None)]
 
 
-class EncoderPredictor(ABC):
+class EncoderPredictor(Predictor):
     """A model that predicts rows of text, in batches of about equal length.
 
     Args:
         batch_tokens: Tokens in a batch, padding included; chosen by device if None.
+
+    Attributes:
+        nothing: The values predicted for an empty row.
     """
+
+    nothing: Mapping[str, Any]
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_tokens: int | None = None
@@ -249,13 +235,19 @@ class EncoderPredictor(ABC):
         learned = getattr(model.config, "positional_encoding", None) == "learned"
         self.longest = min(LONGEST_ROW, model.config.max_position_embeddings) if learned else LONGEST_ROW
 
-    @abstractmethod
-    def read(self, line: str) -> Row:
-        """Makes a row of text from a line."""
+    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
+        """Predicts each row, in order; an empty one gets `nothing`."""
+        predictions = [Prediction("", "", dict(self.nothing))] * len(rows)
+        full = [place for place, row in enumerate(rows) if row[0].strip()]
+        progress(len(rows) - len(full))
+        found = self.predictions([rows[place] for place in full], progress) if full else ()
+        for place, prediction in found:
+            predictions[full[place]] = prediction
+        return predictions
 
     @abstractmethod
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """Predicts each row, in order; `progress` receives the number of rows in each batch."""
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterable[tuple[int, Prediction]]:
+        """Yields the place of each row, none of which is empty, and its prediction, in any order."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Yields the places of rows of ids in batches of about equal length, longest first, and their logits."""

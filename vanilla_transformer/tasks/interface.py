@@ -1,5 +1,6 @@
 """The interface of a task: everything that training needs to know of it."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -8,8 +9,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import Indices, Lengths
 from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.tables import Row
 from vanilla_transformer.data.token_corpus import Rows
 from vanilla_transformer.recipe.defaults import Architecture
 from vanilla_transformer.recipe.schema import Recipe
@@ -75,10 +78,12 @@ class Predictor(Protocol):
 
     chunk_lines: int
 
-    def read(self, line: str) -> tuple[str, ...]:
+    @abstractmethod
+    def read(self, line: str) -> Row:
         """Makes a row of text from a line, without the column to be predicted."""
 
-    def predict(self, rows: Sequence[tuple[str, ...]], progress: Callable[[int], object]) -> Sequence[Prediction]:
+    @abstractmethod
+    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Sequence[Prediction]:
         """Predicts each row, in order; `progress` receives the number of rows done since its last call."""
 
 
@@ -110,7 +115,7 @@ class Task(Architecture, Protocol):
     translates: bool = False
     pipeline: str
     item: str
-    loss: str
+    loss: str = "nats"
     use: str
     verb: str = "model"
     command: str = ""
@@ -143,7 +148,8 @@ class Task(Architecture, Protocol):
         """Returns the encoding of text as ids for a complete recipe."""
 
     def vocabulary_columns(self, recipe: Recipe) -> tuple[str, ...]:
-        """Returns the columns of text that a vocabulary is learned from."""
+        """Returns the columns of text that a vocabulary is learned from: all but labels."""
+        return self.form.without_labels().names
 
     def build(self, recipe: Recipe) -> PreTrainedModel:
         """Builds the recipe's model, with random weights and the settings to be saved with it.
@@ -151,6 +157,16 @@ class Task(Architecture, Protocol):
         Its `forward` takes the result of `collate`, `num_items_in_batch` (the items of all batches of the step, which
         divide the summed loss) and `skip_logits`, and returns an output that has a `loss`.
         """
+
+    def training_flops(self, config: Any, *lengths: np.ndarray) -> float:
+        """Returns the operations of one training pass over rows of these lengths, as in Table 2."""
+        return training_flops(config, *lengths)
+
+    def describe(self, config: Any) -> str:
+        """Describes layers, width and dropout."""
+        stacks = (getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder"))
+        layers = "+".join(str(count) for count in stacks if count)
+        return f"{layers} layers of width {config.d_model} with dropout {config.dropout:g}"
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Returns the number of loss items in each row; `lengths` are (rows,) for each column of ids."""
@@ -197,6 +213,8 @@ class Task(Architecture, Protocol):
         Raises:
             ValueError: The model is for another command; the message names it.
         """
+        place = f"`{self.command}`" if self.command else f'pipeline("{self.pipeline}")'
+        raise ValueError(f"The model is for {self.name}: give it to {place} instead of `predict`")
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Returns the model's predictions for some examples."""

@@ -30,9 +30,8 @@ def with_labels(
     labels = recipe.classification.labels
     if labels is None:
         found = {label for stream in corpora["train"] for text in texts_of(stream, column) for label in of_text(text)}
-        labels = tuple(sorted(found, key=lambda label: (int(label), label) if _is_number(label) else (0, label)))
-        if not all(map(_is_number, found)):
-            labels = tuple(sorted(found))
+        in_order = (lambda label: (int(label), label)) if all(map(_is_number, found)) else None
+        labels = tuple(sorted(found, key=in_order))
     if len(labels) < 2:
         where = " + ".join(stream.name for stream in corpora["train"])
         raise CorpusError(f"{where}: there is nothing to tell apart, because {''.join(labels)!r} is its only label")
@@ -72,12 +71,10 @@ def _instead_of(label: str, labels: Collection[str]) -> str:
 
 def label_maps(recipe: Recipe) -> dict[str, dict]:
     """Returns the configuration's fields for the labels; two placeholders until they are known."""
-    if recipe.classification.labels is None:
+    labels = recipe.classification.labels
+    if labels is None:
         return {}
-    return {
-        "id2label": dict(enumerate(recipe.classification.labels)),
-        "label2id": {one: n for n, one in enumerate(recipe.classification.labels)},
-    }
+    return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
 
 
 def texts_of(stream: "TextStream", column: str) -> Iterable[str]:

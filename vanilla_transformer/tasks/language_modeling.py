@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -59,6 +60,8 @@ class Block(NamedTuple):
 class TextScorer(EncoderPredictor):
     """A model that gives texts their cost."""
 
+    nothing: Mapping[str, Any] = MappingProxyType({})
+
     def read(self, line: str) -> Row:
         """Returns the line as a row."""
         return (line,)
@@ -90,6 +93,8 @@ class NextTokenScorer(TextScorer):
             Fewer give tokens more context.
     """
 
+    nothing = MappingProxyType({"log_probability": None, "tokens": 0})
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -107,17 +112,14 @@ class NextTokenScorer(TextScorer):
         self.stride = stride or self.most - 1
         self.ends = getattr(model.config, "documents", "lines") == "lines"
 
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """Returns the log-probability of each nonempty text, in nats; reads texts too long for the model in blocks."""
-        predictions = [Prediction("", "", {"log_probability": None, "tokens": 0})] * len(rows)
-        full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
-        texts = [rows[place][0] for place in full]
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
+        """Yields the log-probability of each text, in nats; reads texts too long for the model in blocks."""
+        texts = [text for (text,) in rows]
         ids = ids_of_texts(texts, self.tokenizer) if self.ends else token_ids(texts, self.tokenizer)
-        for place, cost in zip(full, self.costs(ids, self.losses(self.blocks(ids))), strict=True):
+        for place, cost in enumerate(self.costs(ids, self.losses(self.blocks(ids)))):
             values = {"log_probability": -cost.nats, "tokens": cost.tokens}
-            predictions[place] = Prediction(str(cost), cost.line, values)
+            yield place, Prediction(str(cost), cost.line, values)
         progress(len(rows))
-        return predictions
 
     def blocks(self, texts: Sequence[Sequence[int]]) -> list[Block]:
         """Splits texts of these ids into blocks."""
@@ -200,7 +202,7 @@ class LanguageModeling(ModelingOfTexts):
     verb = command = "generate"
     model_class = VanillaTransformerDecoderForCausalLM
     predictor_class = NextTokenScorer
-    known_metrics = "language_models:LANGUAGE_MODEL_METRICS"
+    known_metrics = "vanilla_transformer.evaluation.language_models:LANGUAGE_MODEL_METRICS"
     least_length, why_least = 2, "a block needs its first token and at least one more"
     metrics: tuple[str, ...] = ("perplexity", "bits_per_character")
     item = "tokens"
@@ -231,12 +233,10 @@ class LanguageModeling(ModelingOfTexts):
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads texts on the right, where no token sees the padding, to `input_ids` and `labels`."""
-        if not rows["text"]:
-            nothing = torch.full((1, 2), config.pad_token_id)
-            return {"input_ids": nothing, "labels": torch.full_like(nothing, LABEL_PADDING)}
+        # Without rows, two tokens of padding, because the first is never predicted.
         return {
-            "input_ids": pad(rows["text"], config.pad_token_id)[0],
-            "labels": pad(rows["text"], LABEL_PADDING)[0],
+            name: pad(rows["text"] or [[padding] * 2], padding)[0]
+            for name, padding in (("input_ids", config.pad_token_id), ("labels", LABEL_PADDING))
         }
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Masked language modeling with an encoder-only model that reads what stands before and after each masked token."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -18,7 +18,7 @@ from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderTask, Row, Texts
-from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens
+from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.language_modeling import ModelingOfTexts, TextScorer
 
 # Shares of the masked tokens: 80% become `<mask>`; half of the rest become random tokens, half stay as they are.
@@ -57,25 +57,22 @@ def blocks_of_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, mo
 class MaskedScorer(TextScorer):
     """Masks each text, always at the same places, and computes the cost of the masked tokens."""
 
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """Returns the cost of each nonempty text; texts too long for the model are read in blocks."""
-        predictions = [Prediction("", "", {})] * len(rows)
-        full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
+        """Yields the cost of each text; texts too long for the model are read in blocks."""
         config: Any = self.model.config
-        texts = blocks_of_texts([rows[place][0] for place in full], self.tokenizer, config.max_position_embeddings)
-        places = [place for place, text in zip(full, texts, strict=True) for _ in text]
+        most = config.max_position_embeddings
+        texts = blocks_of_texts([text for (text,) in rows], self.tokenizer, most)
+        places = [place for place, text in enumerate(texts) for _ in text]
         hidden: Any = [masked(ids, np.random.default_rng(ids), config.vocab_size) for text in texts for ids in text]
         nats, tokens = [0.0] * len(rows), [0] * len(rows)
         costs = self.summed_losses([seen for seen, _ in hidden], [labels for _, labels in hidden], shift=0)
         for place, (_, labels), loss in zip(places, hidden, costs, strict=True):
             nats[place] += loss
             tokens[place] += int((labels != LABEL_PADDING).sum())
-        for place in full:
-            most = config.max_position_embeddings
+        for place in range(len(rows)):
             cost = TextCost(nats[place], tokens[place], most, most - 2)
-            predictions[place] = Prediction(str(cost), cost.line, {})
+            yield place, Prediction(str(cost), cost.line, {})
         progress(len(rows))
-        return predictions
 
 
 class MaskedLanguageModeling(ModelingOfTexts):
@@ -92,7 +89,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
     verb, example = "fill", "... <mask> ..."
     model_class = VanillaTransformerEncoderForMaskedLM
     predictor_class = MaskedScorer
-    known_metrics = "language_models:MASKED_METRICS"
+    known_metrics = "vanilla_transformer.evaluation.language_models:MASKED_METRICS"
     least_length, why_least = 3, "<s>, </s> and a token between them"
     metrics: tuple[str, ...] = ("masked_perplexity",)
     item = "masked tokens"
@@ -124,11 +121,7 @@ class MaskedLanguageModeling(ModelingOfTexts):
         labels, _ = pad([labels for _, labels in hidden], LABEL_PADDING)
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> NoReturn:
-        """Refuses: the library's pipeline fills masks."""
-        raise ValueError('The model fills masks: give it to pipeline("fill-mask") instead of `predict`')
+    predictor = Task.predictor  # It refuses: the library's pipeline fills masks.
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Fills the first `<mask>` of each text; leaves texts without one as they are."""

@@ -4,6 +4,7 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
+from vanilla_transformer import seams
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
@@ -13,19 +14,11 @@ from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.language_modeling import LanguageModeling
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
 from vanilla_transformer.tasks.text_classification import TextClassification
-from vanilla_transformer.tasks.token_classification import TokenClassification
 from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.translation.loading import saved_config
 
 _TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Translation(),
-        TextClassification(),
-        TokenClassification(),
-        LanguageModeling(),
-        MaskedLanguageModeling(),
-    )
+    task.name: task for task in (Translation(), TextClassification(), LanguageModeling(), MaskedLanguageModeling())
 }
 
 
@@ -35,10 +28,18 @@ def get_task(name: str) -> Task:
     Raises:
         RecipeError: There is none.
     """
-    if name not in _TASKS:
-        hint = did_you_mean(name, _TASKS) or "."
-        raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(_TASKS))}.")
-    return _TASKS[name]
+    if name in _TASKS:
+        return _TASKS[name]
+    names = _names()
+    if name not in names:
+        hint = did_you_mean(name, names) or "."
+        raise RecipeError(f"There is no task {name!r}{hint} There are {', '.join(sorted(names))}.")
+    task: Task = seams.load("task", name)()
+    return task
+
+
+def _names() -> list[str]:
+    return [*_TASKS, *seams.names("task")]
 
 
 def task_for(recipe: Recipe) -> Task:
@@ -64,7 +65,7 @@ def task_of_model(path: str | Path) -> Task:
     for models in FAMILIES.values():
         for auto_class, model in models.items():
             if model.__name__ in architectures:
-                tasks = [task for task in _TASKS.values() if task.auto_class == auto_class.__name__]
+                tasks = [task for task in map(get_task, _names()) if task.auto_class == auto_class.__name__]
                 if not tasks:
                     raise ValueError(f"{path} is a {model.__name__}, for which there is no task.")
                 return tasks[0].of_recipe(_kind(config))

@@ -1,7 +1,7 @@
 """A label for each text, or for each pair of texts, by an encoder-only model."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -30,20 +30,16 @@ if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
 
 
-def one_or_two(texts: Sequence[str], pairs: Sequence[str]) -> list[Any]:
-    """Returns each text, paired with its second text if there is one."""
-    return [(text, pair) if pair else text for text, pair in zip(texts, pairs, strict=True)]
+def one_or_two(rows: Iterable[Row]) -> list[Any]:
+    """Returns the text of each row, paired with its second text if there is one."""
+    return [(text, pair) if pair else text for text, pair in rows]
 
 
 _LIKELIER_THAN_NOT = 0.5
 
 
 class TextClassifier(EncoderPredictor):
-    """Gives each text its likeliest label, with the probability of each.
-
-    Attributes:
-        nothing: The prediction for an empty text.
-    """
+    """Gives each text its likeliest label, with the probability of each."""
 
     nothing: Mapping[str, Any] = MappingProxyType({"label": None})
 
@@ -51,17 +47,11 @@ class TextClassifier(EncoderPredictor):
         """Returns the text of a line; there is no second text."""
         return line, ""
 
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """Predicts a label for each nonempty text."""
-        predictions = [Prediction("", "", dict(self.nothing))] * len(rows)
-        full = [place for place, (text, *_) in enumerate(rows) if text.strip()]
-        texts = one_or_two([rows[place][0] for place in full], [rows[place][1] for place in full])
-        ids = token_ids(texts, self.tokenizer)
-        progress(len(rows) - len(full))
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
+        """Predicts a label for each text."""
+        ids = token_ids(one_or_two(rows), self.tokenizer)
         for place, answer in self.answers([self.cut(row) for row in ids], progress):
-            truncated = len(ids[place]) > self.longest
-            predictions[full[place]] = replace(self.prediction(answer), truncated=truncated)
-        return predictions
+            yield place, replace(self.prediction(answer), truncated=len(ids[place]) > self.longest)
 
     def prediction(self, answer: np.ndarray) -> Prediction:
         """Returns the likeliest label."""
@@ -119,7 +109,7 @@ class TextClassification(EncoderTask):
     verb, command = "classify", "predict"
     model_class = VanillaTransformerEncoderForSequenceClassification
     predictor_class: type[TextClassifier] = TextClassifier
-    known_metrics = "label_metrics:LABEL_METRICS"
+    known_metrics = "vanilla_transformer.evaluation.label_metrics:LABEL_METRICS"
     foreign: tuple[str, ...] = ("documents",)
     metrics: tuple[str, ...] = ("accuracy", "macro_f1")
     item = "texts"
@@ -154,15 +144,21 @@ class TextClassification(EncoderTask):
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts, or pairs of texts, and the id of each one's label."""
         labels = recipe.classification.labels or ()
+        return self._encoder(labels, (labels,), len(labels))
+
+    def _encoder(self, labels: Sequence[str], settings: tuple[Any, ...], ids: int) -> Encoder:
         numbers = {label: number for number, label in enumerate(labels)}
-        return self._encoder(lambda text: [number_of(text.strip(), numbers)], (labels,), len(labels))
 
-    def _encoder(self, number_label: Callable[[str], list[int]], settings: tuple[Any, ...], numbers: int) -> Encoder:
         def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
-            pairs = one_or_two(texts["text"], texts["text_pair"])
-            return {"text": token_ids(pairs, tokenizer), "label": list(map(number_label, texts["label"]))}
+            pairs = one_or_two(zip(texts["text"], texts["text_pair"], strict=True))
+            found = [self.label_ids(text, numbers) for text in texts["label"]]
+            return {"text": token_ids(pairs, tokenizer), "label": found}
 
-        return self.row_encoder(encode, settings=settings, ids=lambda tokenizer: max(len(tokenizer), numbers))
+        return self.row_encoder(encode, settings=settings, ids=lambda tokenizer: max(len(tokenizer), ids))
+
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the id of the label."""
+        return [number_of(text.strip(), numbers)]
 
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
         """Returns the sizes of the model, its labels, and the pooling of its states."""
@@ -181,16 +177,9 @@ class TextClassification(EncoderTask):
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads texts to `input_ids` and `attention_mask`; `labels` come from `targets`."""
-        if not rows["text"]:
-            nothing = torch.full((1, 1), config.pad_token_id)
-            none = torch.zeros(0, dtype=torch.int64)
-            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": none}
         input_ids, attention_mask = pad(rows["text"], config.pad_token_id)
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "labels": self.targets(rows["label"], config),
-        }
+        labels = self.targets(rows["label"], config) if rows["text"] else torch.zeros(0, dtype=torch.int64)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
         """Returns the label of each text, (rows,)."""
@@ -200,11 +189,6 @@ class TextClassification(EncoderTask):
         """Returns the label or the labels."""
         return BETWEEN_LABELS.join(self.labels_in(row["label"]))
 
-    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a missing label, or one unknown to the model."""
-        if row["text"].strip():
-            number_of(self.reference(row), labels)
-
 
 class MultiLabelClassification(TextClassification):
     """Each text is an item of the loss: the summed cross-entropy of one yes-or-no question per label."""
@@ -212,21 +196,20 @@ class MultiLabelClassification(TextClassification):
     form = MULTI_LABELLED_TEXTS
     predictor_class = MultiLabelClassifier
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
-    known_metrics = "label_metrics:LABEL_SET_METRICS"
+    known_metrics = "vanilla_transformer.evaluation.label_metrics:LABEL_SET_METRICS"
 
     def labels_in(self, text: str) -> list[str]:
         """Returns the labels, separated by commas."""
         return labels_in(text)
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder with the ids of the labels from 1, or 0 for a text without labels."""
+        """Returns the encoder of texts and the ids of their labels."""
         labels = recipe.classification.labels or ()
-        numbers = {label: number for number, label in enumerate(labels, start=1)}
+        return self._encoder(labels, ("several", labels), len(labels) + 1)
 
-        def number_labels(text: str) -> list[int]:
-            return [number_of(label, numbers) for label in labels_in(text)] or [0]
-
-        return self._encoder(number_labels, ("several", labels), len(labels) + 1)
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the ids of the labels from 1, or 0 if there are none."""
+        return [1 + number_of(label, numbers) for label in labels_in(text)] or [0]
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
         """Returns ones at the labels of each text, (rows, labels)."""
@@ -234,11 +217,6 @@ class MultiLabelClassification(TextClassification):
         for row, numbers in zip(ones, labels, strict=True):
             row[torch.from_numpy(numbers.astype(np.int64))] = 1
         return ones[:, 1:]
-
-    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a label unknown to the model."""
-        for label in labels_in(row["label"]):
-            number_of(label, labels)
 
 
 def number_in(text: str) -> float:
@@ -261,7 +239,7 @@ class TextRegression(TextClassification):
 
     predictor_class = TextRegressor
     metrics: tuple[str, ...] = ("pearson", "mean_squared_error")
-    known_metrics = "label_metrics:NUMBER_METRICS"
+    known_metrics = "vanilla_transformer.evaluation.label_metrics:NUMBER_METRICS"
     use = "Giving texts a number"
     loss = "squared error"
     foreign = (*TextClassification.foreign, "labels")
@@ -279,17 +257,16 @@ class TextRegression(TextClassification):
         return recipe
 
     def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of texts and the bits of each one's number as a float32."""
-        return self._encoder(lambda text: [int(np.float32(number_in(text)).view(np.uint32))], ("number",), 1 << 32)
+        """Returns the encoder of texts and their numbers."""
+        return self._encoder((), ("number",), 1 << 32)
+
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the bits of the number as a float32."""
+        return [int(np.float32(number_in(text)).view(np.uint32))]
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """Returns a head with one number."""
         return {**super().head(recipe), "num_labels": 1}
-
-    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a label that is not a number."""
-        if row["text"].strip():
-            number_in(row["label"])
 
     def targets(self, labels: Sequence[Ids], config: PreTrainedConfig) -> torch.Tensor:
         """Returns the numbers, (rows,)."""

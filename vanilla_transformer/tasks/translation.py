@@ -1,13 +1,12 @@
 """Text to other text, by the encoder-decoder of the paper: the task of sections 5 and 6."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
 from vanilla_transformer.data.preparation import Encoder, token_ids
@@ -48,7 +47,6 @@ class Translation(Task):
     verb = command = "translate"
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
     item = "target tokens"
-    loss = "nats"
     use = "Text-to-text generation"
 
     def check(self, recipe: Recipe) -> None:
@@ -100,12 +98,6 @@ class Translation(Task):
         )
         return model
 
-    def training_flops(
-        self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig, *lengths: np.ndarray
-    ) -> float:
-        """Returns the operations of one training pass over pairs of these lengths, counted as in Table 2."""
-        return training_flops(config, *lengths)
-
     def numbers_kept(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> int:
         """Sums over all layers of both stacks, and the logits."""
         if isinstance(config, RecurrentEncoderDecoderConfig):
@@ -118,8 +110,7 @@ class Translation(Task):
         if isinstance(config, RecurrentEncoderDecoderConfig):
             kind = f"{config.num_layers}+{config.num_layers} {config.cell.upper()} layers of width {config.d_model}"
             return f"{kind} with the attention {config.attention} and dropout {config.dropout:g}"
-        layers = f"{config.encoder_layers}+{config.decoder_layers} layers"
-        return f"{layers} of width {config.d_model} with dropout {config.dropout:g}"
+        return super().describe(config)
 
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast
@@ -170,12 +161,6 @@ class Translation(Task):
         from vanilla_transformer.evaluation.scoring import evaluate_model
 
         return evaluate_model(model, tokenizer, corpus, metrics, progress=progress, **settings)
-
-    def predictor(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, batch_tokens: int | None = None
-    ) -> NoReturn:
-        """Refuses: the command for translation is `translate`."""
-        raise ValueError("The model translates: give it to `translate` instead of `predict`")
 
     def show(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
         """Translates each text."""

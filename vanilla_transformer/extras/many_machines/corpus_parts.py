@@ -118,7 +118,7 @@ def _wholes(number: int, corpus: CorpusSpec, cache: Path, form: TextForm) -> Ite
         for piece, size in wholes_of(first):
             rows = metadata.row_group(piece.start).num_rows
             yield CorpusPiece(number, "parquet", ((piece.start, piece.end),), rows), size
-    elif locate(corpus, form).kind in ("dataset", "built-in") and not corpus.streaming:
+    elif locate(corpus, form).kind in ("dataset", "text") and not corpus.streaming:
         rows = len(read_corpus(corpus, form=form, cache_dir=cache))
         yield CorpusPiece(number, "rows", ((0, rows),), rows), rows
     else:

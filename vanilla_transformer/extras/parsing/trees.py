@@ -56,7 +56,7 @@ def read_mrg(path: str, wanted: Wanted, form: TextForm) -> RowTable:
         raise CorpusError(f"{path} holds pairs of a sentence and its tree, not {form.unit}")
     if any(wanted):
         raise CorpusError(f"{path} holds trees and has no named columns: leave the names out")
-    return RowTable(None, enumerate(read_trees(path), start=1))
+    return RowTable(enumerate(read_trees(path), start=1))
 
 
 def linearize(tree: Tree) -> str:

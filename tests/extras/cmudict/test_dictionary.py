@@ -4,8 +4,8 @@ from importlib import metadata
 import pytest
 from refusals import refused
 
-from vanilla_transformer.data.cmudict import SPLITS, cmudict_pairs
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
+from vanilla_transformer.extras.cmudict.dictionary import SPLITS, cmudict_pairs
 
 
 @pytest.fixture(scope="module")

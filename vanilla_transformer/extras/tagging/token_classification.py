@@ -1,6 +1,8 @@
 """A tag for each word of a sentence, by an encoder-only model that reads it off the word's first piece."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,13 +10,13 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
-from vanilla_transformer.data.columns import BETWEEN_WORDS, TAGGED_SENTENCES
-from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.columns import BETWEEN_WORDS
+from vanilla_transformer.data.preparation import Encoder, reading_backend
 from vanilla_transformer.data.token_corpus import Rows
+from vanilla_transformer.extras.tagging.conll import TAGGED_SENTENCES
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )
-from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
@@ -29,13 +31,8 @@ def pieces_of_words(
     sentences: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerFast
 ) -> list[tuple[list[int], list[int]]]:
     """Returns the ids of each sentence, and the places among them where its words begin."""
-    tokenizer = plain_text(tokenizer)
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
     found = []
-    for encoding in backend.encode_batch(list(sentences), is_pretokenized=True):
+    for encoding in reading_backend(tokenizer).encode_batch(list(sentences), is_pretokenized=True):
         words = encoding.word_ids
         begins = [
             place for place, word in enumerate(words) if word is not None and (place == 0 or word != words[place - 1])
@@ -47,30 +44,24 @@ def pieces_of_words(
 class Tagger(EncoderPredictor):
     """Gives each word its likeliest tag, with its probability."""
 
+    nothing = MappingProxyType({"words": [], "tags": [], "scores": []})
+
     def read(self, line: str) -> Row:
         """Splits a line into words at white space."""
         return (BETWEEN_WORDS.join(line.split()),)
 
-    def predict(self, rows: Sequence[Row], progress: Callable[[int], object]) -> list[Prediction]:
-        """Tags each nonempty sentence; words beyond the tokens that the model reads get `_`."""
-        predictions = [Prediction("", "", {"words": [], "tags": [], "scores": []})] * len(rows)
-        full = [place for place, (sentence,) in enumerate(rows) if sentence]
-        words = [rows[place][0].split(BETWEEN_WORDS) for place in full]
+    def predictions(self, rows: Sequence[Row], progress: Callable[[int], object]) -> Iterator[tuple[int, Prediction]]:
+        """Tags each sentence; words beyond the tokens that the model reads get `_`."""
+        words = [sentence.split(BETWEEN_WORDS) for (sentence,) in rows]
         pieces = pieces_of_words(words, self.tokenizer)
-        progress(len(rows) - len(full))
         for place, shares in self.answers([self.cut(ids) for ids, _ in pieces], progress):
             begins = [begin for begin in pieces[place][1] if begin < len(shares) - 1]
             left_out = len(words[place]) - len(begins)
             best = shares[begins].argmax(-1)
             tags = [*(self.labels[number] for number in best), *["_"] * left_out]
             scores = [round(float(share), 6) for share in shares[begins].max(-1)]
-            predictions[full[place]] = Prediction(
-                " ".join(tags),
-                " ".join(tags),
-                {"words": words[place], "tags": tags, "scores": [*scores, *[None] * left_out]},
-                truncated=left_out > 0,
-            )
-        return predictions
+            values = {"words": words[place], "tags": tags, "scores": [*scores, *[None] * left_out]}
+            yield place, Prediction(" ".join(tags), " ".join(tags), values, truncated=left_out > 0)
 
 
 class TokenClassification(EncoderTask):
@@ -84,7 +75,7 @@ class TokenClassification(EncoderTask):
     verb, command = "tag", "predict"
     model_class = VanillaTransformerEncoderForTokenClassification
     predictor_class = Tagger
-    known_metrics = "label_metrics:TAG_METRICS"
+    known_metrics = "vanilla_transformer.extras.tagging.tag_metrics:TAG_METRICS"
     metrics: tuple[str, ...] = ("token_accuracy",)
     item = "words"
     use = "Tagging the words of sentences"
@@ -120,8 +111,7 @@ class TokenClassification(EncoderTask):
                 for place in begins:
                     doubled[place] += 1
                 marked.append(doubled)
-            tags = [[number_of(tag, numbers) for tag in row.split(BETWEEN_WORDS)] for row in texts["tags"]]
-            return {"words": marked, "tags": tags}
+            return {"words": marked, "tags": [self.label_ids(row, numbers) for row in texts["tags"]]}
 
         return self.row_encoder(encode, settings=(labels,), ids=lambda tokenizer: max(2 * len(tokenizer), len(labels)))
 
@@ -135,20 +125,15 @@ class TokenClassification(EncoderTask):
 
     def collate(self, rows: Rows, rng: RowRandom, config: PreTrainedConfig) -> Batch:
         """Pads sentences to `input_ids`, `attention_mask` and `labels`, which are -100 except where a word begins."""
-        if not rows["words"]:
-            nothing = torch.full((1, 1), config.pad_token_id)
-            labels = torch.full_like(nothing, LABEL_PADDING)
-            return {"input_ids": nothing, "attention_mask": torch.ones_like(nothing), "labels": labels}
         marked, attention_mask = pad(rows["words"], 2 * config.pad_token_id)
         labels = torch.full_like(marked, LABEL_PADDING)
-        labels[marked % 2 == 1] = torch.from_numpy(np.concatenate(rows["tags"]).astype(np.int64))
+        labels[marked % 2 == 1] = torch.from_numpy(np.fromiter(chain.from_iterable(rows["tags"]), np.int64))
         return {"input_ids": marked // 2, "attention_mask": attention_mask, "labels": labels}
 
     def reference(self, row: Mapping[str, str]) -> str:
         """Returns the tags, separated by spaces."""
         return row["tags"].replace(BETWEEN_WORDS, " ")
 
-    def check_row(self, row: Mapping[str, str], labels: Mapping[str, int]) -> None:
-        """Refuses a tag unknown to the model."""
-        for tag in row["tags"].split(BETWEEN_WORDS):
-            number_of(tag, labels)
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the ids of the tags."""
+        return [number_of(tag, numbers) for tag in text.split(BETWEEN_WORDS)]

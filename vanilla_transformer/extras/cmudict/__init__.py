@@ -1,0 +1,1 @@
+"""The dictionary of Carnegie Mellon University as a corpus."""

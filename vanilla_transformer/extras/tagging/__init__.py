@@ -1,0 +1,1 @@
+"""A tag for each word of a sentence, such as its part of speech."""
