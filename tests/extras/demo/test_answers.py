@@ -244,9 +244,9 @@ def test_a_line_that_was_cut_is_said_to_be(shown):
     assert "was too long for the model and was cut" in shown.html([reply[0] | {"truncated": True}])
 
 
-def test_attention_of_a_text_too_long_is_refused_in_a_sentence(shown, monkeypatch):
-    monkeypatch.setattr("vanilla_transformer.extras.demo.shown.LARGEST_VIEW", 1000)
-    told = Reader(shown.attention("A dog runs in the park. " * 5, DEFAULTS))
+def test_attention_of_a_text_too_long_is_refused_in_a_sentence(shown):
+    patient = ShownModel(shown.name, shown.kind, max_characters=100_000)
+    told = Reader(patient.attention("A dog runs in the park. " * 60, (1, 0.0, 1)))
     assert "is too long for this view: shorten it." in told.text and "iframe" not in told.elements
 
 
