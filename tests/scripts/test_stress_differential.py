@@ -52,10 +52,10 @@ def ignored_criteria(monkeypatch) -> None:
 def penalty_of_the_library_in_objects(monkeypatch) -> None:
     generate = PaperGenerationMixin.generate
 
-    def without(self, *args, generation_config=None, **kwargs):
+    def without(self, inputs=None, generation_config=None, *args, **kwargs):
         if generation_config is not None:
             kwargs = {"length_penalty_type": "huggingface", **kwargs}
-        return generate(self, *args, generation_config=generation_config, **kwargs)
+        return generate(self, inputs, generation_config, *args, **kwargs)
 
     monkeypatch.setattr(PaperGenerationMixin, "generate", without)
 
