@@ -16,7 +16,7 @@ from vanilla_transformer.data.preparation import StoredCorpus
 
 # A server that has everything imported makes each process in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["vanilla_transformer.training.dry_run", "vanilla_transformer.cli.program"])
+PROCESSES.set_forkserver_preload(["vanilla_transformer.training.loop", "vanilla_transformer.cli.program"])
 
 PAIRS, DEV_PAIRS, EPOCH, STEPS = 120, 20, 4, 6
 

@@ -23,8 +23,12 @@ has commands, `GROUP` names their group in the program's help. The seams are
     search       a runtime for searches of small models inside `frozen`: takes the model, and returns None or, if it
                  computes that model, an object with `suits(rows)`, which tells whether it is the fastest for that many
                  hypotheses, and with `greedy` and `beam` as in `extras.onnx.graph_search.GraphSearch`
-    options      a group of options of `translate`, `evaluate` or `predict`: a dataclass, which may also have tables
-                 of what `excludes` what, and of what is `not_for_several` models or `not_exported`, with the reasons
+    options      a group of options of `train`, `translate`, `evaluate` or `predict`: a dataclass, which may also have
+                 tables of what `excludes` what, and of what is `not_for_several` models or `not_exported`, with the
+                 reasons
+    sharding     a way for the processes of a run to hold a shard of the weights each: a function that returns None if
+                 the launcher did not ask for it, or else accelerate's plugin, with the methods `start`, `shard`,
+                 `gather` and `load` as in `extras.many_machines.sharded_weights.ShardedWeights`
 """
 
 import pkgutil

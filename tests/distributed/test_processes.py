@@ -217,11 +217,11 @@ def test_a_process_that_was_to_be_alone_is_not_stopped(monkeypatch, tmp_path, en
         ({"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "fsdp_activation_checkpointing"),
     ],
 )
-def test_ways_to_divide_weights_that_do_not_work_are_refused(monkeypatch, environment, named):
+def test_ways_to_divide_weights_that_do_not_work_are_refused(monkeypatch, tmp_path, environment, named):
     for name, value in {"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "2", **environment}.items():
         monkeypatch.setenv(name, value)
     with refused(LaunchError, *named.split()):
-        processes._sharding()
+        processes.check_launch(Recipe(), tmp_path)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

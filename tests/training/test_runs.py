@@ -32,11 +32,11 @@ from vanilla_transformer.checkpointing import store
 from vanilla_transformer.checkpointing.store import CheckpointError
 from vanilla_transformer.data.corpus import CorpusError, read_corpus
 from vanilla_transformer.data.preparation import prepare_corpus
+from vanilla_transformer.extras.many_machines.dry_run import dry_run
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import DivergenceError, likely_cause, train
 from vanilla_transformer.training.prefetch import make_plan

@@ -1,1 +1,1 @@
-"""Checkpoints: the store, the background writer, averaging (6.1) and the states of sharded runs."""
+"""Checkpoints: the store, the background writer and averaging (6.1)."""

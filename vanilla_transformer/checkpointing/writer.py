@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from vanilla_transformer.atomic_files import disk_error
 from vanilla_transformer.checkpointing.averaging import WEIGHTS
-from vanilla_transformer.checkpointing.sharded import gather_full_state, is_sharded
 from vanilla_transformer.checkpointing.store import (
     CheckpointError,
     Progress,
@@ -28,6 +27,7 @@ from vanilla_transformer.checkpointing.store import (
     partial_path,
     remove_partial_files,
 )
+from vanilla_transformer.distributed.processes import sharding_of
 
 
 class CheckpointWriter:
@@ -127,8 +127,8 @@ class CheckpointWriter:
         save_accelerator_state(
             str(unfinished), [], [], [self.schedule], [], accelerator.process_index, accelerator.step
         )
-        if is_sharded(accelerator):
-            state = gather_full_state(self.model, self.optimizer)
+        if (sharding := sharding_of(accelerator)) is not None:
+            state = sharding.gather(self.model, self.optimizer)
         elif accelerator.is_main_process:
             state = {
                 "weights": OrderedDict((name, weight.detach()) for name, weight in self.model.named_parameters()),

@@ -11,10 +11,13 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from vanilla_transformer.cli.arguments import Flag, help_of
+from vanilla_transformer.cli.arguments import help_of
 from vanilla_transformer.recipe.blocks import option_of
 from vanilla_transformer.recipe.reading import load_recipe, named_recipe, shipped_recipes
 from vanilla_transformer.recipe.schema import Recipe, places
+from vanilla_transformer.seams import load
+
+DryRunOption: Any = load("options", "dry_run")
 
 
 def recipe_help() -> str:
@@ -111,8 +114,7 @@ class Train:
     """
 
     name: Annotated[str | None, Positional, arg(metavar="[RECIPE]", help=recipe_help(), help_behavior_hint="")] = None
-    dry_run: Flag = False
-    """Start all processes, prepare the data, print what each process would do in its next steps, and exit."""
+    plan: Annotated[DryRunOption, arg(name="")] = DryRunOption()
     options: Annotated[RecipeOptions, arg(name="")] = RecipeOptions()
 
     @property
@@ -139,16 +141,15 @@ class Train:
             end_with_parent()
         if is_companion():
             end_with_first()
-        with companions(processes_for(recipe), recipe, ["--dry-run"] if self.dry_run else []):
+        with companions(processes_for(recipe), recipe, ["--dry-run"] if self.plan.dry_run else []):
             run_worker(partial(self._train, recipe))
 
     def _train(self, recipe: Recipe) -> None:
         from vanilla_transformer.distributed.peers import is_main_process
-        from vanilla_transformer.training.dry_run import dry_run
         from vanilla_transformer.training.loop import train
 
-        if self.dry_run:
-            dry_run(recipe)
+        if self.plan.dry_run:
+            self.plan.run(recipe)
             return
         run = train(recipe)
         if is_main_process():

@@ -7,18 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.utils import (
-    DistributedDataParallelKwargs,
-    DistributedType,
-    FullyShardedDataParallelPlugin,
-    ProjectConfiguration,
-    broadcast_object_list,
-)
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration, broadcast_object_list
 
 from vanilla_transformer.distributed.peers import LaunchError, Peers
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.reporting.trackers import make_trackers, tracker_files
+from vanilla_transformer.seams import load
 
 Result = TypeVar("Result")
 # Seconds until a file written by one machine is visible to the others.
@@ -28,11 +23,10 @@ LONGEST_DELAY = 60.0
 def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator:
     """Forms the group with the other processes, if any, and finds this one's device and the trackers."""
     peers.form_group()
-    sharding = _sharding()
-    on_cpu = not torch.accelerator.is_available()
+    sharding = load("sharding", "fsdp")()
     accelerator = Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
-        cpu=on_cpu,
+        cpu=not torch.accelerator.is_available(),
         log_with=make_trackers(recipe.run.trackers, output) or None,
         project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
         step_scheduler_with_optimizer=False,
@@ -40,27 +34,14 @@ def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator
         # Gradients stay in the exchange buffers, and exist only once.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
-    if on_cpu and sharding is not None:
-        # accelerate uses FSDP only on accelerators. torch shards weights on CPUs too.
-        PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
-        accelerator.state.fsdp_plugin = sharding
+    if sharding is not None:
+        sharding.start(accelerator)
     return accelerator
 
 
-def _sharding() -> FullyShardedDataParallelPlugin | None:
-    """Returns the sharding set by the variables of `accelerate launch --use_fsdp`; None without them."""
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true" or int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        os.environ.pop("ACCELERATE_USE_FSDP", None)
-        return None
-    if os.environ.get("FSDP_VERSION", "1") != "2":
-        raise LaunchError("Only FSDP 2 can shard the weights: use accelerate launch --fsdp_version 2.")
-    plugin = FullyShardedDataParallelPlugin()
-    if plugin.activation_checkpointing:
-        raise LaunchError(
-            "Activations cannot be recomputed in the backward pass: leave fsdp_activation_checkpointing "
-            "out, and raise --batches-per-step for smaller batches."
-        )
-    return plugin
+def sharding_of(accelerator: Accelerator) -> Any:
+    """Returns what shards the weights, as described at the seam `sharding`; None if each process holds all of them."""
+    return getattr(accelerator.state, "fsdp_plugin", None)
 
 
 def check_launch(recipe: Recipe, output: Path) -> None:
@@ -71,7 +52,7 @@ def check_launch(recipe: Recipe, output: Path) -> None:
         RecipeError: There is no such tracker.
     """
     make_trackers(recipe.run.trackers, output)
-    _sharding()
+    load("sharding", "fsdp")()
     asked = int(os.environ.get("WORLD_SIZE", 1))
     if asked > 1 and "LOCAL_RANK" not in os.environ:
         raise LaunchError(

@@ -18,7 +18,6 @@ from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
 from vanilla_transformer.checkpointing.averaging import keep_plain_names
-from vanilla_transformer.checkpointing.sharded import is_sharded, load_full_state, shard
 from vanilla_transformer.checkpointing.store import (
     Checkpoint,
     Progress,
@@ -33,7 +32,7 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
-from vanilla_transformer.distributed.processes import broadcast_from_main
+from vanilla_transformer.distributed.processes import broadcast_from_main, sharding_of
 from vanilla_transformer.distributed.torchrun import explain_lost_processes
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.blocks import RecipeError
@@ -159,10 +158,9 @@ class TrainingLoop:
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
             model.set_attn_implementation("eager")
-        if is_sharded(accelerator):
-            for option in recipe.used(*recipe.adapters):
-                raise RecipeError(f"{option} cannot be combined with parameters that are sharded across processes.")
-            shard(model, accelerator)
+        self.sharding = sharding_of(accelerator)
+        if self.sharding is not None:
+            self.sharding.shard(model, recipe)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
         rates = (
@@ -199,7 +197,7 @@ class TrainingLoop:
 
         If weights are sharded or exchanged by others, this is a newly built model of the same shape.
         """
-        if is_sharded(self.accelerator) or self.recipe.adapters:
+        if self.sharding is not None or self.recipe.adapters:
             return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 
@@ -232,10 +230,10 @@ class TrainingLoop:
         if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not record it.
             raise self._other_text("dev")
         self.progress.data, self.progress.dev = begun.data, begun.dev
-        if is_sharded(self.accelerator):
-            load_full_state(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
-        else:
+        if self.sharding is None:
             self.accelerator.load_state(str(checkpoint.path))
+        else:
+            self.sharding.load(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
         if self.progress.processes != processes:
             self.logger.info(

@@ -23,6 +23,7 @@ from vanilla_transformer.data.preparation import StoredCorpus, prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import TokenFile
 from vanilla_transformer.extras.many_machines import sharding
+from vanilla_transformer.extras.many_machines.dry_run import dry_run
 from vanilla_transformer.extras.many_machines.folder import TaskError, TaskFolder
 from vanilla_transformer.extras.many_machines.parts import PartsError
 from vanilla_transformer.extras.many_machines.prepared import load_shared_tokenizer
@@ -31,7 +32,6 @@ from vanilla_transformer.extras.many_machines.shards import ShardedCorpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.dry_run import dry_run
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
 from vanilla_transformer.training.prefetch import DataPosition, local_steps

@@ -9,11 +9,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from vanilla_transformer.analysis.devices import describe_device
-from vanilla_transformer.checkpointing.sharded import is_sharded
 from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
 from vanilla_transformer.data.batching import Indices, StepPlan, share
 from vanilla_transformer.distributed.peers import is_main_process
-from vanilla_transformer.distributed.processes import broadcast_from_main
+from vanilla_transformer.distributed.processes import broadcast_from_main, sharding_of
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.prefetch import DataPosition, PlannedStep, make_plan, planned_steps
@@ -60,7 +59,7 @@ def _overview(
     recipe: ResolvedRecipe, context: RunContext, pairs: int, steps: Sequence[PlannedStep], position: Progress
 ) -> str:
     accelerator, run, unit = context.accelerator, context.run, task_for(recipe).form.unit
-    weights = "holds a part of the weights" if is_sharded(accelerator) else "holds all weights"
+    weights = "holds all weights" if sharding_of(accelerator) is None else "holds a part of the weights"
     tokens = f"{recipe.optimization.batch_tokens:,} tokens a side in {recipe.optimization.batches_per_step} batches"
     return "\n".join(
         [
