@@ -55,7 +55,7 @@ def test_without_a_total_there_is_no_time_left(capsys):
     clock = itertools.count(0, 20)
     lines = ProgressLines("lines of dev", done=0, clock=lambda: float(next(clock)))
     lines.set_total(None)
-    lines.reach(400)
+    lines.update(400)
     assert capsys.readouterr().err == "400 lines of dev, 20.0 lines/s, 00:20 elapsed\n"
 
 
@@ -69,8 +69,7 @@ def test_a_terminal_gets_a_bar_unless_it_is_in_the_way(in_the_way, asked, shown)
     terminal = Terminal()
     settings = {"total": lambda: 40, "done": 10, "in_the_way": in_the_way}
     with standard_streams(stderr=terminal), progress_bar(asked, "lines", **settings) as bar:
-        bar.reach(10)
-        bar.update(20)
+        bar.update(30)
     last = terminal.getvalue().split("\r")[-1]
     assert (re.search(r"100%.* 40/40 ", last) is not None) == shown
     assert shown or terminal.getvalue() == ""

@@ -105,7 +105,6 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     there = path.is_dir()
     temporary = (path if there else path.parent) / f"{PARTIAL}{path.name}"
     made = _first_missing(path.parent)
-    done = False
     try:
         with named_when_full(path, temporary):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -119,12 +118,9 @@ def atomic_directory(path: Path) -> Iterator[Path]:
                 temporary.rmdir()
             else:
                 temporary.rename(path)
-            done = True
-    finally:
-        if not done:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if made is not None:
-                shutil.rmtree(made, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(made or temporary, ignore_errors=True)
+        raise
 
 
 def _first_missing(directory: Path) -> Path | None:

@@ -43,16 +43,3 @@ def open_bytes(path: str | os.PathLike[str], mode: str = "rb", suffix: str | Non
         return cast(IO[bytes], io.BufferedReader(cast(Any, pa.CompressedInputStream(plain, "zstd"))))
     opened: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
     return cast(IO[bytes], opened(path, mode))
-
-
-def compress(data: bytes, suffix: str) -> bytes:
-    """Compresses a part of a file of that suffix, deterministically; parts one after the other form a file."""
-    if suffix == ".zst":
-        import pyarrow as pa
-
-        return cast(bytes, pa.compress(data, codec="zstd", asbytes=True))
-    if suffix == ".gz":
-        return gzip.compress(data, mtime=0)
-    if suffix == ".bz2":
-        return bz2.compress(data)
-    return lzma.compress(data) if suffix else data

@@ -54,9 +54,6 @@ class Progress:
     def update(self, count: int) -> None:
         """Adds to the number done."""
 
-    def reach(self, done: int) -> None:
-        """Sets the number done since the start."""
-
     def close(self) -> None:
         """Ends the progress."""
 
@@ -68,7 +65,6 @@ class ProgressBar(Progress):
         from tqdm import tqdm
 
         self._bar = tqdm(unit=f" {unit}", initial=done, dynamic_ncols=True, smoothing=smoothing)
-        self._before = done
 
     def set_total(self, total: int | Callable[[], int | None] | None) -> None:
         """See `Progress`, also for the methods below."""
@@ -78,10 +74,6 @@ class ProgressBar(Progress):
     def update(self, count: int) -> None:
         """See `Progress`."""
         self._bar.update(count)
-
-    def reach(self, done: int) -> None:
-        """See `Progress`."""
-        self._bar.update(self._before + done - self._bar.n)
 
     def show(self, figures: str) -> None:
         """Shows figures beside the bar from its next update on."""
@@ -111,11 +103,7 @@ class ProgressLines(Progress):
 
     def update(self, count: int) -> None:
         """See `Progress`."""
-        self.reach(self._done + count)
-
-    def reach(self, done: int) -> None:
-        """See `Progress`."""
-        self._done = done
+        self._done += count
         seconds = self._clock() - self._start
         if seconds >= self._next:
             self._next = seconds + min(max(FIRST_LINE, seconds / 10), LONGEST_SILENCE)

@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from vanilla_transformer.compression import SUFFIXES, compress
+from vanilla_transformer.compression import SUFFIXES
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
+from vanilla_transformer.extras.resuming.resumable_file import compress
 
 # Characters at which other readers end a line.
 BREAKS = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"

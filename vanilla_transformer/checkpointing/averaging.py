@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,9 +18,6 @@ from vanilla_transformer.translation.loading import (
     load_tokenizer,
 )
 from vanilla_transformer.translation.sameness import difference_of_architectures, difference_of_vocabularies
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 WEIGHTS = "model.safetensors"
 
@@ -133,16 +130,3 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
         raise AveragingError(f"The weights {file} cannot be read: {error}.") from None
     rename_old_weights(weights)
     return weights
-
-
-def keep_plain_names(accelerator: "Accelerator") -> None:
-    """Reads checkpoints by the model's own names of its weights, however the processes wrap it.
-
-    Earlier versions used other names, unknown to accelerate: it is given no model to load.
-    """
-
-    def before_loading(models: list[torch.nn.Module], input_directory: str) -> None:
-        while models:
-            load_weights(accelerator.unwrap_model(models.pop()), read_weights(input_directory), input_directory)
-
-    accelerator.register_load_state_pre_hook(before_loading)

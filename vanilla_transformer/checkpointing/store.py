@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -178,11 +178,12 @@ def partial_path(directory: Path, step: int) -> Path:
 def commit_checkpoint(partial: Path, progress: Progress) -> Path:
     """Adds progress and manifest to the files in `partial`, syncs them to disk, and renames it to its final name."""
     (partial / PROGRESS).write_text(json.dumps(dataclasses.asdict(progress), indent=1))
-    files = [file for file in partial.rglob("*") if file.is_file()]
-    for file in files:
+    files: dict[str, dict[str, int | str]] = {}
+    for file in filter(Path.is_file, partial.rglob("*")):
         sync(file)
-    names = [file.relative_to(partial).as_posix() for file in files]
-    _write_manifest(partial, progress.step, resumable=True, names=names)
+        name = file.relative_to(partial).as_posix()
+        files[name] = {"bytes": file.stat().st_size, "sha256": checksum(file)}
+    _write_manifest(partial, progress.step, files, resumable=True)
     sync(partial)
     final = partial.with_name(partial.name.removeprefix(PARTIAL))
     partial.rename(final)
@@ -241,21 +242,12 @@ def _delete(path: Path) -> None:
 
 
 def _keep_weights_alone(checkpoint: Checkpoint) -> None:
-    _write_manifest(checkpoint.path, checkpoint.step, resumable=False, names=[WEIGHTS], known=checkpoint.files)
+    weights = {WEIGHTS: checkpoint.files[WEIGHTS]}
+    _write_manifest(checkpoint.path, checkpoint.step, weights, resumable=False)
     for name in checkpoint.files.keys() - {WEIGHTS}:
         (checkpoint.path / name).unlink(missing_ok=True)
 
 
-def _write_manifest(
-    path: Path,
-    step: int,
-    *,
-    resumable: bool,
-    names: Iterable[str],
-    known: dict[str, dict[str, int | str]] | None = None,
-) -> None:
-    files = known or {
-        name: {"bytes": (path / name).stat().st_size, "sha256": checksum(path / name)} for name in sorted(names)
-    }
-    manifest = {"step": step, "resumable": resumable, "files": {name: files[name] for name in sorted(names)}}
+def _write_manifest(path: Path, step: int, files: dict[str, dict[str, int | str]], *, resumable: bool) -> None:
+    manifest = {"step": step, "resumable": resumable, "files": dict(sorted(files.items()))}
     atomic_write_text(path / MANIFEST, json.dumps(manifest, indent=1))

@@ -3,8 +3,8 @@
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,18 +80,13 @@ class CheckpointWriter:
         """
         self.wait()
         unfinished, progress = partial_path(self.directory, progress.step), replace(progress)
-        try:
+        with self._explained(progress.step):
             if self.accelerator.is_main_process:
                 remove_partial_files(self.directory)
                 unfinished.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
             write_large = self._begin(unfinished)
             self.accelerator.wait_for_everyone()
-        except Exception as error:
-            failure = self._explained(error, unfinished, progress.step)
-            if failure is None:
-                raise
-            raise failure from error
         if self.accelerator.is_main_process:
 
             def work() -> None:
@@ -149,26 +144,28 @@ class CheckpointWriter:
 
     def _guarded(self, work: Callable[[], None], step: int) -> None:
         try:
-            work()
+            with self._explained(step):
+                work()
         except BaseException as error:
-            failure = self._explained(error, partial_path(self.directory, step), step)
-            if failure is not None:
-                failure.__cause__ = error
-            self._failure = failure or error
+            self._failure = error
 
-    def _explained(self, error: BaseException, unfinished: Path, step: int) -> CheckpointError | None:
-        """Returns the error of a disk that does not take the checkpoint; None if the file system reported none."""
-        said = disk_error(error, unfinished)
-        if said is None:
-            return None
-        reason = said.strerror or str(said)
-        with suppress(OSError):  # The directory itself may be gone.
-            remove_partial_files(self.directory)
-            reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
-        return CheckpointError(
-            f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): earlier "
-            "checkpoints are intact; fix this and run the same command again to resume from the latest."
-        )
+    @contextmanager
+    def _explained(self, step: int) -> Iterator[None]:
+        """Turns the error of a disk that does not take the checkpoint in its body into one that says what to do."""
+        try:
+            yield
+        except BaseException as error:
+            said = disk_error(error, partial_path(self.directory, step))
+            if said is None:
+                raise
+            reason = said.strerror or str(said)
+            with suppress(OSError):  # The directory itself may be gone.
+                remove_partial_files(self.directory)
+                reason += f"; {shutil.disk_usage(self.directory.parent).free / 1e9:,.2f} GB are free"
+            raise CheckpointError(
+                f"The checkpoint of step {step:,} cannot be written to {self.directory} ({reason}): earlier "
+                "checkpoints are intact; fix this and run the same command again to resume from the latest."
+            ) from error
 
 
 class StateCopy:

@@ -132,15 +132,12 @@ class Train:
 
     def run(self) -> None:
         """Trains and prints the model directory, from one process only."""
-        from vanilla_transformer.distributed.companions import companions, end_with_first, is_companion
-        from vanilla_transformer.distributed.torchrun import end_with_parent, is_worker, run_worker
+        from vanilla_transformer.distributed.companions import companions, end_with_first
+        from vanilla_transformer.distributed.torchrun import run_worker
         from vanilla_transformer.training.run_directory import processes_for
 
         recipe = self.recipe
-        if is_worker():
-            end_with_parent()
-        if is_companion():
-            end_with_first()
+        end_with_first()
         with companions(processes_for(recipe), recipe, ["--dry-run"] if self.plan.dry_run else []):
             run_worker(partial(self._train, recipe))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from accelerate.utils import patch_environment
 
 from vanilla_transformer.cores import own_threads
 from vanilla_transformer.distributed.peers import MEETING
@@ -57,16 +58,12 @@ def default_processes(max_steps: int | None) -> int:
     return 1
 
 
-def is_companion() -> bool:
-    """Tells whether another process of the run started this one."""
-    return _PARENT in os.environ
-
-
 def end_with_first() -> None:
-    """Ends this process, started by another one of its run, when that one is gone."""
-    end_with_parent()
-    if os.getppid() != int(os.environ[_PARENT]):
-        raise SystemExit(1)
+    """Ends this process when the one that started it for its run is gone; does nothing if none did."""
+    if _PARENT in os.environ:
+        end_with_parent()
+        if os.getppid() != int(os.environ[_PARENT]):
+            raise SystemExit(1)
 
 
 @contextmanager
@@ -89,7 +86,7 @@ def companions(number: int, recipe: Recipe, options: Sequence[str] = ()) -> Iter
         variables = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, MEETING: (folder / "meeting").as_uri()}
         if sys.platform == "linux":
             variables["GLOO_SOCKET_IFNAME"] = "lo"
-        with _variables(RANK=0, LOCAL_RANK=0, **variables):
+        with patch_environment(RANK=0, LOCAL_RANK=0, **variables):
             others = [_start(rank, folder, share, options) for rank in range(1, number)]
             torch.set_num_threads(share)
             try:
@@ -119,20 +116,6 @@ def _start(rank: int, folder: Path, threads: int, options: Sequence[str]) -> "su
         )
 
 
-@contextmanager
-def _variables(**values: object) -> Iterator[None]:
-    """Sets environment variables in its body."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ |= {name: str(value) for name, value in values.items()}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-
-
 def _wait(processes: "Sequence[subprocess.Popen[bytes]]", enough: Callable[[list[bool]], bool]) -> None:
     """Waits a moment until all of the processes have ended, or `any` of them."""
     end = time.monotonic() + _ENDING
@@ -147,7 +130,7 @@ def _failure(processes: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> st
         code = process.poll()
         if code and code < 0:
             return (
-                f"Process {rank} (of {len(processes) + 1}) was killed by {_name_of(-code)}: run the "
+                f"Process {rank} (of {len(processes) + 1}) was killed by {signal.Signals(-code).name}: run the "
                 "same command again to continue from the last checkpoint; if memory is short, --processes 1 "
                 "needs less."
             )
@@ -156,10 +139,3 @@ def _failure(processes: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> st
             said = lines[-1].rpartition("error: ")[2] if lines else f"exit code {code}"
             return f"Process {rank} (of {len(processes) + 1}) has failed: {said}"
     return None
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

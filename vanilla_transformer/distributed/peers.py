@@ -143,11 +143,6 @@ class Peers:
             # for that lock, so that it would never finish.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
 
-    def give_sign(self) -> None:
-        """Tells the others that this process lives."""
-        assert self._store is not None
-        self._store.add(f"pulse {self.rank}", 1)
-
     def leave(self) -> None:
         """Ends this process's part; the main one, with which the store may end, leaves last."""
         self._set(f"left {self.rank}", None)
@@ -181,9 +176,11 @@ def meet(seconds: float) -> Iterator[Peers]:
     if size == 1:
         yield Peers()
         return
-    over = threading.Event()
+    place, over = "env://", threading.Event()
+    if have_one_command():
+        place = f"{os.environ[MEETING]}?rank={os.environ['RANK']}&world_size={size}"
     try:
-        store, rank, size = next(torch.distributed.rendezvous(_meeting_place(), timeout=LONGEST_JOINING))
+        store, rank, size = next(torch.distributed.rendezvous(place, timeout=LONGEST_JOINING))
         peers, signs = _introduced(store, rank, size, seconds, over)
     except torch.distributed.DistError as error:
         raise LaunchError(
@@ -213,12 +210,6 @@ def have_one_command() -> bool:
     return MEETING in os.environ
 
 
-def _meeting_place() -> str:
-    if have_one_command():
-        return f"{os.environ[MEETING]}?rank={os.environ['RANK']}&world_size={os.environ['WORLD_SIZE']}"
-    return "env://"
-
-
 def _introduced(
     store: "torch.distributed.Store", rank: int, size: int, seconds: float, over: threading.Event
 ) -> tuple[Peers, threading.Thread]:
@@ -235,16 +226,16 @@ def _introduced(
         hall.set(f"question {rank}", question)
         hall.wait([question], LONGEST_JOINING)
         name = hall.get(question).decode()
-    peers = Peers(torch.distributed.PrefixStore(name, store), rank, size, seconds=seconds)
+    shared = torch.distributed.PrefixStore(name, store)
 
     def give_signs() -> None:
         with suppress(torch.distributed.DistError):
             while not over.wait(_PULSE):
-                peers.give_sign()
+                shared.add(f"pulse {rank}", 1)
                 for asking in (f"question {other}" for other in range(1, size if rank == 0 else 0)):
                     if hall.check([asking]):
                         hall.set(hall.get(asking).decode(), name)
 
     signs = threading.Thread(target=give_signs, daemon=True)
     signs.start()
-    return peers, signs
+    return Peers(shared, rank, size, seconds=seconds), signs

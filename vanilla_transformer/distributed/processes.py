@@ -1,21 +1,19 @@
-"""Several processes in one run: their start, the main one's first work, and checks that all do the same run."""
+"""Several processes in one run: their start, and checks that all do the same run."""
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration, broadcast_object_list
+from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration
 
 from vanilla_transformer.distributed.peers import LaunchError, Peers
 from vanilla_transformer.recipe.schema import Recipe, in_words
 from vanilla_transformer.reporting.trackers import make_trackers, tracker_files
 from vanilla_transformer.seams import load
 
-Result = TypeVar("Result")
 # Seconds until a file written by one machine is visible to the others.
 LONGEST_DELAY = 60.0
 
@@ -68,23 +66,6 @@ def check_launch(recipe: Recipe, output: Path) -> None:
             "which on a machine without accelerators starts N processes on the CPU, or `torchrun "
             "--nproc_per_node N`, or ask for one process."
         )
-
-
-def broadcast_from_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """Returns the result of `work` on the main process, sent to all others; on failure only the main one says why."""
-    result: list[Any] = [None]
-    failure = None
-    if accelerator.is_main_process:
-        try:
-            result = [work()]
-        except BaseException as error:
-            failure = error
-    failed = broadcast_object_list([failure is not None])[0]
-    if failure is not None:
-        raise failure
-    if failed:
-        raise SystemExit(1)
-    return broadcast_object_list(result)[0]
 
 
 def check_same_recipe(peers: Peers, recipe: Recipe) -> None:

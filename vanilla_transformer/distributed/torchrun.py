@@ -6,11 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from vanilla_transformer.recipe.blocks import RecipeError
 
-Result = TypeVar("Result")
 # From Linux's sys/prctl.h.
 _PR_SET_PDEATHSIG = 1
 
@@ -33,14 +31,16 @@ def end_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run_worker(work: Callable[[], Result]) -> Result:
-    """Returns the result of `work`; torchrun can report its failure, and restarts it only where that may help."""
+def run_worker(work: Callable[[], None]) -> None:
+    """Does the work and ends with torchrun, which can report a failure, and restarts only where that may help."""
     if not is_worker():
-        return work()
+        work()
+        return
+    end_with_parent()
     from torch.distributed.elastic.multiprocessing.errors import record
 
     try:
-        return record(work)()  # type: ignore[return-value]
+        record(work)()
     except (OSError, ValueError, RecipeError) as error:
         if not isinstance(error, LostProcessError):
             end_torchrun()

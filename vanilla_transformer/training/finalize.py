@@ -49,7 +49,8 @@ def finalize(
     """Turns the output directory into a scored model; if interrupted, it is repeated from the last checkpoint."""
     remove_partial_files(run.path)
     averaged = _load_mean_of_checkpoints(recipe, run, model, progress, logger)
-    _save_model(model, run)
+    with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
+        model.eval().save_pretrained(temporary)
     scores = {
         name: _score(name, text, recipe, inputs, model, progress, logger)
         for name, text in (("dev", inputs.dev_text), ("test", inputs.test_text))
@@ -90,12 +91,6 @@ def _load_mean_of_checkpoints(
     steps = [checkpoint.step for checkpoint in whole]
     logger.info(f"The model is {describe_weights(steps)}.")
     return steps
-
-
-def _save_model(model: PreTrainedModel, run: RunDirectory) -> None:
-    """Writes whole files into the output directory."""
-    with without_progress_bars(), atomic_write_files(run.path, "model") as temporary:
-        model.eval().save_pretrained(temporary)
 
 
 def _score(

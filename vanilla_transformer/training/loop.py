@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.checkpointing import load_accelerator_state
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
-from vanilla_transformer.checkpointing.averaging import keep_plain_names
+from vanilla_transformer.checkpointing.averaging import load_weights, read_weights
 from vanilla_transformer.checkpointing.store import (
     Checkpoint,
     Progress,
     delete_checkpoints_after,
     has_checkpoints,
-    latest_complete_checkpoint,
     prune_checkpoints,
 )
 from vanilla_transformer.checkpointing.writer import CheckpointWriter
@@ -32,8 +32,7 @@ from vanilla_transformer.data.batching import share
 from vanilla_transformer.data.token_corpus import PreparedCorpus, TrainingCorpus
 from vanilla_transformer.distributed.companions import is_launched
 from vanilla_transformer.distributed.peers import is_main_process
-from vanilla_transformer.distributed.processes import broadcast_from_main, sharding_of
-from vanilla_transformer.distributed.torchrun import explain_lost_processes
+from vanilla_transformer.distributed.processes import sharding_of
 from vanilla_transformer.malloc import keep_freed_memory
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import duration
@@ -48,7 +47,7 @@ from vanilla_transformer.training.optimisation import make_optimizer, make_sched
 from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
 from vanilla_transformer.training.saved_start import build_model
-from vanilla_transformer.training.setup import RunContext, errors_in_log, length_fingerprint, start_run
+from vanilla_transformer.training.setup import RunContext, length_fingerprint, start_run
 from vanilla_transformer.training.signals import StopRequest, stop_on_signals
 
 # On an accelerator, reading a number waits for all earlier work; this many steps share one wait.
@@ -103,25 +102,20 @@ def _follow(context: RunContext) -> None:
     """Runs from the first step to the last file."""
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
-    try:
-        with errors_in_log(logger), explain_lost_processes():
-            start_trackers(accelerator, recipe)
-            loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
-            loop.resume()
-            broadcast_from_main(accelerator, lambda: run.go_on(recipe))
-            with stop_on_signals() as stop, loop.writer:
-                loop.run(stop)
-            if not loop.is_over:
-                step = loop.progress.step
-                logger.info(
-                    f"Stopped after step {step:,} with everything saved: run the same command again to continue."
-                )
-                raise SystemExit(128 + (stop.signal or signal.SIGTERM))
-            if accelerator.is_main_process:
-                finalize(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
-                accelerator.log(final_scores(run.summary), step=loop.progress.step)
-    finally:
-        logger.close_bar()
+    start_trackers(accelerator, recipe)
+    loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
+    loop.resume(context.checkpoint)
+    if accelerator.is_main_process:
+        run.go_on(recipe)
+    with stop_on_signals() as stop, loop.writer:
+        loop.run(stop)
+    if not loop.is_over:
+        step = loop.progress.step
+        logger.info(f"Stopped after step {step:,} with everything saved: run the same command again to continue.")
+        raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+    if accelerator.is_main_process:
+        finalize(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
+        accelerator.log(final_scores(run.summary), step=loop.progress.step)
 
 
 class TrainingLoop:
@@ -163,12 +157,10 @@ class TrainingLoop:
             self.sharding.shard(model, recipe)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
-        rates = (
-            recipe.optimization.warmup_steps,
-            recipe.optimization.learning_rate_scale,
-            recipe.optimization.learning_rate,
+        rates = recipe.optimization
+        schedule = make_schedule(
+            optimizer, self.config.d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
         )
-        schedule = make_schedule(optimizer, self.config.d_model, *rates)
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
         self.writer = CheckpointWriter(accelerator, model, self.optimizer, self.schedule, checkpoints, logger.info)
@@ -181,7 +173,6 @@ class TrainingLoop:
         self._waited, self._real_tokens, self._all_tokens = 0.0, 0, 0
         self._fastest, self._slow = 0.0, False
         set_seed(recipe.optimization.seed, device_specific=True)
-        keep_plain_names(accelerator)
 
     @property
     def is_over(self) -> bool:
@@ -201,11 +192,8 @@ class TrainingLoop:
             return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 
-    def resume(self) -> None:
-        """Returns to the newest complete checkpoint, if there is one, and drops records made after it."""
-        checkpoint = broadcast_from_main(
-            self.accelerator, lambda: latest_complete_checkpoint(self.checkpoints, self.logger.info)
-        )
+    def resume(self, checkpoint: Checkpoint | None) -> None:
+        """Returns to a checkpoint, if there is one, and drops records made after it."""
         if checkpoint is not None:
             self._go_back_to(checkpoint)
         if self.accelerator.is_main_process:
@@ -213,7 +201,7 @@ class TrainingLoop:
         self.logger.truncate_after(self.progress.step)
 
     def _go_back_to(self, checkpoint: Checkpoint) -> None:
-        begun, processes = self.progress, self.progress.processes
+        begun = self.progress
         self.progress = checkpoint.progress()
         if self.progress.data != begun.data:
             corpus = self.corpus
@@ -230,18 +218,25 @@ class TrainingLoop:
         if self.progress.dev not in (begun.dev, ""):  # Earlier versions did not record it.
             raise self._other_text("dev")
         self.progress.data, self.progress.dev = begun.data, begun.dev
-        if self.sharding is None:
-            self.accelerator.load_state(str(checkpoint.path))
-        else:
-            self.sharding.load(checkpoint.path, self.accelerator, self.plain_model, self.optimizer, self.schedule)
+        self._load(checkpoint.path)
         self.logger.info(f"Going on from the checkpoint of step {checkpoint.step:,}.")
-        if self.progress.processes != processes:
+        if self.progress.processes != begun.processes:
             self.logger.info(
-                f"The number of processes was {self.progress.processes} and is now {processes}, so dropout "
+                f"The number of processes was {self.progress.processes} and is now {begun.processes}, so dropout "
                 "draws different numbers."
             )
             set_seed(self.recipe.optimization.seed + self.progress.step, device_specific=True)
-            self.progress.processes = processes
+            self.progress.processes = begun.processes
+
+    def _load(self, path: Path) -> None:
+        """Loads weights, optimizer, schedule and random states, as the writer saved them."""
+        if self.sharding is None:
+            load_weights(self.plain_model, read_weights(path), path)
+            optimizers = [self.optimizer]
+        else:
+            self.sharding.load(path, self.accelerator.is_main_process, self.plain_model, self.optimizer)
+            optimizers = []
+        load_accelerator_state(str(path), [], optimizers, [self.schedule], [], self.accelerator.process_index)
 
     def _other_text(self, name: str) -> OutputError:
         return OutputError(
@@ -442,7 +437,7 @@ class TrainingLoop:
         self.accelerator.log(figures, step=progress.step)
 
     def _pass_time(self) -> float:
-        """Adds the seconds since the last call to the run's time, and returns the total."""
+        """Adds the seconds since the last call to the run's time, and returns them."""
         now = time.perf_counter()
         passed, self._clock = now - self._clock, now
         self.progress.seconds += passed

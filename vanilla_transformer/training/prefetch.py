@@ -3,7 +3,6 @@
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -14,7 +13,6 @@ from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 
 Item = TypeVar("Item")
-_LOOKS_FOR_THE_END = 0.1  # Seconds between two checks whether the items are still wanted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,31 +112,27 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
         items: The items to make; an error in making one is raised here in its place.
         ahead: Number of items that may wait.
     """
-    ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)
-    nobody_waits = threading.Event()
-
-    def hand_over(item: Item | None, error: BaseException | None) -> None:
-        while not nobody_waits.is_set():
-            with suppress(queue.Full):
-                ready.put((item, error), timeout=_LOOKS_FOR_THE_END)
-                break
+    ready: queue.SimpleQueue[tuple[Item | None, BaseException | None]] = queue.SimpleQueue()
+    room, nobody_waits = threading.Semaphore(ahead), threading.Event()
 
     def work() -> None:
         error: BaseException = StopIteration()
         try:
             for item in items:
-                hand_over(item, None)
+                ready.put((item, None))
+                room.acquire()
                 if nobody_waits.is_set():
                     return
         except BaseException as failure:
             error = failure
-        hand_over(None, error)
+        ready.put((None, error))
 
     # A process that is asked to stop does not wait for an epoch that is being planned.
     threading.Thread(target=work, name="batches", daemon=True).start()
     try:
         while True:
             item, error = ready.get()
+            room.release()
             if isinstance(error, StopIteration):
                 return
             if error is not None:
@@ -147,6 +141,7 @@ def prefetch(items: Iterator[Item], ahead: int) -> Generator[Item]:
             yield item
     finally:
         nobody_waits.set()
+        room.release()
 
 
 def make_plan(corpus: PreparedCorpus, recipe: ResolvedRecipe) -> StepPlan:

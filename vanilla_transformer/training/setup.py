@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from accelerate import Accelerator
 
+from vanilla_transformer.checkpointing.store import Checkpoint, latest_complete_checkpoint
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.distributed.peers import Peers, have_one_command, is_main_process, meet
 from vanilla_transformer.distributed.processes import (
-    broadcast_from_main,
     check_launch,
     check_same_data,
     check_same_output,
@@ -30,11 +31,15 @@ from vanilla_transformer.training.saved_start import recipe_of_start
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run that holds its output directory and has turned its text into tokens."""
+    """A run that holds its output directory and has turned its text into tokens.
+
+    `checkpoint` is the one from which it continues.
+    """
 
     recipe: ResolvedRecipe
     run: RunDirectory
     inputs: Inputs
+    checkpoint: Checkpoint | None
     accelerator: Accelerator
     logger: RunLogger
 
@@ -60,46 +65,42 @@ def start_run(recipe: Recipe) -> Iterator[RunContext]:
     logger = RunLogger(run.metrics, run.log, enabled=is_main_process())
     accelerator = None
     try:
-        with explain_lost_processes():
-            with meet(recipe.run.process_timeout) as peers:
-                prepared = _prepare(recipe, run, peers, logger)
-            if isinstance(prepared, AlreadyFinished):
-                raise prepared
-            to_follow, inputs = prepared
-            accelerator = start_accelerator(recipe, run.path, peers)
-            resolved = broadcast_from_main(accelerator, lambda: _resolve(to_follow, inputs, accelerator, logger))
-            yield RunContext(resolved, run, inputs, accelerator, logger)
+        with explain_lost_processes(), meet(recipe.run.process_timeout) as peers:
+            if not have_one_command():
+                check_same_recipe(peers, recipe)
+            to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
+            if isinstance(to_follow, Recipe):
+                with _errors_in_log(logger):
+                    inputs = _prepare(to_follow, run, peers, logger)
+                    accelerator = start_accelerator(recipe, run.path, peers)
+                    resolved = peers.broadcast_from_main(partial(_resolve, inputs, accelerator, logger))
+                    find = partial(latest_complete_checkpoint, run.checkpoints, logger.info)
+                    checkpoint = peers.broadcast_from_main(find)
+        if isinstance(to_follow, AlreadyFinished):
+            raise to_follow
+        with _errors_in_log(logger), explain_lost_processes():
+            yield RunContext(resolved, run, inputs, checkpoint, accelerator, logger)
     finally:
+        logger.close_bar()
         run.leave()
         if accelerator is not None:
             accelerator.end_training()
 
 
-def _prepare(
-    recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger
-) -> tuple[Recipe, Inputs] | AlreadyFinished:
-    """Turns the text into tokens, the main process first, however long that takes.
-
-    Returns the recipe with the earlier choices of the directory included, or that there is nothing to do.
-    """
+def _prepare(recipe: Recipe, run: RunDirectory, peers: Peers, logger: RunLogger) -> Inputs:
+    """Turns the text into tokens, the main process first, however long that takes."""
     if not have_one_command():
-        check_same_recipe(peers, recipe)
-    to_follow = peers.broadcast_from_main(lambda: _opened(run, recipe))
-    if isinstance(to_follow, AlreadyFinished):
-        return to_follow
-    with errors_in_log(logger):
-        if not have_one_command():
-            check_same_output(peers, run.path / RECIPE)
-        if peers.is_main and not run.is_locked:
-            logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
-        inputs = peers.main_process_first(lambda: gather_inputs(to_follow, run, logger.info))
-        corpora = {"train": inputs.train, "dev": inputs.dev}
-        check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
-        return inputs.recipe, inputs
+        check_same_output(peers, run.path / RECIPE)
+    if peers.is_main and not run.is_locked:
+        logger.info(f"The disk of {run.path} cannot lock files: make sure that no other process trains there.")
+    inputs = peers.main_process_first(lambda: gather_inputs(recipe, run, logger.info))
+    corpora = {"train": inputs.train, "dev": inputs.dev}
+    check_same_data(peers, {name: corpus.tokens for name, corpus in corpora.items() if corpus is not None})
+    return inputs
 
 
 @contextmanager
-def errors_in_log(logger: RunLogger) -> Iterator[None]:
+def _errors_in_log(logger: RunLogger) -> Iterator[None]:
     """Writes an error raised in its body to the log of the run that it ends."""
     try:
         yield
@@ -117,7 +118,7 @@ def _opened(run: RunDirectory, recipe: Recipe) -> Recipe | AlreadyFinished:
         return finished
 
 
-def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> ResolvedRecipe:
+def _resolve(inputs: Inputs, accelerator: Accelerator, logger: RunLogger) -> ResolvedRecipe:
     """Makes the choices still open, and reports them."""
     corpus = CorpusFacts(
         pairs=len(inputs.train),
@@ -126,7 +127,7 @@ def _resolve(recipe: Recipe, inputs: Inputs, accelerator: Accelerator, logger: R
         dev_tokens=(0,) if inputs.dev is None else inputs.dev.token_counts,
     )
     device = device_facts(accelerator.device, accelerator.num_processes)
-    resolved, sentences = resolve(recipe, task_for(recipe), corpus, device)
+    resolved, sentences = resolve(inputs.recipe, task_for(inputs.recipe), corpus, device)
     for sentence in sentences:
         logger.info(sentence)
     return resolved

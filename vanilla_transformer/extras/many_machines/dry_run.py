@@ -9,10 +9,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from vanilla_transformer.analysis.devices import describe_device
-from vanilla_transformer.checkpointing.store import Progress, latest_complete_checkpoint
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import Indices, StepPlan, share
 from vanilla_transformer.distributed.peers import is_main_process
-from vanilla_transformer.distributed.processes import broadcast_from_main, sharding_of
+from vanilla_transformer.distributed.processes import sharding_of
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.training.prefetch import DataPosition, PlannedStep, make_plan, planned_steps
@@ -40,7 +40,7 @@ def dry_run(recipe: Recipe) -> None:
 def _dry_run(given: Recipe) -> None:
     with start_run(given) as context:
         recipe, inputs, accelerator = context.recipe, context.inputs, context.accelerator
-        position = broadcast_from_main(accelerator, lambda: _position(context))
+        position = context.checkpoint.progress() if context.checkpoint is not None else Progress()
         start = DataPosition(position.epoch, position.step_in_part, part=position.part)
         ahead = planned_steps(partial(make_plan, recipe=recipe), inputs.train, start)
         steps = list(islice(ahead, min(STEPS_SHOWN, recipe.optimization.max_steps - position.step)))
@@ -48,11 +48,6 @@ def _dry_run(given: Recipe) -> None:
         everyone = gather_object([mine])
         if accelerator.is_main_process:
             print(_overview(recipe, context, len(inputs.train), steps, position), *everyone, sep="\n")
-
-
-def _position(context: RunContext) -> Progress:
-    checkpoint = latest_complete_checkpoint(context.run.checkpoints, context.logger.info)
-    return checkpoint.progress() if checkpoint is not None else Progress()
 
 
 def _overview(

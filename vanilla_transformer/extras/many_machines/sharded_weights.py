@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.checkpointing import load_accelerator_state
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import OPTIMIZER_NAME, DistributedType, FullyShardedDataParallelPlugin
 from transformers import PreTrainedModel
 
@@ -91,18 +89,11 @@ class ShardedWeights(FullyShardedDataParallelPlugin):
             "optimizer": _with_parameters(state, numbers),
         }
 
-    def load(
-        self,
-        directory: Path,
-        accelerator: Accelerator,
-        model: torch.nn.Module,
-        optimizer: AcceleratedOptimizer,
-        schedule: AcceleratedScheduler,
-    ) -> None:
-        """Loads a checkpoint: the main process reads it and sends each process its shard; random states are its own.
+    def load(self, directory: Path, is_main: bool, model: torch.nn.Module, optimizer: AcceleratedOptimizer) -> None:
+        """Loads weights and optimizer state: the main process reads them and sends each process its shard.
 
-        Weights and optimizer state are set one after the other: `set_state_dict` expects no weights from a process
-        that gives none, and the main process would wait for them.
+        They are set one after the other: `set_state_dict` expects no weights from a process that gives none, and the
+        main process would wait for them.
         """
         from torch.distributed.checkpoint.state_dict import (
             StateDictOptions,
@@ -112,7 +103,7 @@ class ShardedWeights(FullyShardedDataParallelPlugin):
 
         weights: dict[str, Any] = {}
         state: dict[str, Any] = {}
-        if accelerator.is_main_process:
+        if is_main:
             saved = read_weights(directory)
             name_of = {parameter: name for name, parameter in model.named_parameters()}
             every = model.named_parameters(remove_duplicate=False)
@@ -122,7 +113,6 @@ class ShardedWeights(FullyShardedDataParallelPlugin):
         from_main = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         set_model_state_dict(model, weights, options=from_main)
         set_optimizer_state_dict(model, optimizer.optimizer, state, options=from_main)
-        load_accelerator_state(str(directory), [], [], [schedule], [], accelerator.process_index)
 
 
 def _with_parameters(state: Mapping[str, Any], names: Mapping[Any, Any]) -> dict[str, Any]:

@@ -1,19 +1,22 @@
 """An output that is always a prefix of whole lines, with a record beside it from which it can be resumed."""
 
+import bz2
+import gzip
 import hashlib
 import json
+import lzma
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from filelock import lock_descriptor
 
 from vanilla_transformer.atomic_files import atomic_write_text, sync
 from vanilla_transformer.cli.streams import unwritable
-from vanilla_transformer.compression import compress, suffix_of
+from vanilla_transformer.compression import suffix_of
 
 _CHUNK = 1 << 20
 
@@ -192,6 +195,19 @@ def refuse_unfinished(path: Path) -> None:
 def record_path(path: Path) -> Path:
     """Returns the path of an output's record, beside it."""
     return path.with_name(f"{path.name}.resume")
+
+
+def compress(data: bytes, suffix: str) -> bytes:
+    """Compresses a part of a file of that suffix, deterministically; parts one after the other form a file."""
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        return cast(bytes, pa.compress(data, codec="zstd", asbytes=True))
+    if suffix == ".gz":
+        return gzip.compress(data, mtime=0)
+    if suffix == ".bz2":
+        return bz2.compress(data)
+    return lzma.compress(data) if suffix else data
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], ResumeState] | None:
