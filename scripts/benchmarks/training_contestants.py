@@ -33,13 +33,14 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer
 from vanilla_transformer.analysis.devices import describe_device, device_peak, peak_memory
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
 from vanilla_transformer.tasks import Batch, Task, task_for
 from vanilla_transformer.training.loop import TrainingLoop
-from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan
+from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan
 from vanilla_transformer.training.signals import StopRequest
 
 # More steps than any measurement takes.
@@ -363,7 +364,7 @@ def train_torch(job: Job, turns: Turns, bfloat16: bool) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device.type in ("cpu", "cuda"))
     collate = partial(job.task.collate, config=turns.config)
     planned = partial(make_plan, recipe=job.recipe)
-    for step in local_steps(planned, corpus, collate, DataPosition(0, 0), pin=False):
+    for step in local_steps(planned, corpus, collate, Progress()):
         turns.before_step()
         for batch in step.batches:
             turns.batch(batch)

@@ -10,6 +10,7 @@ from refusals import refused
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import LABEL_PADDING, StepPlan, pad, share
 from vanilla_transformer.data.columns import TEXTS
 from vanilla_transformer.data.preparation import token_ids
@@ -19,7 +20,7 @@ from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import SpecialTokens, Task, register_task
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.prefetch import DataPosition, local_steps
+from vanilla_transformer.training.prefetch import local_steps
 
 
 class BigramConfig(PreTrainedConfig):
@@ -183,7 +184,9 @@ def test_random_numbers_follow_rows_on_any_number_of_processes(processes):
         collate = partial(Bigrams().collate, config=BigramConfig(pad_token_id=0))
         found = {}
         for rank in range(processes):
-            steps = local_steps(lambda rows: plan, Corpus(), collate, DataPosition(1, 0, rank, processes), pin=False)
+            steps = local_steps(
+                lambda rows: plan, Corpus(), collate, Progress(epoch=1), rank=rank, processes=processes
+            )
             for step, planned in zip(steps, plan.epoch(1), strict=False):
                 for batch, rows in zip(step.batches, share(planned, rank, processes), strict=True):
                     for ids, row in zip(batch["input_ids"].tolist(), rows.tolist(), strict=False):

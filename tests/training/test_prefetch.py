@@ -10,11 +10,12 @@ import pytest
 import torch
 from refusals import refused
 
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import Step, StepPlan, share
 from vanilla_transformer.data.token_corpus import PreparedCorpus
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.tasks import get_task
-from vanilla_transformer.training.prefetch import DataPosition, local_steps, prefetch
+from vanilla_transformer.training.prefetch import local_steps, prefetch
 
 COLLATE = partial(get_task("translation").collate, config=VanillaTransformerConfig())
 
@@ -44,8 +45,8 @@ def plan(corpus):
     return StepPlan(*corpus.lengths.values(), batch_tokens=60, batches_per_step=3, seed=1)
 
 
-def steps_from(corpus, plan, position):
-    return local_steps(lambda rows: plan, corpus, COLLATE, position, pin=False)
+def steps_from(corpus, plan, progress, **among):
+    return local_steps(lambda rows: plan, corpus, COLLATE, progress, **among)
 
 
 def assert_same(fed, batches):
@@ -57,7 +58,7 @@ def assert_same(fed, batches):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_process_gets_its_batches_of_every_step_over_epochs(corpus, plan, rank):
     steps = [(epoch, step) for epoch in range(2) for step in plan.epoch(epoch)]
-    found = list(islice(steps_from(corpus, plan, DataPosition(0, 0, rank, 2)), len(steps)))
+    found = list(islice(steps_from(corpus, plan, Progress(), rank=rank, processes=2), len(steps)))
     for number, (fed, (epoch, step)) in enumerate(zip(found, steps, strict=True)):
         first = len(plan.epoch(0)) if epoch else 0
         assert (fed.epoch, fed.part, fed.items) == (epoch, 0, step.items)
@@ -70,7 +71,7 @@ def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
     steps = plan.epoch(1)
     done = len(steps) if done == "all" else done
     expected = [*steps[done:], plan.epoch(2)[0]]
-    found = list(islice(steps_from(corpus, plan, DataPosition(1, done)), len(expected)))
+    found = list(islice(steps_from(corpus, plan, Progress(epoch=1, step_in_part=done)), len(expected)))
     assert [fed.epoch for fed in found] == [1] * (len(steps) - done) + [2]
     for fed, step in zip(found, expected, strict=True):
         assert_same(fed, [COLLATE(corpus.rows(rows), None) for rows in step.batches])
@@ -78,7 +79,7 @@ def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
 
 def test_steps_count_their_tokens_with_and_without_padding(corpus, plan):
     for fed, step in zip(
-        local_steps(lambda rows: plan, corpus, COLLATE, DataPosition(0, 0), pin=False), plan.epoch(0), strict=False
+        local_steps(lambda rows: plan, corpus, COLLATE, Progress()), plan.epoch(0), strict=False
     ):
         sides = [lengths[rows] for rows in step.batches for lengths in corpus.lengths.values()]
         assert (fed.real_tokens, fed.all_tokens) == (
@@ -115,7 +116,7 @@ def test_an_epoch_is_let_go_before_the_next_is_planned(corpus):
             order.owner = Owner(epoch)
             return [Step((order[:20], order[20:]), 1)] * 2
 
-    kept = list(islice(local_steps(lambda rows: Plan(), corpus, COLLATE, DataPosition(0, 0), pin=False), 7))
+    kept = list(islice(local_steps(lambda rows: Plan(), corpus, COLLATE, Progress()), 7))
     assert len(kept) == 7
     assert at_planning == [set()] * 4
 

@@ -96,15 +96,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     }
     for sentence in _doubts(texts):
         say(sentence)
-    return Inputs(
-        recipe,
-        tokenizer,
-        train=prepared,
-        dev=prepared_dev,
-        dev_text=dev,
-        test_text=test,
-        languages=languages,
-    )
+    return Inputs(recipe, tokenizer, prepared, prepared_dev, dev_text=dev, test_text=test, languages=languages)
 
 
 def prepared_place(corpora: Corpora) -> str | None:

@@ -44,7 +44,7 @@ from vanilla_transformer.reporting.trained_run import TrainedRun
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
-from vanilla_transformer.training.prefetch import DataPosition, LocalStep, local_steps, make_plan, prefetch
+from vanilla_transformer.training.prefetch import LocalStep, local_steps, make_plan, prefetch
 from vanilla_transformer.training.run_directory import AlreadyFinished, OutputError, output_path
 from vanilla_transformer.training.saved_start import build_model
 from vanilla_transformer.training.setup import RunContext, length_fingerprint, start_run
@@ -147,7 +147,6 @@ class TrainingLoop:
         if origin:
             logger.info(origin)
         model = model.to(accelerator.device)
-        self.config = model.config
         self.collate = partial(self.task.collate, config=model.config)
         if accelerator.device.type == "cpu":
             # On CPUs the backward pass of torch's fused attention is slower: half as many tokens per second.
@@ -159,7 +158,7 @@ class TrainingLoop:
         optimizer = make_optimizer(learned, recipe, accelerator.device)
         rates = recipe.optimization
         schedule = make_schedule(
-            optimizer, self.config.d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
+            optimizer, model.config.d_model, rates.warmup_steps, rates.learning_rate_scale, rates.learning_rate
         )
         self.plain_model = model
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
@@ -274,9 +273,9 @@ class TrainingLoop:
         """Yields the steps of epoch after epoch, from the run's current position."""
         progress, device = self.progress, self.accelerator.device
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        position = DataPosition(progress.epoch, progress.step_in_part, rank, processes, progress.part)
         planned = partial(make_plan, recipe=self.recipe)
-        steps = local_steps(planned, self.corpus, self.collate, position, pin=device.type == "cuda")
+        pin = device.type == "cuda"
+        steps = local_steps(planned, self.corpus, self.collate, progress, rank=rank, processes=processes, pin=pin)
         with closing(prefetch(islice(steps, self.max_steps - progress.step), STEPS_AHEAD)) as ready:
             while not self.is_over:
                 asked = time.perf_counter()

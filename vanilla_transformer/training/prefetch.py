@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, TypeVar
 
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.data.batching import Step, StepPlan, share
 from vanilla_transformer.data.token_corpus import EpochPart, PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.recipe.schema import ResolvedRecipe
@@ -35,37 +36,31 @@ class LocalStep:
     all_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class DataPosition:
-    """The starting place in the data: steps done in a part of an epoch, and this process among how many."""
-
-    epoch: int
-    step_in_part: int
-    rank: int = 0
-    processes: int = 1
-    part: int = 0
-
-
 def local_steps(
     make_plan: Callable[[PreparedCorpus], StepPlan],
     corpus: TrainingCorpus,
     collate: Callable[[Rows, RowRandom], Batch],
-    position: DataPosition,
-    pin: bool,
+    progress: Progress,
+    *,
+    rank: int = 0,
+    processes: int = 1,
+    pin: bool = False,
 ) -> Iterator[LocalStep]:
-    """Yields the steps from a position on, part after part and epoch after epoch, without end.
+    """Yields the steps that follow, part after part and epoch after epoch, without end.
 
     Args:
         make_plan: Divides the rows of a part into steps.
         corpus: The rows of all epochs.
         collate: Makes a batch from rows.
-        position: Where to start.
+        progress: What is done before the first of them.
+        rank: This process among the `processes`.
+        processes: Number of processes that share each step.
         pin: Pins the batches in memory, so that an accelerator copies them while the processor continues.
     """
-    for planned in planned_steps(make_plan, corpus, position):
+    for planned in planned_steps(make_plan, corpus, progress):
         plan, part = planned.plan, planned.part
         batches, tokens = [], []
-        for rows in share(planned.step, position.rank, position.processes):
+        for rows in share(planned.step, rank, processes):
             random = RowRandom(plan.seed, planned.epoch, part.corpus.row_numbers(rows))
             batch = collate(part.corpus.rows(rows), random)
             batches.append({name: tensor.pin_memory() for name, tensor in batch.items()} if pin else batch)
@@ -89,11 +84,11 @@ class PlannedStep(NamedTuple):
 
 
 def planned_steps(
-    make_plan: Callable[[PreparedCorpus], StepPlan], corpus: TrainingCorpus, position: DataPosition
+    make_plan: Callable[[PreparedCorpus], StepPlan], corpus: TrainingCorpus, progress: Progress
 ) -> Iterator[PlannedStep]:
-    """Yields the rows of the steps from a position on, part after part and epoch after epoch, without end."""
-    first, done = position.part, position.step_in_part
-    for epoch in count(position.epoch):
+    """Yields the rows of the steps that follow, part after part and epoch after epoch, without end."""
+    first, done = progress.part, progress.step_in_part
+    for epoch in count(progress.epoch):
         for part in corpus.epoch_parts(epoch, first):
             plan = make_plan(part.corpus)
             steps = plan.epoch(epoch, part.number)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from refusals import refused
 
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.batching import StepPlan
 from vanilla_transformer.data.corpus import open_corpus
@@ -34,7 +35,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.prefetch import DataPosition, local_steps
+from vanilla_transformer.training.prefetch import local_steps
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
@@ -483,9 +484,9 @@ def test_processes_share_each_parts_steps_and_rows_keep_their_numbers(in_four, t
             return {}
 
         epoch, part, done = position
-        start = DataPosition(epoch, done, rank, processes, part)
+        start = Progress(epoch=epoch, step_in_part=done, part=part)
         found.append((None, {}))
-        steps = local_steps(make_plan, corpus, collate, start, pin=False)
+        steps = local_steps(make_plan, corpus, collate, start, rank=rank, processes=processes)
         for step in itertools.takewhile(lambda step: step.epoch < 2, steps):
             found[-1] = (step.epoch, step.part), found[-1][1]
             found.append((None, {}))

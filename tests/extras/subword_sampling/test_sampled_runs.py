@@ -11,13 +11,14 @@ from safetensors.torch import load_file
 from small_models import SIZES, write_reversed
 
 from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
+from vanilla_transformer.training.prefetch import local_steps, make_plan
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 TASK = get_task("translation")
@@ -78,7 +79,7 @@ def test_processes_share_the_steps_that_one_would_make(recipe, tmp_path):
     plan = partial(make_plan, recipe=recipe.with_options(output="model", preset="tiny", precision="float32"))
 
     def steps(corpus, rank, processes):
-        return islice(local_steps(plan, corpus, collate, DataPosition(1, 0, rank, processes), pin=False), 8)
+        return islice(local_steps(plan, corpus, collate, Progress(epoch=1), rank=rank, processes=processes), 8)
 
     found = zip(steps(alone, 0, 1), steps(first, 0, 2), steps(second, 1, 2), strict=True)
     for whole, *halves in found:

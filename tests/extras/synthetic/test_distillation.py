@@ -20,6 +20,7 @@ from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
 )
+from vanilla_transformer.checkpointing.store import Progress
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.preparation import StoredCorpus
 from vanilla_transformer.extras.synthetic.distilled_corpus import SoftTargets, SoftTargetsError
@@ -28,7 +29,7 @@ from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
 from vanilla_transformer.training.inputs import gather_inputs
 from vanilla_transformer.training.loop import train
-from vanilla_transformer.training.prefetch import DataPosition, local_steps, make_plan
+from vanilla_transformer.training.prefetch import local_steps, make_plan
 from vanilla_transformer.training.run_directory import OutputError, RunDirectory
 
 TASK = get_task("translation")
@@ -214,7 +215,7 @@ def test_processes_share_the_steps_that_one_would_make(student, tmp_path):
     plan = partial(make_plan, recipe=student.with_options(output="model", preset="tiny", precision="float32"))
 
     def steps(corpus, rank, processes):
-        return islice(local_steps(plan, corpus, collate, DataPosition(0, 0, rank, processes), pin=False), 6)
+        return islice(local_steps(plan, corpus, collate, Progress(), rank=rank, processes=processes), 6)
 
     def labelled(*parts):
         """Each target token that counts, with its soft targets."""

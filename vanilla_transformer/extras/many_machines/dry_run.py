@@ -15,7 +15,7 @@ from vanilla_transformer.distributed.peers import is_main_process
 from vanilla_transformer.distributed.processes import sharding_of
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.tasks import task_for
-from vanilla_transformer.training.prefetch import DataPosition, PlannedStep, make_plan, planned_steps
+from vanilla_transformer.training.prefetch import PlannedStep, make_plan, planned_steps
 from vanilla_transformer.training.run_directory import AlreadyFinished
 from vanilla_transformer.training.setup import RunContext, start_run
 
@@ -41,8 +41,7 @@ def _dry_run(given: Recipe) -> None:
     with start_run(given) as context:
         recipe, inputs, accelerator = context.recipe, context.inputs, context.accelerator
         position = context.checkpoint.progress() if context.checkpoint is not None else Progress()
-        start = DataPosition(position.epoch, position.step_in_part, part=position.part)
-        ahead = planned_steps(partial(make_plan, recipe=recipe), inputs.train, start)
+        ahead = planned_steps(partial(make_plan, recipe=recipe), inputs.train, position)
         steps = list(islice(ahead, min(STEPS_SHOWN, recipe.optimization.max_steps - position.step)))
         mine = "\n".join([_name(accelerator), *_lines(steps, position, accelerator, task_for(recipe).form.unit)])
         everyone = gather_object([mine])
