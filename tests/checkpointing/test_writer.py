@@ -5,6 +5,7 @@ import errno
 import random
 import shutil
 import threading
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ def test_a_failure_ends_the_loop_at_the_next_look_and_the_next_save(run):
     for ask in (run.writer.raise_failure, lambda: run.save(2), lambda: run.writer.__exit__(None, None, None)):
         with failing_disk(errno.ENOSPC):
             run.save(1)
-            run.writer._thread.join()
+            wait([run.writer._writing])
         with refused(CheckpointError, "No space left"):
             ask()
 

@@ -78,9 +78,7 @@ def test_steps_begin_at_any_position_of_an_epoch(corpus, plan, done):
 
 
 def test_steps_count_their_tokens_with_and_without_padding(corpus, plan):
-    for fed, step in zip(
-        local_steps(lambda rows: plan, corpus, COLLATE, Progress()), plan.epoch(0), strict=False
-    ):
+    for fed, step in zip(local_steps(lambda rows: plan, corpus, COLLATE, Progress()), plan.epoch(0), strict=False):
         sides = [lengths[rows] for rows in step.batches for lengths in corpus.lengths.values()]
         assert (fed.real_tokens, fed.all_tokens) == (
             sum(map(sum, sides)),

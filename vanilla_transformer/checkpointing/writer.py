@@ -1,9 +1,9 @@
 """Background checkpointing: training waits only for a copy of the state, and a thread writes it to disk."""
 
 import shutil
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -58,8 +58,7 @@ class CheckpointWriter:
         self.accelerator, self.directory, self.report = accelerator, directory, report
         self.model, self.optimizer, self.schedule = model, optimizer, schedule
         self._copy, self._synchronous = StateCopy(), False
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._writing: Future[None] | None = None
 
     def __enter__(self) -> "CheckpointWriter":
         return self
@@ -90,12 +89,14 @@ class CheckpointWriter:
         if self.accelerator.is_main_process:
 
             def work() -> None:
-                write_large()
-                commit_checkpoint(unfinished, progress)
-                tidy_up()
+                with self._explained(progress.step):
+                    write_large()
+                    commit_checkpoint(unfinished, progress)
+                    tidy_up()
 
-            self._thread = threading.Thread(target=self._guarded, args=(work, progress.step), name="checkpoint")
-            self._thread.start()
+            thread = ThreadPoolExecutor(1, "checkpoint")
+            self._writing = thread.submit(work)
+            thread.shutdown(wait=False)  # It ends with its work.
             if self._synchronous:
                 self.wait()
 
@@ -105,16 +106,15 @@ class CheckpointWriter:
         Raises:
             CheckpointError: It cannot be written.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.raise_failure()
+        if self._writing is not None:
+            wait([self._writing])
+            done, self._writing = self._writing, None
+            done.result()
 
     def raise_failure(self) -> None:
-        """Raises the failure of the thread since the last call, if any, without waiting."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        """Raises the failure of the checkpoint that was being written, if any, without waiting."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
 
     def _begin(self, unfinished: Path) -> Callable[[], None]:
         """Writes the small part now, and returns a function that writes the rest."""
@@ -141,13 +141,6 @@ class CheckpointWriter:
             self.report(f"Checkpoints are written synchronously: no memory for a copy of the state ({reason}).")
             self._synchronous = True
             return state
-
-    def _guarded(self, work: Callable[[], None], step: int) -> None:
-        try:
-            with self._explained(step):
-                work()
-        except BaseException as error:
-            self._failure = error
 
     @contextmanager
     def _explained(self, step: int) -> Iterator[None]:
