@@ -63,12 +63,7 @@ class Export:
             raise UsageError(
                 f"--quantization {quantization} is not available for {self.to}: use {', '.join(quantizations)}."
             )
-        from vanilla_transformer.extras.export.linked_files import refuse_linked_files
-        from vanilla_transformer.translation import load_config, load_model
-
-        refuse_linked_files(self.model)
-        load_config(self.model)
-        model, tokenizer = load_model(self.model, device="cpu")
+        model, tokenizer = _load(self.model)
         with atomic_directory(output) as place:
             remarks = write(model, tokenizer, place, quantization)
         for remark in remarks:
@@ -97,13 +92,22 @@ class Export:
 def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
     """Writes the pages of the static Space of `push --web`, and returns the function that pushes them."""
     check_packages("web")
-    from vanilla_transformer.extras.export.linked_files import refuse_linked_files
     from vanilla_transformer.extras.export.to_web import export_web, push_web
     from vanilla_transformer.extras.export.web_page import SPACE_HOSTS
-    from vanilla_transformer.translation import load_config, load_model
 
-    refuse_linked_files(push.model)
-    load_config(push.model)
-    for remark in export_web(*load_model(push.model, device="cpu"), folder, hosts=SPACE_HOSTS):
+    for remark in export_web(*_load(push.model), folder, hosts=SPACE_HOSTS):
         warn(remark)
     return lambda name: push_web(folder, push.model, name, private=push.private, message=push.message)
+
+
+def _load(path: str) -> tuple[Any, Any]:
+    """Loads an encoder-decoder and its tokenizer; ValueError if the model is of another type."""
+    from vanilla_transformer.extras.export.linked_files import refuse_linked_files
+    from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.translation import load_config, load_model
+
+    refuse_linked_files(path)
+    config = load_config(path, its_weights=False)
+    if not isinstance(config, VanillaTransformerConfig):
+        raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
+    return load_model(path, device="cpu")
