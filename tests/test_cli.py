@@ -236,9 +236,8 @@ def test_translate_does_what_the_library_does_with_the_same_settings(run, model,
 @pytest.mark.parametrize("from_file", [True, False])
 def test_compressed_lines_go_in_and_come_out_compressed(run, model, tmp_path, suffix, from_file):
     lines = ["a b", "", "c"]
-    (tmp_path / f"in{suffix}").write_bytes(
-        compression.compress("".join(f"{line}\n" for line in lines).encode(), suffix)
-    )
+    with compression.open_bytes(tmp_path / f"in{suffix}", "wb") as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
     plain = run("translate", model, *SHORT, stdin=b"a b\n\nc\n")[1]
     words = [tmp_path / f"in{suffix}"] if from_file else []
     output = tmp_path / f"out{suffix}"

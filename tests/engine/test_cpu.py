@@ -76,7 +76,8 @@ def test_asking_changes_nothing_and_warns_of_nothing():
     assert torch.backends.quantized.engine == before
 
 
-def test_multiplications_that_would_be_emulated_are_computed_in_float32(emulating):
+def test_multiplications_that_would_be_emulated_are_computed_in_float32(processor):
+    processor(bfloat16=False)
     here, elsewhere = torch.device("cpu"), torch.device("cuda")
     assert cpu.computing_dtype(torch.bfloat16, here) == cpu.computing_dtype(torch.float16, here) == torch.float32
     assert cpu.computing_dtype(torch.bfloat16, elsewhere) == torch.bfloat16
