@@ -181,7 +181,7 @@ def test_a_metric_from_outside_scores_a_model_and_its_run(text, tmp_path, monkey
 
 
 def test_a_task_from_outside_is_trained_and_resumed(text, small, capsys):
-    program = small("extend/task", save_steps=1, warmup_steps=2)  # Not that of each number of steps.
+    program = small("extend/task", save_steps=1, warmup_steps=2)  # The default follows from max_steps.
     files = [str(text / "text.words"), str(text / "text.digits")]
     for name, steps in (("whole", (4,)), ("parts", (2, 4))):
         for count in steps:

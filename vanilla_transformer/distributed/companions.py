@@ -129,8 +129,10 @@ def _failure(processes: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> st
     for rank, process in enumerate(processes, start=1):
         code = process.poll()
         if code and code < 0:
+            named = -code in set(signal.Signals)  # Most signals of real time have no name.
+            killer = signal.Signals(-code).name if named else f"signal {-code}"
             return (
-                f"Process {rank} (of {len(processes) + 1}) was killed by {signal.Signals(-code).name}: run the "
+                f"Process {rank} (of {len(processes) + 1}) was killed by {killer}: run the "
                 "same command again to continue from the last checkpoint; if memory is short, --processes 1 "
                 "needs less."
             )
