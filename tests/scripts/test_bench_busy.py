@@ -13,7 +13,7 @@ def loops():
     # A process that is just being started has no command line yet.
     while not all(child.cmdline() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE):
         time.sleep(0.01)
-    return [child for child in psutil.Process().children() if "while True: pass" in child.cmdline()]
+    return [child for child in psutil.Process().children() if busy.LOOP in child.cmdline()]
 
 
 def test_each_cell_is_measured_beside_its_neighbours_in_turn(monkeypatch, capsys):
