@@ -47,15 +47,6 @@ SIBLINGS = {
     "stacks": {"configuration_vanilla_transformer", "layers", "loss", "saving"},
     "encoder_decoder": {"generation", "heads", "loss"},
     "heads": {"loss"},
-    "modeling_recurrent_encoder_decoder": {
-        "configuration_recurrent_encoder_decoder",
-        "encoder_decoder",
-        "generation",
-        "loss",
-        "pipeline_vanilla_transformer",
-        "recurrent_equations",
-        "saving",
-    },
     "modeling_vanilla_transformer": {
         "configuration_vanilla_transformer",
         "encoder_decoder",
@@ -79,7 +70,6 @@ SIBLINGS = {
         "loss",
         "stacks",
     },
-    "recurrent_equations": {"configuration_recurrent_encoder_decoder"},
 }
 
 
@@ -130,8 +120,9 @@ def test_extras_are_found_from_the_package():
 def test_extras_import_only_these_others():
     others = {
         "demo": {"inspection"},
-        "explore": {"demo", "export"},
+        "explore": {"demo", "export", "recurrent"},
         "export": {"demo", "onnx"},
+        "inspection": {"recurrent"},
         "many_machines": {"resuming"},
         "synthetic": {"cleaning", "many_machines", "sampling"},
         "text_generation": {"sampling"},
@@ -151,7 +142,9 @@ def test_every_seam_of_an_extra_leads_somewhere():
                 assert seams.load(seam, name).__module__.startswith(f"{package}.")
 
 
-TASKS_OF_EXTRAS = {type(seams.load("task", name)()).__module__ for name in seams.names("task")}
+TASKS_OF_EXTRAS = {
+    seams.load(seam, name).__module__ for seam in ("task", "architecture") for name in seams.names(seam)
+}
 
 
 def knows_tasks(path: Path) -> bool:
@@ -356,5 +349,8 @@ def test_decoding_needs_nothing_of_the_training_extra():
     loaded = {name.split(".")[1] for name in imported if name.startswith("vanilla_transformer.")}
     assert loaded == {
         *("cores", "engine", "import_hooks", "limits", "model", "network", "plain_text"),
-        *("registration", "seams", "translation"),
+        *("extras", "registration", "seams", "translation"),
     }
+    # Of the extras their tables of what they bring, and families of models, which the Auto classes need.
+    inside = {name for name in imported if name.startswith("vanilla_transformer.extras.") and name.count(".") > 2}
+    assert {name.split(".")[2] for name in inside if not name.endswith(".plugin")} == {"recurrent"}

@@ -25,10 +25,16 @@ from .import_hooks import after_import
 
 if TYPE_CHECKING:
     from .data.preparation import prepare_corpus as prepare_corpus
-    from .extras.service.batcher import Batcher as Batcher
-    from .model.configuration_recurrent_encoder_decoder import (
+    from .extras.recurrent.model.configuration_recurrent_encoder_decoder import (
         RecurrentEncoderDecoderConfig as RecurrentEncoderDecoderConfig,
     )
+    from .extras.recurrent.model.modeling_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderForConditionalGeneration as RecurrentEncoderDecoderForConditionalGeneration,
+    )
+    from .extras.recurrent.model.modeling_recurrent_encoder_decoder import (
+        RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel,
+    )
+    from .extras.service.batcher import Batcher as Batcher
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
     from .model.configuration_vanilla_transformer_decoder import (
         VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
@@ -36,10 +42,6 @@ if TYPE_CHECKING:
     from .model.configuration_vanilla_transformer_encoder import (
         VanillaTransformerEncoderConfig as VanillaTransformerEncoderConfig,
     )
-    from .model.modeling_recurrent_encoder_decoder import (
-        RecurrentEncoderDecoderForConditionalGeneration as RecurrentEncoderDecoderForConditionalGeneration,
-    )
-    from .model.modeling_recurrent_encoder_decoder import RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
     )
@@ -79,9 +81,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "RecurrentEncoderDecoderConfig": ".model.configuration_recurrent_encoder_decoder",
-    "RecurrentEncoderDecoderModel": ".model.modeling_recurrent_encoder_decoder",
-    "RecurrentEncoderDecoderForConditionalGeneration": ".model.modeling_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderConfig": ".extras.recurrent.model.configuration_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderModel": ".extras.recurrent.model.modeling_recurrent_encoder_decoder",
+    "RecurrentEncoderDecoderForConditionalGeneration": ".extras.recurrent.model.modeling_recurrent_encoder_decoder",
     "VanillaTransformerConfig": ".model.configuration_vanilla_transformer",
     "VanillaTransformerModel": ".model.modeling_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": ".model.modeling_vanilla_transformer",

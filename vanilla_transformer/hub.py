@@ -1,5 +1,6 @@
 """Uploads a model directory to the Hub."""
 
+import inspect
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +23,10 @@ from huggingface_hub.hf_api import ModelInfo, SpaceInfo
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
-import vanilla_transformer.model
 from vanilla_transformer.links import refuse_links_out
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
+from vanilla_transformer.registration import FAMILIES
 from vanilla_transformer.reporting.model_card import (
     CARD,
     is_unmodified,
@@ -41,9 +42,15 @@ from vanilla_transformer.translation.loading import (
     load_config,
 )
 
+
+def _code_folders() -> set[Path]:
+    """Returns the folders of the package's model classes."""
+    return {Path(inspect.getfile(family)).parent for family in FAMILIES if family.__module__.startswith(__package__)}
+
+
 # The code of the model classes; models of earlier versions carry helper files under longer names.
 _CODE = (
-    *sorted(path.name for folder in map(Path, vanilla_transformer.model.__path__) for path in folder.glob("[!_]*.py")),
+    *sorted({file.name for folder in _code_folders() for file in folder.glob("[!_]*.py")}),
     "*_vanilla_transformer.py",
 )
 # Nothing else is uploaded: no checkpoint, no log, no data.
@@ -198,7 +205,7 @@ def _check_model(directory: Path) -> str:
     for either in (
         *(["config.json"], ["model*.safetensors"], VOCABULARIES),
         ["tokenizer_config.json"],
-        ["modeling_vanilla_transformer.py", "modeling_vanilla_transformer_*.py", "modeling_recurrent_*.py"],
+        ["modeling_vanilla_transformer.py", "modeling_*.py"],
     ):
         if not any(any(directory.glob(pattern)) for pattern in either):
             raise PushError(

@@ -21,16 +21,15 @@ from transformers import (
 from transformers import pipelines as transformers_pipelines
 from transformers.utils import logging
 
+from vanilla_transformer import seams
 from vanilla_transformer.import_hooks import after_import
 from vanilla_transformer.model import saving
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.model.configuration_vanilla_transformer import (
+    VanillaTransformerBaseConfig,
+    VanillaTransformerConfig,
+)
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
-from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
-    RecurrentEncoderDecoderForConditionalGeneration,
-    RecurrentEncoderDecoderModel,
-)
 from vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
@@ -62,10 +61,6 @@ FAMILIES: dict[type[PreTrainedConfig], dict[Any, type[PreTrainedModel]]] = {
         AutoModelForSequenceClassification: VanillaTransformerEncoderForSequenceClassification,
         AutoModelForTokenClassification: VanillaTransformerEncoderForTokenClassification,
     },
-    RecurrentEncoderDecoderConfig: {
-        AutoModel: RecurrentEncoderDecoderModel,
-        AutoModelForSeq2SeqLM: RecurrentEncoderDecoderForConditionalGeneration,
-    },
     VanillaTransformerDecoderConfig: {
         AutoModel: VanillaTransformerDecoderModel,
         AutoModelForCausalLM: VanillaTransformerDecoderForCausalLM,
@@ -83,6 +78,11 @@ def register_family(family: type[PreTrainedConfig], models: dict[Any, type[PreTr
     for auto_class, model in models.items():
         auto_class.register(family, model, exist_ok=True)
     AutoTokenizer.register(family, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
+
+
+def is_known(config: Any) -> bool:
+    """Tells whether a configuration is of a family of the package, or of a registered one."""
+    return isinstance(config, tuple(FAMILIES))
 
 
 def model_class(config: PreTrainedConfig) -> Any:
@@ -159,16 +159,13 @@ _PEFT_CONSTANTS = "peft.utils.constants"
 
 
 def _add_default_targets(constants: ModuleType) -> None:
-    """Makes PEFT adapt the same modules as in BART by default; recurrent models have others, and no norms."""
+    """Makes PEFT adapt the same modules of Transformers as in BART by default."""
     for name, targets in vars(constants).items():
         if name.startswith("TRANSFORMERS_MODELS_TO_") and isinstance(targets, dict) and "bart" in targets:
             ours = [_NAMES_OF_BART.get(module, module) for module in targets["bart"]]
-            recurrent = ["readout"] if "FEEDFORWARD" in name else ["query_proj", "key_proj", "readout"]
             for config in FAMILIES:
-                if config is not RecurrentEncoderDecoderConfig:
+                if issubclass(config, VanillaTransformerBaseConfig):
                     targets.setdefault(config.model_type, ours)
-                elif not any(module.endswith("norm") for module in ours):
-                    targets.setdefault(config.model_type, recurrent)
 
 
 # PEFT is not needed otherwise, and may be broken.
@@ -183,8 +180,10 @@ def _push_card(model: Any, pushed: Any, **settings: Any) -> None:
 
 saving.push_card = _push_card
 
+for _name in seams.names("family"):
+    FAMILIES |= seams.load("family", _name)()
 for family, models in FAMILIES.items():
     register_family(family, models)
+    if AutoModelForSeq2SeqLM in models:
+        family.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[attr-defined]
 _register_pipelines()
-for _config in (VanillaTransformerConfig, RecurrentEncoderDecoderConfig):
-    _config.custom_pipelines = _PipelinesOfThePackage()  # type: ignore[union-attr]

@@ -4,6 +4,9 @@ Each folder of `vanilla_transformer/extras` has a module `plugin` with a table `
 location of the object of that name, as "module:object" below the folder. Objects are loaded when they are used. If it
 has commands, `GROUP` names their group in the program's help. The seams are
 
+    family       a family of models: a function that returns its configuration with its model for each Auto class
+    architecture what trains such a family for translation, by its name in a recipe: a subclass of
+                 `tasks.translation.Translation` with its `config_class`
     command      a command of the program: a dataclass of options with `run()`
     recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`, or of `ModelAdapter` beside it if it
                  exchanges weights while a model trains

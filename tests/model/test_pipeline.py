@@ -257,13 +257,13 @@ import vanilla_transformer
 after = registered()
 for name, mapping in before.items():
     assert {key: after[name][key] for key in mapping} == mapping, name
-families = ["VanillaTransformerConfig", "VanillaTransformerEncoderConfig", "RecurrentEncoderDecoderConfig"]
-families += ["VanillaTransformerDecoderConfig"]
+families = ["VanillaTransformerConfig", "VanillaTransformerEncoderConfig", "VanillaTransformerDecoderConfig"]
+families += ["RecurrentEncoderDecoderConfig"]
 added = {name: [getattr(key, "__name__", key) for key in after[name] if key not in before[name]] for name in after}
 assert {name: keys for name, keys in added.items() if keys} == {
     "tasks": ["text2text-generation"],
     "configurations": ["vanilla_transformer", "vanilla_transformer_encoder"]
-    + ["recurrent_encoder_decoder", "vanilla_transformer_decoder"],
+    + ["vanilla_transformer_decoder", "recurrent_encoder_decoder"],
     "models": families,
     "seq2seq models": ["VanillaTransformerConfig", "RecurrentEncoderDecoderConfig"],
     "causal models": ["VanillaTransformerDecoderConfig"],

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import (
     VanillaTransformerBaseConfig,
     VanillaTransformerConfig,
@@ -16,7 +15,6 @@ from vanilla_transformer.registration import model_class
 
 # Share of a text's tokens that masked language models mask.
 MASKED_SHARE = 0.15
-OwnConfig = VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig
 
 
 def tokens_masked(lengths: np.ndarray) -> np.ndarray:
@@ -25,7 +23,7 @@ def tokens_masked(lengths: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(np.rint(MASKED_SHARE * inner).astype(np.int64), 1), inner)
 
 
-def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
+def training_flops(config: VanillaTransformerBaseConfig, *lengths: np.ndarray) -> float:
     """Table 2: counts the operations in the matrix products of a training pass over rows of these lengths.
 
     A product of m×k and k×n counts 2mkn; the backward pass counts twice the forward. Padding does not count. A masked
@@ -34,8 +32,6 @@ def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
     Args:
         lengths: Lengths of the sources and of the targets; a model of one stack reads the last ones.
     """
-    if isinstance(config, RecurrentEncoderDecoderConfig):
-        return _recurrent_training_flops(config, *lengths)
     assert config.d_k is not None and config.d_v is not None
     s, t = lengths[0].astype(np.float64), lengths[-1].astype(np.float64)
     s = s if isinstance(config, VanillaTransformerConfig) else t
@@ -58,21 +54,3 @@ def training_flops(config: OwnConfig, *lengths: np.ndarray) -> float:
     output = float(places) * config.d_model * outputs
     layers = [getattr(config, f"{stack}_layers", 0) for stack in ("encoder", "decoder")]
     return float(6 * (layers[0] * encoder + layers[1] * decoder + output))
-
-
-def _recurrent_training_flops(config: RecurrentEncoderDecoderConfig, *lengths: np.ndarray) -> float:
-    s, t = (length.astype(np.float64) for length in lengths)
-    square, gates = config.d_model**2, {"lstm": 4, "gru": 3}[config.cell]
-    attends = config.attention != "none"
-    feeds = config.attention == "bahdanau" or (attends and config.input_feeding)
-    # Two directions of half the width take three quarters of the multiplications of one of full width.
-    encoder = config.num_layers * gates * square * (1.5 if config.bidirectional else 2)
-    decoder = (2 * config.num_layers + feeds) * gates * square
-    products = s.sum() * encoder + t.sum() * (decoder + config.d_model * config.vocab_size)
-    if attends:
-        additive = config.attention in ("bahdanau", "luong-concat")
-        keys = 0 if config.attention == "luong-dot" else square
-        readout = 6 * square if config.attention == "bahdanau" else 2 * square
-        products += s.sum() * keys + t.sum() * (readout + additive * square) + (s * t).sum() * 2 * config.d_model
-        products += t.sum() * square * (config.attention_window is not None)
-    return float(6 * products)

@@ -7,15 +7,14 @@ the other way round.
 
 import inspect
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-_OURS = "vanilla_transformer.model."
-_RECURRENT = "modeling_recurrent_encoder_decoder"
+_OURS, _MODEL = "vanilla_transformer.", "vanilla_transformer.model."
 
 
 def words(text: str) -> frozenset[str]:
@@ -43,12 +42,6 @@ CLASSES = {
     "modeling_vanilla_transformer_decoder.VanillaTransformerDecoderModel": words(_STACK),
     "modeling_vanilla_transformer_decoder.VanillaTransformerDecoderForCausalLM": words("model lm_head"),
 }
-# A recurrent decoder is advanced step by step through its own layers, without their `forward`.
-RECURRENT = words(
-    "recurrent_equations.SourceAttention "
-    f"{_RECURRENT}.RecurrentDecoder {_RECURRENT}.RecurrentEncoder {_RECURRENT}._GRU {_RECURRENT}._LSTM "
-    f"{_RECURRENT}.RecurrentEncoderDecoderForConditionalGeneration {_RECURRENT}.RecurrentEncoderDecoderModel"
-)
 # A module that is called as it is instead of being computed another way.
 _CALLED = "feed_forward.activation"
 # The class that each of these submodules must have.
@@ -103,7 +96,8 @@ def unknown(model: nn.Module, may_train: bool = False) -> str | None:
     """
     if model.training and not may_train:
         return "dropout (model.train())"
-    known: Collection[str] = RECURRENT if type(model).__module__ == f"{_OURS}{_RECURRENT}" else CLASSES
+    # A model with a `start_decoding` of its own names the classes whose layers that calls, without their `forward`.
+    by_steps: frozenset[type] = getattr(model, "decoded_classes", frozenset())
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a global forward hook"
     kinds: dict[type, tuple[frozenset[str], frozenset[str]]] = {}
@@ -112,21 +106,21 @@ def unknown(model: nn.Module, may_train: bool = False) -> str | None:
             continue
         kind = type(module)
         if kind not in kinds:
-            full_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix(_OURS)
-            if kind not in _TORCHS and full_name not in known:
+            full_name = f"{kind.__module__}.{kind.__qualname__}".removeprefix(_MODEL)
+            if kind not in _TORCHS and not (kind in by_steps if by_steps else full_name in CLASSES):
                 return f"{name or 'the model'}, which is a {kind.__name__}"
             patched = next(_patched(kind), None)
             if patched is not None:
                 return f"{patched}, which is patched"
             kinds[kind] = CLASSES.get(full_name, frozenset()), _own_methods(kind)
-        reason = _unknown_module(name or "the model", module, *kinds[kind], by_steps=known is RECURRENT)
+        reason = _unknown_module(name or "the model", module, *kinds[kind], by_steps=bool(by_steps))
         if reason is not None:
             return reason
         config = getattr(module, "config", None)
         reason = None if config is None else _unknown_field(config)
         if reason is not None:
             return reason
-    return _unknown_weights(model) if known is CLASSES else None
+    return None if by_steps else _unknown_weights(model)
 
 
 def _unknown_module(

@@ -22,7 +22,6 @@ from .encoder import Encoder
 from .frozen import Frozen, opened
 from .known import unknown
 from .linear import Weights, unsupported_quantization
-from .recurrent_step import RecurrentDecoding
 from .requests import Request, processor
 from .search import BeamSearch, Choice, Decoding, Hypotheses, Limits, greedy_search, likeliest, sampled
 
@@ -62,7 +61,7 @@ def encode(
     frozen, mask = opened(model), arguments.get("attention_mask")
     others = {key for key, value in arguments.items() if value is not None and not key.startswith("decoder_")}
     if (
-        RecurrentDecoding.suits(model)
+        decodes_itself(model)
         or name not in ("input_ids", "inputs_embeds")
         or not others <= {"attention_mask", "encoder_outputs", "labels", "use_cache", "past_key_values", name}
         or (mask is not None and not bool(mask.any(-1).all()))
@@ -78,14 +77,17 @@ def encode(
         return BaseModelOutput(last_hidden_state=Encoder(model, Weights(model.dtype))(**asked))
 
 
+def decodes_itself(model: Any) -> bool:
+    """Tells whether a model has a `start_decoding` of its own: one of another family, or an ensemble."""
+    return hasattr(model, "start_decoding")
+
+
 def start_decoding(
     model: Any, encoder_outputs: Any, mask_NS: torch.Tensor | None, quantization: str | None
 ) -> Decoding:
     """Returns the decoding before the first token, from the encoder's output for the sources."""
-    if hasattr(model, "start_decoding"):
+    if decodes_itself(model):
         return model.start_decoding(encoder_outputs, mask_NS, quantization)
-    if RecurrentDecoding.suits(model):
-        return RecurrentDecoding(model, encoder_outputs, mask_NS)
     return _decoder(model, quantization).start(encoder_outputs[0], mask_NS)
 
 
@@ -93,7 +95,7 @@ def declined(request: Request) -> str | None:
     """Describes the first thing the engine does not know in a call, its model or one of the model's `members`."""
     reason = request.unsupported()
     for model in getattr(request.model, "members", (request.model,)):
-        if reason is None and request.quantization is not None and RecurrentDecoding.suits(model):
+        if reason is None and request.quantization is not None and decodes_itself(model):
             reason = f"a {type(model).__name__}, which has no 8-bit weights"
         if reason is None and opened(model) is None:
             reason = unknown(model)
@@ -217,7 +219,7 @@ def answer(
     candidates = max(2, 1 + len(ends)) * width
     if (
         frozen is None
-        or RecurrentDecoding.suits(model)
+        or decodes_itself(model)
         or not all(type(part) is torch.Tensor and part.dim() == 2 for part in (ids_NS, mask_NS))
         or not ids_NS.device.type == mask_NS.device.type == "cpu" == model.device.type
         or ids_NS.shape != mask_NS.shape

@@ -186,8 +186,8 @@ class Start(Block):
 class Model(Block):
     """The sizes of the model (sections 3 and 5.4)."""
 
-    architecture: Literal["transformer", "recurrent"] = "transformer"
-    """The paper's Transformer, or a recurrent model of the kind it replaced (2014 and 2015)."""
+    architecture: str = setting("transformer", metavar="NAME")
+    """The paper's Transformer, or `recurrent` for a model of the kind it replaced (2014 and 2015)."""
     preset: str | None = setting(metavar="NAME")
     """Model size: tiny, small, base, big or a row of Table 3; by default chosen from the data and the device."""
     d_model: int | None = setting(least=1)
@@ -217,18 +217,6 @@ class Model(Block):
     target_direction: Literal["left-to-right", "right-to-left"] = "left-to-right"
     """Order in which the model writes its target. A right-to-left model is better at the ends of sentences than at
     their beginnings; `translate --rescore` lets it choose among another model's translations."""
-
-
-@dataclass(frozen=True)
-class Recurrent(Block):
-    """Settings of recurrent models only."""
-
-    cell: Literal["lstm", "gru"] | None = None
-    """Cells of a recurrent model; lstm by default."""
-    attention: Literal["none", "bahdanau", "luong-dot", "luong-general", "luong-concat"] | None = None
-    """Attention of a recurrent model over the source; luong-general by default."""
-    attention_window: int | None = setting(least=1)
-    """Window of Luong's local attention: positions on each side of the predicted one; by default all positions."""
 
 
 @dataclass(frozen=True)

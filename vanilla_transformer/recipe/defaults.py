@@ -76,7 +76,7 @@ class SizePreset:
 MODEL_FIELDS = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
-    *("cell", "attention", "attention_window", "target_direction"),
+    "target_direction",
 )
 
 # The one table to tune. Small corpora follow published settings for Multi30k (4+4 layers of width 128, dropout 0.3),
@@ -107,8 +107,6 @@ LEAST_WARMUP, MOST_WARMUP = 2_000, 4_000
 # In shorter runs the rate rises over a third of the steps, to at most its value after LEAST_WARMUP; in very short ones
 # over two thirds, up to this many steps. With 300 steps on 3,000 pairs of Multi30k, 200 of them learn most.
 VERY_SHORT_WARMUP = 200
-# The usual values for recurrent models (Luong et al. 2015 clip to 5), whose rate does not follow Eq. 3.
-RECURRENT_LEARNING_RATE, RECURRENT_GRAD_NORM, RECURRENT_WARMUP = 1e-3, 5.0, 400
 # Trained weights continue at the final rate of Eq. 3 in section 5.2, and need fewer epochs.
 FINE_TUNING_STEPS_DONE, FINE_TUNING_WARMUP, FINE_TUNING_EPOCHS = MOST_STEPS, 400, 10
 EVALUATIONS = CHECKPOINTS = 50
@@ -159,8 +157,6 @@ def resolve(
             f"Attention: the warm-up of {given_warmup:,} steps leaves none of the {steps:,} steps at the "
             "full learning rate: give fewer --warmup-steps, or leave the option out."
         )
-    if recipe.model.architecture == "recurrent":
-        fill(*_choose_recurrent_optimisation(recipe))
     for block in recipe.extras.values():
         fill(*block.choices(recipe))
     if recipe.start.model is not None:
@@ -262,8 +258,9 @@ def _choose_length(
     else:
         steps, reason = recipe.optimization.max_steps, "as asked"
     warmup, scale = _paper_warmup(steps)
-    if recipe.model.architecture == "recurrent":
-        warmup, scale = min(max(steps // 10, 1), RECURRENT_WARMUP), 1.0
+    for block in recipe.extras.values():
+        if (own := block.warmup(recipe, steps)) is not None:
+            warmup, scale = own, 1.0
     if recipe.start.model is not None:
         warmup, scale = min(max(steps // 10, 1), FINE_TUNING_WARMUP), 1.0
     if recipe.optimization.warmup_steps is not None:
@@ -285,14 +282,6 @@ def _paper_warmup(steps: int) -> tuple[int, float]:
     warmup = min(max(steps // 10, min(short, LEAST_WARMUP)), MOST_WARMUP)
     # The peak of Eq. 3 grows with the root of 1 / warm-up.
     return warmup, min(1.0, float(f"{math.sqrt(warmup / LEAST_WARMUP):.2g}"))
-
-
-def _choose_recurrent_optimisation(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    rate = recipe.optimization.learning_rate or RECURRENT_LEARNING_RATE
-    norm = RECURRENT_GRAD_NORM if recipe.optimization.max_grad_norm is None else recipe.optimization.max_grad_norm
-    clipped = f"gradients clipped to {norm:g}" if norm else "gradients never clipped"
-    sentence = f"Optimisation: a learning rate of {rate:g} after the warm-up, {clipped}."
-    return {"learning_rate": rate, "max_grad_norm": norm}, sentence
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:

@@ -23,7 +23,6 @@ from vanilla_transformer.recipe.blocks import (
     Model,
     Optimization,
     RecipeError,
-    Recurrent,
     Run,
     Start,
     Tokenizer,
@@ -55,6 +54,10 @@ class ExtraBlock(Block):
             RecipeError: The recipe cannot be combined with this block; the message says what to leave out.
         """
         return recipe
+
+    def warmup(self, recipe: "Recipe", steps: int) -> int | None:
+        """Returns the warm-up of a run of `steps` steps if the rate does not follow Eq. 3, else None."""
+        return None
 
     def choices(self, recipe: "Recipe") -> tuple[dict[str, Any], str]:
         """Returns defaults of open options that depend on the model's sizes, with a sentence that explains them."""
@@ -108,7 +111,6 @@ class Recipe:
     tokenizer: Tokenizer = Tokenizer()
     start: Start = Start()
     model: Model = Model()
-    recurrent: Recurrent = Recurrent()
     optimization: Optimization = Optimization()
     evaluation: Evaluation = Evaluation()
     decoding: Decoding = Decoding()

@@ -14,7 +14,7 @@ from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.language_modeling import LanguageModeling
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
 from vanilla_transformer.tasks.text_classification import TextClassification
-from vanilla_transformer.tasks.translation import Translation
+from vanilla_transformer.tasks.translation import PAPERS_ARCHITECTURE, Translation
 from vanilla_transformer.translation.loading import saved_config
 
 _TASKS: dict[str, Task] = {
@@ -73,8 +73,11 @@ def task_of_model(path: str | Path) -> Task:
 
 
 def _kind(config: Any) -> Recipe:
-    """Reads from a model's configuration the kind of text or label that its task needs."""
-    return Recipe.of(documents=getattr(config, "documents", "lines"), problem_type=config.problem_type)
+    """Reads from a model's configuration its architecture, and the kind of text or label that its task needs."""
+    others = {seams.load("architecture", name).config_class: name for name in seams.names("architecture")}
+    architecture = others.get(type(config), PAPERS_ARCHITECTURE)
+    documents = getattr(config, "documents", "lines")
+    return Recipe.of(documents=documents, problem_type=config.problem_type, architecture=architecture)
 
 
 def register_task(task: Task) -> None:

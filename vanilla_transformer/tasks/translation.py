@@ -7,19 +7,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from vanilla_transformer import seams
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import PAIRS
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.model.generation import paper_generation_config
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS, SIZE_PRESETS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.registration import model_class
+from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Batch, RowRandom, SpecialTokens, Task
-from vanilla_transformer.tasks.recurrent_sizes import recurrent_config
 from vanilla_transformer.translation import translate_lines
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.evaluation.scoring import Evaluation
 
+# The architecture that every recipe has unless it names one of an extra.
+PAPERS_ARCHITECTURE = "transformer"
 # A teacher's predictions for each target token, as a `DistilledCorpus` stores them.
 _SOFT_TARGETS = {"soft_target_ids": np.int64, "soft_target_weights": np.float32}
 
@@ -40,7 +42,7 @@ class Translation(Task):
     settings: tuple[Any, ...] = ()
     special_tokens = SpecialTokens()
     size_presets = SIZE_PRESETS
-    config_class = VanillaTransformerConfig
+    config_class: type[PreTrainedConfig] = VanillaTransformerConfig
     auto_class = "AutoModelForSeq2SeqLM"
     translates = True
     pipeline = "translation"
@@ -48,6 +50,22 @@ class Translation(Task):
     metrics: tuple[str, ...] = ("sacrebleu", "chrf")
     item = "target tokens"
     use = "Text-to-text generation"
+
+    def of_recipe(self, recipe: Recipe) -> Task:
+        """Returns the task for the recipe's architecture: itself for the paper's.
+
+        Raises:
+            RecipeError: There is no such architecture.
+        """
+        name, others = recipe.model.architecture, seams.names("architecture")
+        if name == PAPERS_ARCHITECTURE:
+            return self
+        if name not in others:
+            hint = did_you_mean(name, [PAPERS_ARCHITECTURE, *others]) or "."
+            known = ", ".join([PAPERS_ARCHITECTURE, *others])
+            raise RecipeError(f"There is no architecture {name!r}{hint} There are {known}.")
+        task: Task = seams.load("architecture", name)()
+        return task
 
     def check(self, recipe: Recipe) -> None:
         """Refuses unknown metrics, labels, and packed text."""
@@ -72,14 +90,12 @@ class Translation(Task):
         """Returns the size of the vocabulary."""
         return len(tokenizer)
 
-    def config(self, recipe: Recipe) -> VanillaTransformerConfig | RecurrentEncoderDecoderConfig:
+    def config(self, recipe: Recipe) -> Any:
         """Returns the sizes of the recipe's model: its preset, overridden by the recipe's own fields."""
-        if recipe.model.architecture == "recurrent":
-            return recurrent_config(recipe)
-        for option in recipe.used("recurrent"):
-            raise RecipeError(f"{option} is for recurrent models: leave it out, or add architecture: recurrent.")
+        if recipe.model.architecture != PAPERS_ARCHITECTURE:
+            return self.of_recipe(recipe).config(recipe)
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
-        config = self.config_class.from_preset(recipe.model.preset or "base", **given)
+        config = VanillaTransformerConfig.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
         longest = recipe.data.max_length + recipe.decoding.max_length_beyond_source
         config.max_position_embeddings = max(config.max_position_embeddings, longest)
@@ -98,19 +114,11 @@ class Translation(Task):
         )
         return model
 
-    def numbers_kept(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> int:
+    def numbers_kept(self, config: Any) -> int:
         """Sums over all layers of both stacks, and the logits."""
-        if isinstance(config, RecurrentEncoderDecoderConfig):
-            return 2 * config.num_layers * 10 * config.d_model + 4 * config.vocab_size
         in_layer = 20 * config.d_model + 4 * config.d_ff
-        return (config.encoder_layers + config.decoder_layers) * in_layer + 4 * config.vocab_size
-
-    def describe(self, config: VanillaTransformerConfig | RecurrentEncoderDecoderConfig) -> str:
-        """Describes layers, width and dropout."""
-        if isinstance(config, RecurrentEncoderDecoderConfig):
-            kind = f"{config.num_layers}+{config.num_layers} {config.cell.upper()} layers of width {config.d_model}"
-            return f"{kind} with the attention {config.attention} and dropout {config.dropout:g}"
-        return super().describe(config)
+        layers: int = config.encoder_layers + config.decoder_layers
+        return layers * in_layer + 4 * config.vocab_size
 
     def encode(
         self, texts: Mapping[str, Sequence[str]], tokenizer: PreTrainedTokenizerFast

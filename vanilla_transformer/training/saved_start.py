@@ -90,7 +90,9 @@ def _config(path: str) -> VanillaTransformerBaseConfig:
             ) from error
         raise
     if not isinstance(config, VanillaTransformerBaseConfig):
-        raise RecipeError(f"{path} is a recurrent model: `--from` starts from Transformers only.")
+        raise RecipeError(
+            f"{path} is a model of the type {config.model_type}: `--from` starts from Transformers only."
+        )
     return config
 
 

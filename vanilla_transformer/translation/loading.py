@@ -24,15 +24,10 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from vanilla_transformer.model.configuration_vanilla_transformer import (
-    VanillaTransformerBaseConfig,
-    VanillaTransformerConfig,
-)
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.network import hub_or_cache
-from vanilla_transformer.registration import model_class
+from vanilla_transformer.registration import is_known, model_class
 from vanilla_transformer.translation.exported import is_exported
 
 # Vocabulary files: that of our tokenizer, and those of the tokenizer classes of converted models.
@@ -46,9 +41,6 @@ TOKENIZER_FILES = (
 # Files that a model is loaded from; logs, pictures, texts and translations stand beside them.
 MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-
-
-_OURS = (VanillaTransformerBaseConfig, RecurrentEncoderDecoderConfig)
 
 
 class UnusableModelError(ValueError):
@@ -81,7 +73,7 @@ def load_model(
             GenerationConfig.from_pretrained(path)  # The model silently ignores one that cannot be read.
     model: Any = load_weights_and_config(path, dtype or torch.float32, translates=translates)
     tokenizer = load_tokenizer(path)
-    if isinstance(model.config, VanillaTransformerConfig | RecurrentEncoderDecoderConfig):
+    if is_known(model.config) and model.config.is_encoder_decoder:
         problem = _search_problem(model.generation_config, model.config.vocab_size, len(tokenizer))
         if problem is not None:
             raise UnusableModelError(f"{path} is not a usable model: {problem}.")
@@ -121,7 +113,7 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         ValueError: The model does not translate.
     """
     config = saved_config(path)
-    one_stack = isinstance(config, VanillaTransformerBaseConfig) and not config.is_encoder_decoder
+    one_stack = is_known(config) and not config.is_encoder_decoder
     if translates and one_stack:
         command = "generate" if isinstance(config, VanillaTransformerDecoderConfig) else "predict"
         raise ValueError(
@@ -132,7 +124,7 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
 
 def _load_weights(path: str | Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     """Loads the model of a configuration; refuses missing weights, surplus ones, other shapes and NaN."""
-    ours = isinstance(config, _OURS)
+    ours = is_known(config)
     for name in ("pad_token_id", "decoder_start_token_id"):
         number = getattr(config, name, None)
         if ours and number is not None and not 0 <= number < config.vocab_size:
@@ -197,10 +189,8 @@ def _in_words(missing: Iterable[str], left_over: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
-def load_config(
-    path: str | Path, *, its_weights: bool = True
-) -> VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig:
-    """Loads the configuration of a model of any family, including recurrent ones, from a directory or the Hub.
+def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
+    """Loads the configuration of a model of any family of the package from a directory or the Hub.
 
     Args:
         its_weights: Whether weights beside it must match it.
@@ -211,7 +201,7 @@ def load_config(
         ValueError: The model is of another type.
     """
     config = saved_config(path)
-    if not isinstance(config, _OURS):
+    if not is_known(config):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
     if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(pattern)):
         _load_weights(path, config, torch.float32)

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.model.encoder_decoder import is_right_to_left
-from vanilla_transformer.model.modeling_recurrent_encoder_decoder import (
+from vanilla_transformer.extras.recurrent.model.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,
 )
+from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (

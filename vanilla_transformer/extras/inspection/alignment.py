@@ -13,8 +13,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.extras.inspection.recording import InspectionError, eager_attention, encode, first_token
+from vanilla_transformer.extras.recurrent.model.configuration_recurrent_encoder_decoder import (
+    RecurrentEncoderDecoderConfig,
+)
 from vanilla_transformer.limits import refuse_one_text
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from vanilla_transformer.model.encoder_decoder import is_right_to_left
 
 Unit = Literal["words", "pieces"]

@@ -2,10 +2,13 @@
 
 import torch
 
-from vanilla_transformer.analysis.cost import OwnConfig
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
+from vanilla_transformer.extras.recurrent.model.configuration_recurrent_encoder_decoder import (
+    RecurrentEncoderDecoderConfig,
+)
+from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.registration import model_class
 
+OwnConfig = VanillaTransformerBaseConfig | RecurrentEncoderDecoderConfig
 # The parts of a layer, by the prefix of their names in it.
 _PARTS = {
     "self_attention.": "self_attention",

@@ -14,7 +14,7 @@ from vanilla_transformer.extras.inspection.commands.picture_file import check_pi
 from vanilla_transformer.extras.inspection.info_page import info_page
 
 if TYPE_CHECKING:
-    from vanilla_transformer.analysis.cost import OwnConfig
+    from vanilla_transformer.extras.inspection.parameters import OwnConfig
     from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 
 _SIZES = (
@@ -165,12 +165,17 @@ class Info:
 
         from vanilla_transformer.analysis.cost import training_flops
         from vanilla_transformer.extras.inspection import paper_tables as paper
-        from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+        from vanilla_transformer.extras.recurrent import cost as of_recurrent_models
+        from vanilla_transformer.model.configuration_vanilla_transformer import (
+            VanillaTransformerBaseConfig,
+            VanillaTransformerConfig,
+        )
 
         length = np.array([self.sentence_length])
-        per_token = training_flops(config, length, length) / self.sentence_length
-        if config.model_type == "recurrent_encoder_decoder":
+        if not isinstance(config, VanillaTransformerBaseConfig):
+            per_token = of_recurrent_models.training_flops(config, length, length) / self.sentence_length
             return {"sentence_length": self.sentence_length, "flops_per_target_token": per_token}
+        per_token = training_flops(config, length, length) / self.sentence_length
         if not isinstance(config, VanillaTransformerConfig):
             return {"sentence_length": self.sentence_length, "flops_per_token": per_token}
         model = self.model if is_preset else paper.table_2_model(config)

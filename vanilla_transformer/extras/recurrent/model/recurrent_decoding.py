@@ -8,11 +8,6 @@ import torch
 class RecurrentDecoding:
     """A `Decoding` of a recurrent model, by the model's own steps on its live weights."""
 
-    @staticmethod
-    def suits(model: Any) -> bool:
-        """Tells whether the model is recurrent."""
-        return type(model).__name__ == "RecurrentEncoderDecoderForConditionalGeneration"
-
     def __init__(self, model: Any, encoded: Any, mask_NS: torch.Tensor | None) -> None:
         self.model, self.decoder, self.values_NSD = model, model.model.decoder, encoded.last_hidden_state
         if mask_NS is None:

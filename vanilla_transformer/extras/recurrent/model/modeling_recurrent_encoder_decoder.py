@@ -6,7 +6,7 @@ Shapes in names: B batch · S source · T target · D d_model · N layers · G g
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -16,13 +16,15 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
+from vanilla_transformer.model.encoder_decoder import DirectedGenerationMixin, EncoderDecoderHead
+from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.loss import check_mask
+from vanilla_transformer.model.pipeline_vanilla_transformer import custom_pipelines
+from vanilla_transformer.model.saving import SavedWithItsCode
+
 from .configuration_recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
-from .encoder_decoder import DirectedGenerationMixin, EncoderDecoderHead
-from .generation import paper_generation_config
-from .loss import check_mask
-from .pipeline_vanilla_transformer import custom_pipelines
+from .recurrent_decoding import RecurrentDecoding
 from .recurrent_equations import SourceAttention, gru_step, lstm_step, maxout
-from .saving import SavedWithItsCode
 
 State = tuple[torch.Tensor, ...]
 
@@ -480,6 +482,7 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         "model.decoder.embedding.weight": "model.encoder.embedding.weight",
         "lm_head.weight": "model.encoder.embedding.weight",
     }
+    decoded_classes: ClassVar[frozenset[type]]
 
     def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__(config)
@@ -488,10 +491,26 @@ class RecurrentEncoderDecoderForConditionalGeneration(
         self.post_init()
         self.generation_config = paper_generation_config(config)
 
+    def start_decoding(
+        self, encoder_outputs: RecurrentEncoderOutput, mask_NS: torch.Tensor | None, quantization: str | None
+    ) -> RecurrentDecoding:
+        """Returns the search state before the first token, from the encoder's output for the sources."""
+        return RecurrentDecoding(self, encoder_outputs, mask_NS)
+
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # The first step makes a `RecurrentState`.
 
 
-RecurrentEncoderDecoderModel.register_for_auto_class("AutoModel")
-RecurrentEncoderDecoderForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+# `start_decoding` knows exactly these classes.
+RecurrentEncoderDecoderForConditionalGeneration.decoded_classes = frozenset(
+    {
+        SourceAttention,
+        RecurrentEncoder,
+        RecurrentDecoder,
+        _GRU,
+        _LSTM,
+        RecurrentEncoderDecoderModel,
+        RecurrentEncoderDecoderForConditionalGeneration,
+    }
+)

@@ -1,9 +1,12 @@
 """Sizes and settings of the recurrent encoder-decoders that the paper replaced."""
 
 import math
+import os
 from typing import Any
 
 from transformers import PreTrainedConfig
+
+from .recurrent_code import save_code
 
 CELLS = ("lstm", "gru")
 ATTENTIONS = ("none", "bahdanau", "luong-dot", "luong-general", "luong-concat")
@@ -92,6 +95,12 @@ class RecurrentEncoderDecoderConfig(PreTrainedConfig):
         if not _is_number(self.initializer_range) or not 0 <= self.initializer_range < math.inf:
             raise ValueError(f"initializer_range must be a finite number from 0 up, not {self.initializer_range!r}.")
         super().__post_init__(**kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Saves as the library does; the configuration of a model with the code that it names."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if getattr(self, "auto_map", None):
+            save_code(save_directory)
 
 
 def _is_int(value: Any) -> bool:

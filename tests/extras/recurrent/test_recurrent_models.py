@@ -16,7 +16,7 @@ from vanilla_transformer import (
     RecurrentEncoderDecoderForConditionalGeneration,
     RecurrentEncoderDecoderModel,
 )
-from vanilla_transformer.model.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
+from vanilla_transformer.extras.recurrent.model.configuration_recurrent_encoder_decoder import ATTENTIONS, CELLS
 
 KINDS = [
     *itertools.product(CELLS, ATTENTIONS, [True], [None]),

@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import pipeline
 
 from vanilla_transformer import RecurrentEncoderDecoderForConditionalGeneration
-from vanilla_transformer.analysis.cost import training_flops
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.recurrent.cost import training_flops
+from vanilla_transformer.extras.recurrent.recipe_block import LEARNING_RATE
 from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.defaults import RECURRENT_LEARNING_RATE
 from vanilla_transformer.recipe.reading import load_recipe
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task
@@ -109,7 +109,7 @@ def test_commands_that_do_not_take_recurrent_models_say_so(trained, capsys, tmp_
     for words, code, said in (
         (["export", str(trained), "--to", "onnx", str(tmp_path / "a")], 1, "is a model of the type recurrent"),
         (["info", str(trained), "--picture", str(tmp_path / "a.png")], 2, "is a recurrent model, but --picture draws"),
-        (["train", "--from", str(trained), *more], 2, "is a recurrent model: `--from` starts from Transformers"),
+        (["train", "--from", str(trained), *more], 2, "recurrent_encoder_decoder: `--from` starts from Transformers"),
     ):
         assert main(words) == code
         assert said in capsys.readouterr().err
@@ -159,7 +159,7 @@ def test_a_rate_of_its_own_is_chosen_and_said(recipe, tmp_path, capsys):
         output=str(tmp_path / "model"), learning_rate=None, max_steps=2, save_steps=2, metrics=()
     )
     train(short)
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").optimization.learning_rate == RECURRENT_LEARNING_RATE
+    assert load_recipe(tmp_path / "model" / "recipe.yaml").optimization.learning_rate == LEARNING_RATE
     log = (tmp_path / "model" / "train.log").read_text()
     assert "a learning rate of 0.001 after the warm-up, gradients clipped to 5" in log
     assert "2+2 LSTM layers of width 48 with the attention luong-dot" in log

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vanilla_transformer.model.recurrent_equations import (
+from vanilla_transformer.extras.recurrent.model.recurrent_equations import (
     additive_score,
     gru_step,
     local_window,
