@@ -87,6 +87,11 @@ def test_help_needs_no_extra():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_engine_can_be_imported_first():
+    done = subprocess.run([sys.executable, "-c", "import vanilla_transformer.engine"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_training_and_scoring_do_what_the_commands_do(pairs, capsys):
     sizes = [word for name, value in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words = [

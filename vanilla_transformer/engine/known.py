@@ -5,12 +5,16 @@ field or class, a hook, a patched method. The lists hold names, because this pac
 the other way round.
 """
 
+import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
 from torch import nn
 from torch.nn.modules import module as torch_module
 
@@ -83,7 +87,7 @@ _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward", "__getattr_
 _CAPTURING = "transformers.utils.output_capturing"
 # Packages whose decorators may stand around a method.
 _DECORATORS = tuple(
-    str(Path(sys.modules[name].__file__ or "").parent) for name in ("torch", "transformers", "contextlib", "functools")
+    str(Path(package.__file__ or "").parent) for package in (torch, transformers, contextlib, functools)
 )
 
 
@@ -176,12 +180,12 @@ def _unknown_weights(model: Any) -> str | None:
             heads = len(module.q_proj.weight) / module.d_k
             outputs = heads * module.d_k, heads * module.d_k, heads * module.d_v
             found = tuple(len(part.weight) for part in (module.q_proj, module.k_proj, module.v_proj))
-            if found != outputs or module.is_causal != _is_causal(model, name):
+            if found != outputs or module.is_causal != _is_causal(name):
                 return f"{name}, whose weights, d_k, d_v and is_causal do not belong together"
     return None if len(widths) == 1 else "attention of several widths"
 
 
-def _is_causal(model: Any, name: str) -> bool:
+def _is_causal(name: str) -> bool:
     return name.endswith("self_attention") and not name.startswith("model.encoder.")
 
 
