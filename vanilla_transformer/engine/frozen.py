@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from vanilla_transformer.seams import load, names
 
@@ -19,22 +20,21 @@ from .linear import PackedWeights, unsupported_quantization
 
 
 class Frozen:
-    """Encoder and decoder of a model on copies of its weights, made on first use.
+    """Encoder and decoder with a model's weights in the layouts of the processor, made on first use.
 
     Args:
-        model: A model that the engine knows.
+        model: A model that the engine knows, which does not change as long as this is used.
         quantization: None for the setting of each call, or "int8" for all calls.
     """
 
     def __init__(self, model: Any, quantization: str | None = None) -> None:
-        # The list of open engines must not keep the model alive.
-        self._model, self.quantization = weakref.ref(model), quantization
+        self.model, self.quantization = model, quantization
         self._parts: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
     def decoder(self, dtype: torch.dtype, quantization: str | None) -> Decoder:
         """Returns the decoder for a type of its activations."""
-        packed = PackedWeights(dtype, quantization, few_rows=True)
+        packed = PackedWeights(dtype, self.quantization or quantization, few_rows=True)
         return self._part(Decoder, packed, replace(packed, few_rows=False))
 
     def encode(self, arguments: dict[str, Any], quantization: str | None) -> torch.Tensor:
@@ -44,16 +44,16 @@ class Frozen:
             arguments: `input_ids` or `inputs_embeds`, and `attention_mask`.
             quantization: None, or "int8".
         """
-        model: Any = self._model()
+        model = self.model
         device = model.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
         with torch.autocast(device, enabled=False):
-            encoder = self._part(Encoder, PackedWeights(computing_dtype(dtype, model.device), quantization))
-            return encoder(**arguments).to(dtype)
+            weights = PackedWeights(computing_dtype(dtype, model.device), self.quantization or quantization)
+            return self._part(Encoder, weights)(**arguments).to(dtype)
 
     def search(self, dtype: torch.dtype, quantization: str | None, rows: int) -> Any:
         """Returns an extra's search if one is fastest for `rows` hypotheses; else None."""
-        if dtype != torch.float32 or quantization is not None:
+        if dtype != torch.float32 or self.quantization or quantization:
             return None
         return next((search for search in self._part(_searches) if search.suits(rows)), None)
 
@@ -62,8 +62,24 @@ class Frozen:
             key = kind, weights[:1]
             if key not in self._parts:
                 with torch.no_grad():
-                    self._parts[key] = kind(self._model(), *weights)
+                    self._parts[key] = kind(self.model, *weights)
             return self._parts[key]
+
+
+def _copied(model: Any) -> Any:
+    """Returns the model with modules and weights of its own, which later changes of the given one do not reach.
+
+    All other attributes are shared, because they may be anything. `copy.deepcopy` would take several times as long.
+    """
+    weights = {weight: nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in model.parameters()}
+    modules = {module: object.__new__(type(module)) for module in model.modules()}
+    for module, own in modules.items():
+        vars(own).update(vars(module))
+        vars(own)["_parameters"] = {name: weights.get(weight) for name, weight in module._parameters.items()}
+        vars(own)["_modules"] = {name: modules.get(part) for name, part in module._modules.items()}
+        # An embedding that a stack takes from its model is registered only there.
+        vars(own)["_shared"] = tuple(modules.get(part, part) for part in vars(module).get("_shared", ()))
+    return modules[model]
 
 
 def _searches(model: Any) -> list[Any]:
@@ -85,7 +101,7 @@ def opened(model: Any) -> Frozen | None:
 
 @contextmanager
 def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
-    """Holds an engine for a known model; see `PaperGenerationMixin.frozen`.
+    """Holds an engine for a known model, within another of it the same one; see `PaperGenerationMixin.frozen`.
 
     Raises:
         ValueError: The quantization is unknown, or not available for this model or here.
@@ -94,16 +110,20 @@ def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
     reason = unknown(model) if reason is None else reason
     if reason is not None and quantization is not None:
         raise ValueError(f"quantization={quantization!r} cannot be combined with {reason}: leave one of them out.")
-    engine = Frozen(model, quantization)
     if reason is not None:
-        yield engine  # Each call checks again, and logs why the library runs it.
+        yield Frozen(model, quantization)  # Each call checks again, and logs why the library runs it.
         return
     with _OPENING:
+        outer = opened(model)
+        if outer is not None and quantization in (None, outer.quantization):
+            engine = outer
+        else:
+            engine = Frozen(_copied(model) if outer is None else outer.model, quantization)
         _OPEN.setdefault(model, []).append(engine)
     try:
         yield engine
     finally:
         with _OPENING:
-            left = [one for one in _OPEN.pop(model, []) if one is not engine]
-            if left:
-                _OPEN[model] = left
+            _OPEN[model].remove(engine)
+            if not _OPEN[model]:
+                del _OPEN[model]

@@ -108,7 +108,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class PackedWeights(Weights):
-    """The same on copies of the weights, in the layout that the processor multiplies fastest.
+    """The same on weights that no longer change, in the layout that the processor multiplies fastest.
 
     Attributes:
         quantization: None, or "int8" for 8-bit weights and activations rounded to 8 bits at each call; everything
@@ -148,8 +148,8 @@ class PackedWeights(Weights):
         return _float_linear(weight, bias, relu, packed, self.few_rows and multiplies_few_rows_unpacked())
 
     def _own(self, weight: Any, dtype: torch.dtype | None = None) -> Any:
-        """Returns a copy, in the type of the activations unless another is given."""
-        return None if weight is None else weight.detach().to(dtype or self.activations, copy=True)
+        """Returns a weight in the type of the activations, unless another is given."""
+        return None if weight is None else weight.detach().to(dtype or self.activations)
 
 
 class Layer:
@@ -223,7 +223,7 @@ def _float_linear(
     if weight.dtype != torch.float32:
         return by_onednn
     if weight.numel() < LARGE_WEIGHT:
-        least = _too_few_to_pack(weight)
+        least = -(-PACKED_FROM // weight.numel())
         return lambda x: plain(x) if x.shape[0] < least else by_onednn(x)
     if not by_rows:
         return by_onednn
@@ -240,11 +240,6 @@ def _float_linear(
         return outputs.relu_() if relu else outputs
 
     return by_number
-
-
-def _too_few_to_pack(weight: torch.Tensor) -> int:
-    """Returns the number of rows from which oneDNN multiplies a small weight faster."""
-    return -(-PACKED_FROM // weight.numel())
 
 
 def _int8_linear(weight: torch.Tensor, bias: torch.Tensor | None, relu: bool) -> Linear:

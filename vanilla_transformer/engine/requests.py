@@ -89,8 +89,7 @@ class Request(NamedTuple):
             return "use_cache=False"
         if any(getattr(settings, name, None) for name in ("low_memory", "is_assistant", "compile_config")):
             return "low_memory, compile_config or the part of an assistant"
-        # When an assistant's search asks about the encoder, its settings have no tensors yet.
-        ends: Any = getattr(settings, "_eos_token_tensor", None)
+        ends: Any = settings._eos_token_tensor
         if ends is None:
             return "no eos_token_id"
         if settings.num_beams > 1 and max(2, 1 + len(ends)) * settings.num_beams > self.model.config.vocab_size:
@@ -184,7 +183,7 @@ class Request(NamedTuple):
 
     def padding(self) -> Any:
         """Returns the token after the end of a hypothesis; None without padding and end."""
-        padding = getattr(self.settings, "_pad_token_tensor", None)
+        padding: Any = self.settings._pad_token_tensor
         return self.model.config.pad_token_id if padding is None else int(padding)
 
 

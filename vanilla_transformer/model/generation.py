@@ -217,9 +217,10 @@ class _EngineMixin(GenerationMixin):
     def frozen(self, quantization: Literal["int8"] | None = None) -> Iterator[Any]:
         """Holds the weights fixed inside a `with`, so that `generate` decodes at full speed.
 
-        Inside, weights are packed, quantized or compiled once, on first use, and shared by all calls from any thread.
-        The weights, modules and configuration of the model must not change meanwhile: changes are not seen. Settings
-        of `generate` may change. Where the engine does not know the model, calls run as they do outside.
+        Inside, calls from any thread decode with the weights at its beginning, packed, quantized or compiled once, on
+        first use. Inside another such block of the model, its weights and 8 bits remain. Modules and configuration
+        must not change meanwhile; settings of `generate` may. Where the engine declines the model or a call, and where
+        the model brings its own decoding, as recurrent ones do, its weights are those of the moment.
 
         Args:
             quantization: "int8" for 8-bit weights in every call, on a CPU; None for the setting of each call.

@@ -158,6 +158,10 @@ def test_eight_bits_are_those_of_each_member(source):
         same = searched(EnsembleForConditionalGeneration(models[:1]), source, {**search, "quantization": "int8"})
         assert torch.equal(same[0], searched(models[0], source, {**search, "quantization": "int8"})[0])
     assert searched(ensemble, source, {"quantization": "int8"})[1] is not None
+    with ensemble.frozen():
+        expected = searched(ensemble, source, {"quantization": "int8"})[1]
+    with ensemble.frozen("int8"):
+        assert torch.equal(searched(ensemble, source, {})[1], expected)
     with refused(ValueError, "RecurrentEncoderDecoderForConditionalGeneration", "8-bit"):
         searched(EnsembleForConditionalGeneration([models[0], recurrent(1)]), source, {"quantization": "int8"})
 

@@ -8,7 +8,6 @@ hypotheses · D d_model · V vocabulary.
 """
 
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -263,7 +262,7 @@ class GraphSearch:
     """
 
     def __init__(self, model: Any) -> None:
-        self._model = weakref.ref(model)
+        self._model = model
         self._vocabulary = model.config.vocab_size
         self._positions = [stack.positional_encoding for stack in (model.model.encoder, model.model.decoder)]
         # Embeddings are looked up, and multiply only as the output projection.
@@ -319,7 +318,7 @@ class GraphSearch:
         with self._lock:
             if write not in self._sessions:
                 with torch.no_grad():
-                    self._sessions[write] = _session(write(SearchGraph(self._model())))
+                    self._sessions[write] = _session(write(SearchGraph(self._model)))
         return self._sessions[write].run(None, inputs)
 
     def _inputs(self, ids_NS: torch.Tensor, mask_NS: torch.Tensor, limits: Limits, longest: int) -> dict[str, Any]:
