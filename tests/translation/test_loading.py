@@ -11,8 +11,10 @@ from refusals import refused
 from safetensors.torch import load_file, save_file
 
 from vanilla_transformer import (
+    VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerModel,
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.extras.export.conversion import convert
@@ -132,8 +134,19 @@ def test_weights_in_pieces_are_compared_with_the_configuration_too(directory, ti
     assert len(list(directory.glob("model-*.safetensors"))) > 1
     load_model(directory)
     next(directory.glob("model-00002*")).unlink()
-    with refused(UnusableModelError, "model-00002-of-"):
-        load_model(directory)
+    for load in (load_model, load_config):
+        with refused(UnusableModelError, "model-00002-of-"):
+            load(directory)
+    for file in directory.glob("model-*.safetensors"):
+        file.unlink()
+    with refused(UnusableModelError, "model-00001-of-"):
+        load_config(directory)
+
+
+def test_a_model_without_a_head_has_no_weights_of_one(tmp_path):
+    sizes = {"vocab_size": 9, "d_model": 8, "d_ff": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1}
+    VanillaTransformerModel(VanillaTransformerConfig(**sizes, tie_word_embeddings=False)).save_pretrained(tmp_path)
+    assert load_config(tmp_path).d_ff == 8
 
 
 @pytest.mark.parametrize("load", [load_model, load_config])

@@ -119,10 +119,10 @@ def load_weights_and_config(path: str | Path, dtype: torch.dtype, *, translates:
         raise ValueError(
             f"{path} is a model of the type {config.model_type}, which does not translate: give it to `{command}`."
         )
-    return _load_weights(path, config, dtype)
+    return _load_weights(path, config, dtype, model_class(config) if one_stack else AutoModelForSeq2SeqLM)
 
 
-def _load_weights(path: str | Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+def _load_weights(path: str | Path, config: Any, dtype: torch.dtype, loader: Any) -> PreTrainedModel:
     """Loads the model of a configuration; refuses missing weights, surplus ones, other shapes and NaN."""
     ours = is_known(config)
     for name in ("pad_token_id", "decoder_start_token_id"):
@@ -134,7 +134,6 @@ def _load_weights(path: str | Path, config: Any, dtype: torch.dtype) -> PreTrain
             )
     bars = without_progress_bars() if Path(path).is_dir() else nullcontext()
     with _not_found(path, "config.json"), bars, without_reports():
-        loader: Any = model_class(config) if ours and not config.is_encoder_decoder else AutoModelForSeq2SeqLM
         model, report = loader.from_pretrained(
             path,
             config=config,
@@ -203,8 +202,8 @@ def load_config(path: str | Path, *, its_weights: bool = True) -> Any:
     config = saved_config(path)
     if not is_known(config):
         raise ValueError(f"{path} is a model of the type {config.model_type}, not vanilla_transformer.")
-    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(pattern)):
-        _load_weights(path, config, torch.float32)
+    if its_weights and any(file for pattern in _WEIGHTS for file in Path(path).glob(f"{pattern}*")):
+        _load_weights(path, config, torch.float32, model_class(config))
     return config
 
 
