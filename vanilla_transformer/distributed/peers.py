@@ -98,10 +98,11 @@ class Peers:
             LaunchError: Raised on the main process; the others raise SystemExit.
         """
         for other, (host, theirs) in enumerate(self.gather((socket.gethostname(), facts))):
-            for name, ours in facts.items():
-                if theirs[name] != ours:
+            for name in {**facts, **theirs}:
+                ours, own = facts.get(name), theirs.get(name)
+                if own != ours:
                     process = f"Process {other} on {host}"
-                    raise LaunchError(sentence.format(process=process, name=name, theirs=theirs[name], ours=ours))
+                    raise LaunchError(sentence.format(process=process, name=name, theirs=own, ours=ours))
         self.broadcast_from_main(lambda: None)
 
     def _next_key(self) -> str:
