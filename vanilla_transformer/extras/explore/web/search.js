@@ -1,4 +1,4 @@
-// Section 6.1: beam search with the length penalty, as vanilla_transformer/model/search.py, kept as the tree that it grows.
+// Section 6.1: beam search with the length penalty, as vanilla_transformer/engine/search.py, kept as the tree that it grows.
 import { logSoftmax } from "./arithmetic.js";
 
 /** Section 6.1, after Wu et al. 2016, Eq. 14: ((5 + |Y|) / 6)^α, or the library's |Y|^α. */
