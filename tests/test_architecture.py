@@ -143,7 +143,10 @@ def test_every_seam_of_an_extra_leads_somewhere():
 
 
 TASKS_OF_EXTRAS = {
-    seams.load(seam, name).__module__ for seam in ("task", "architecture") for name in seams.names(seam)
+    kind.__module__
+    for seam in ("task", "architecture")
+    for name in seams.names(seam)
+    for kind in seams.load(seam, name).__mro__
 }
 
 

@@ -22,8 +22,8 @@ from vanilla_transformer.data.columns import BETWEEN_WORDS
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import parse_corpus
 from vanilla_transformer.evaluation.metrics import score
-from vanilla_transformer.extras.tagging.conll import TAGGED_SENTENCES
-from vanilla_transformer.extras.tagging.tag_metrics import TAG_METRICS
+from vanilla_transformer.extras.labelling.conll import TAGGED_SENTENCES
+from vanilla_transformer.extras.labelling.tag_metrics import TAG_METRICS
 
 _LONGEST_AFFIX = 4
 

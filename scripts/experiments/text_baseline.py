@@ -14,11 +14,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from tyro.conf import OmitArgPrefixes
 
-from vanilla_transformer.data.columns import LABELLED_TEXTS
 from vanilla_transformer.data.corpus import read_corpus
 from vanilla_transformer.data.sources import parse_corpus
-from vanilla_transformer.evaluation.label_metrics import LABEL_METRICS
 from vanilla_transformer.evaluation.metrics import score
+from vanilla_transformer.extras.labelling.label_metrics import LABEL_METRICS
+from vanilla_transformer.extras.labelling.text_forms import LABELLED_TEXTS
 
 # Inverse penalties on the weights; five-fold cross-validation on the training data chooses one.
 INVERSE_PENALTIES = (1.0, 10.0, 100.0)

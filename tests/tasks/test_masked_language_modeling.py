@@ -53,14 +53,6 @@ def test_a_stopped_run_goes_on_to_the_same_weights(trained, masked_lines, stoppe
     assert stopped(masked_lines) == (trained["masked_lines"] / "model.safetensors").read_bytes()
 
 
-def test_a_classifier_starts_from_its_encoder(trained, labelled, tmp_path):
-    left = dict.fromkeys(("vocab_size", "preset", "d_model", "d_ff", "num_heads", "encoder_layers", "warmup_steps"))
-    start = {**left, "from_model": str(trained["masked_lines"]), "output": str(tmp_path / "model"), "max_steps": 2}
-    directory = train(labelled.with_options(**start))
-    assert "Starts from" in (directory / "train.log").read_text()
-    assert task_of_model(directory).name == "text-classification"
-
-
 @pytest.mark.parametrize(("length", "count"), [(2, 0), (3, 1), (5, 1), (12, 2), (22, 3), (102, 15), (1002, 150)])
 def test_exactly_so_many_tokens_of_a_row_are_masked(length, count):
     assert tokens_masked(np.array([length], dtype=np.uint16)).tolist() == [count]

@@ -185,10 +185,10 @@ def test_recipes_that_cannot_pack_text_are_refused(packed, changes, named, tmp_p
         train(packed.with_options(output=str(tmp_path / "model"), **changes))
 
 
-def test_a_stride_is_refused_where_it_means_nothing(model, trained, packed, labelled, capsys):
+def test_a_stride_is_refused_where_it_means_nothing(model, trained, packed, masked_lines, capsys):
     data = ["--data", *packed.data.dev[0].parts]
     assert main(["evaluate", str(model), *data, "--stride", "17"]) == 1
     assert "stride must be at least 1 and at most 16" in capsys.readouterr().err
-    data = ["--data", *labelled.data.dev[0].parts]
-    assert main(["evaluate", str(trained["labelled"]), *data, "--stride", "3"]) == 1
-    assert "stride is for language models, but this one is for text-classification" in capsys.readouterr().err
+    data = ["--data", *masked_lines.data.dev[0].parts]
+    assert main(["evaluate", str(trained["masked_lines"]), *data, "--stride", "3"]) == 1
+    assert "stride is for language models, but this one is for masked-language-modeling" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vanilla_transformer.data.text_lines import CorpusError
 
@@ -20,7 +20,8 @@ class Column:
         aliases: Names that are tried in a table when that setting is missing, likeliest first.
         optional: Whether a table may lack it; its texts are then empty.
         numbers: Whether numbers, and classes of `datasets`, are accepted as text.
-        several: Whether a text holds several values separated by commas, or none; lists are accepted too.
+        of_list: Joins a list of values into one text, given their place for messages. A text then may hold several
+            values, or none; without it, lists are refused.
     """
 
     name: str
@@ -28,7 +29,7 @@ class Column:
     aliases: tuple[str, ...] = ()
     optional: bool = False
     numbers: bool = False
-    several: bool = False
+    of_list: Callable[[Sequence[Any], str], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,7 @@ class FileKind:
 
 # Separates the words of a sentence, and their tags; it occurs in neither.
 BETWEEN_WORDS = "\t"
-BETWEEN_LABELS = ","
 _TEXT = Column("text", "text_column", ("text", "sentence", "sentence1", "premise", "question1"))
-_TEXT_PAIR = Column("text_pair", "text_pair_column", ("text_pair", "sentence2", "hypothesis", "question2"), True)
 PAIRS = TextForm(
     (
         Column("source", "source_column", ("source", "src")),
@@ -96,14 +95,6 @@ PAIRS = TextForm(
 TEXTS = TextForm((_TEXT,), "texts", "that are empty")
 TEXTS_IN_BLOCKS = replace(TEXTS, in_blocks=True)
 PACKED_TEXT = replace(TEXTS_IN_BLOCKS, unit="pieces of text", packed=True)
-LABELLED_TEXTS = TextForm(
-    (_TEXT, _TEXT_PAIR, Column("label", "label_column", ("label", "labels"), numbers=True)),
-    "texts",
-    "without a text or a label",
-)
-MULTI_LABELLED_TEXTS = replace(
-    LABELLED_TEXTS, columns=(*LABELLED_TEXTS.columns[:2], replace(LABELLED_TEXTS.columns[2], several=True))
-)
 COLUMN_SETTINGS = ("source_column", "target_column", "text_column", "text_pair_column", "label_column")
 
 Wanted = tuple[str | None, ...]

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from vanilla_transformer.compression import without_suffix
 from vanilla_transformer.data.columns import (
-    BETWEEN_LABELS,
     PAIRS,
     Column,
     Columns,
@@ -207,27 +206,14 @@ def _json_rows(
         )
 
 
-def joined_labels(labels: Sequence[Any], where: str) -> str:
-    """Join a list of labels into one text, separated by commas.
-
-    Raises:
-        CorpusError: One of them cannot be a label's name.
-    """
-    texts = [json.dumps(label) if isinstance(label, int | float) else label for label in labels]
-    for text in texts:
-        if not isinstance(text, str) or not text.strip() or BETWEEN_LABELS in text:
-            raise CorpusError(f"{where}: {text!r} in a list of labels is empty, contains a comma or is not text")
-    return BETWEEN_LABELS.join(texts)
-
-
 def _json_text(holder: dict[str, Any], name: str, where: str, column: Column) -> str:
     if name not in holder:
         raise CorpusError(f"{where}: no column {name!r}; there are {', '.join(map(repr, holder))}")
     text = holder[name]
     if text is None:
         return ""
-    if column.several and isinstance(text, list):
-        return joined_labels(text, where)
+    if column.of_list and isinstance(text, list):
+        return column.of_list(text, where)
     if column.numbers and isinstance(text, int | float):
         return json.dumps(text)
     if not isinstance(text, str):

@@ -16,7 +16,6 @@ from vanilla_transformer.data.sources import CorpusSpec, parse_corpora, to_words
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.recipe.blocks import (
     Block,
-    Classification,
     Data,
     Decoding,
     Evaluation,
@@ -107,7 +106,6 @@ class Recipe:
     task: str = "translation"
     """Task to train for."""
     data: Data = Data()
-    classification: Classification = Classification()
     tokenizer: Tokenizer = Tokenizer()
     start: Start = Start()
     model: Model = Model()

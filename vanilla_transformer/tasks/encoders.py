@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import pad
 from vanilla_transformer.data.columns import TextForm
-from vanilla_transformer.data.text_lines import CorpusError, RowError
 from vanilla_transformer.limits import check_whole
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.recipe.blocks import RecipeError
@@ -59,7 +58,7 @@ class EncoderTask(Task, ABC):
         evaluation_settings: Settings that `evaluate` accepts besides the tokens of a batch.
     """
 
-    foreign: tuple[str, ...] = ("documents", "problem_type", "classifier_pooling")
+    foreign: tuple[str, ...] = ("documents",)
     kind = "an encoder"
     evaluation_settings: tuple[str, ...] = ()
     config_class: type[Any] = VanillaTransformerEncoderConfig
@@ -74,9 +73,6 @@ class EncoderTask(Task, ABC):
         other_sizes = [name for name in MODEL_FIELDS if not hasattr(self.config_class, name)]
         for option in recipe.used(*_FOREIGN, *other_sizes, *self.foreign):
             raise RecipeError(f"{option} is not for {self.name}, whose model is {self.kind}: leave it out.")
-        labels = recipe.classification.labels
-        if labels is not None and not 2 <= len(set(labels)) == len(labels):
-            raise RecipeError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
         from vanilla_transformer.evaluation.metrics import check_names
 
         check_names(recipe.evaluation.metrics or (), self._metrics)
@@ -122,13 +118,12 @@ class EncoderTask(Task, ABC):
     def reference(self, row: Mapping[str, str]) -> str:
         """Returns the right prediction of a row, written like its `line` without a score."""
 
-    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
-        """Returns the ids of what a text of the label column names, given the number of each label.
+    def check_rows(self, corpus: "Dataset", predictor: Any) -> None:
+        """Refuses rows that this model cannot be scored on.
 
         Raises:
-            CorpusError: It names nothing that a model with these labels can learn or be scored on.
+            RowError: Names the row and says why.
         """
-        return []
 
     def written(self, prediction: Prediction) -> str:
         """Returns a row's line in a file of predictions."""
@@ -150,7 +145,7 @@ class EncoderTask(Task, ABC):
 
         Raises:
             ValueError: Some settings are for other models.
-            RowError: A row has a label unknown to the model, or no number.
+            RowError: A row cannot be scored, such as one with a label unknown to the model.
         """
         from vanilla_transformer.evaluation.metrics import MetricError, score
         from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_shares
@@ -160,7 +155,7 @@ class EncoderTask(Task, ABC):
         self.check_settings(settings)
         predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)
         if processes is None or processes.rank == 0:
-            self._check_rows(corpus, predictor.labels)
+            self.check_rows(corpus, predictor)
         start = time.perf_counter()
         predictions = in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes, progress)
         seconds = time.perf_counter() - start
@@ -177,17 +172,6 @@ class EncoderTask(Task, ABC):
             {unit: count, f"truncated_{unit}": truncated, "seconds": seconds, f"{unit}_per_second": rate},
             [f"{count:,} {unit} in {seconds:.1f} s: {rate:,.1f} {unit}/s", *cut_in_words(truncated, unit)],
         )
-
-    def _check_rows(self, corpus: "Dataset", labels: Sequence[str]) -> None:
-        numbers = {label: number for number, label in enumerate(labels)}
-        for column in (one for one in self.form.columns if one.setting == "label_column"):
-            for number, (text, label) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
-                try:
-                    # Nothing is predicted for an empty text, but it may have no labels.
-                    if text.strip() or column.several:
-                        self.label_ids(label, numbers)
-                except CorpusError as error:
-                    raise RowError(number, error) from error
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Refuses evaluation settings that are for other models.
@@ -230,8 +214,6 @@ class EncoderPredictor(Predictor):
         kind = "cpu" if model.device.type == "cpu" else "accelerator"
         self.model, self.tokenizer = model, tokenizer
         self.batch_tokens, self.chunk_lines = batch_tokens or BATCH_TOKENS[kind], CHUNK_LINES[kind]
-        config: Any = model.config
-        self.labels: list[str] = [config.id2label[number] for number in range(config.num_labels)]
         learned = getattr(model.config, "positional_encoding", None) == "learned"
         self.longest = min(LONGEST_ROW, model.config.max_position_embeddings) if learned else LONGEST_ROW
 

@@ -125,6 +125,10 @@ class Task(Architecture, Protocol):
         """Returns the task for a recipe: itself, unless a recipe chooses between kinds of text."""
         return self
 
+    def of_config(self, config: PreTrainedConfig) -> "Task":
+        """Returns the task that a saved model was trained for: itself, unless it was one of several kinds."""
+        return self
+
     def check(self, recipe: Recipe) -> None:
         """Refuses, before any text is read, recipe settings that the task does not support.
 

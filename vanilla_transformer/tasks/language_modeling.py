@@ -191,7 +191,7 @@ class LanguageModeling(ModelingOfTexts):
     """A row is a text between `<s>` and `</s>`, or a block of one: each token but the first is an item of the loss."""
 
     name = "language-modeling"
-    foreign = ("classification",)
+    foreign = ()
     kind = "a decoder"
     evaluation_settings = ("stride",)
     config_class = VanillaTransformerDecoderConfig
@@ -217,6 +217,10 @@ class LanguageModeling(ModelingOfTexts):
     def of_recipe(self, recipe: Recipe) -> "LanguageModeling":
         """Returns the task for separate texts, or for continuous text."""
         return PackedLanguageModeling() if recipe.data.documents == "packed" else self
+
+    def of_config(self, config: PreTrainedConfig) -> "LanguageModeling":
+        """Returns the task for the kind of text that a saved model learned."""
+        return self.of_recipe(Recipe.of(documents=getattr(config, "documents", "lines")))
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts as blocks of at most the recipe's length."""

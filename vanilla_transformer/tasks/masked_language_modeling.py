@@ -17,7 +17,7 @@ from vanilla_transformer.model.modeling_vanilla_transformer_encoder import Vanil
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderTask, Row, Texts
+from vanilla_transformer.tasks.encoders import Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom, SpecialTokens, Task
 from vanilla_transformer.tasks.language_modeling import ModelingOfTexts, TextScorer
 
@@ -82,7 +82,6 @@ class MaskedLanguageModeling(ModelingOfTexts):
     """
 
     name = "masked-language-modeling"
-    foreign = (*EncoderTask.foreign, "labels")
     special_tokens = SpecialTokens(begins=True, mask_token=True)
     auto_class = "AutoModelForMaskedLM"
     pipeline = "fill-mask"

@@ -2,7 +2,6 @@
 
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any
 
 from vanilla_transformer import seams
 from vanilla_transformer.recipe.blocks import RecipeError
@@ -13,13 +12,10 @@ from vanilla_transformer.suggestions import did_you_mean
 from vanilla_transformer.tasks.interface import Task
 from vanilla_transformer.tasks.language_modeling import LanguageModeling
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModeling
-from vanilla_transformer.tasks.text_classification import TextClassification
-from vanilla_transformer.tasks.translation import PAPERS_ARCHITECTURE, Translation
+from vanilla_transformer.tasks.translation import Translation
 from vanilla_transformer.translation.loading import saved_config
 
-_TASKS: dict[str, Task] = {
-    task.name: task for task in (Translation(), TextClassification(), LanguageModeling(), MaskedLanguageModeling())
-}
+_TASKS: dict[str, Task] = {task.name: task for task in (Translation(), LanguageModeling(), MaskedLanguageModeling())}
 
 
 def get_task(name: str) -> Task:
@@ -68,16 +64,8 @@ def task_of_model(path: str | Path) -> Task:
                 tasks = [task for task in map(get_task, _names()) if task.auto_class == auto_class.__name__]
                 if not tasks:
                     raise ValueError(f"{path} is a {model.__name__}, for which there is no task.")
-                return tasks[0].of_recipe(_kind(config))
+                return tasks[0].of_config(config)
     return _TASKS["translation"]
-
-
-def _kind(config: Any) -> Recipe:
-    """Reads from a model's configuration its architecture, and the kind of text or label that its task needs."""
-    others = {seams.load("architecture", name).config_class: name for name in seams.names("architecture")}
-    architecture = others.get(type(config), PAPERS_ARCHITECTURE)
-    documents = getattr(config, "documents", "lines")
-    return Recipe.of(documents=documents, problem_type=config.problem_type, architecture=architecture)
 
 
 def register_task(task: Task) -> None:

@@ -67,14 +67,16 @@ class Translation(Task):
         task: Task = seams.load("architecture", name)()
         return task
 
+    def of_config(self, config: PreTrainedConfig) -> Task:
+        """Returns the task for the architecture of a saved model."""
+        kinds: list[Any] = [seams.load("architecture", name) for name in seams.names("architecture")]
+        return next((kind() for kind in kinds if kind.config_class is type(config)), self)
+
     def check(self, recipe: Recipe) -> None:
-        """Refuses unknown metrics, labels, and packed text."""
+        """Refuses unknown metrics, and packed text."""
         from vanilla_transformer.evaluation.metrics import check_names
 
         check_names(recipe.evaluation.metrics or ())
-
-        for option in recipe.used("classification"):
-            raise RecipeError(f"Translation has no labels: leave {option} out.")
         for option in recipe.used("documents"):
             raise RecipeError(f"Translation learns from pairs, which cannot be packed: leave {option} out.")
 

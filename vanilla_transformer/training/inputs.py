@@ -70,8 +70,7 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     prepared: TrainingCorpus
     if url:
         prepared = text = load("corpus", "prepared").of_run(url, recipe, run)
-        recipe = recipe.with_options(labels=recipe.classification.labels or text.manifest.labels)
-        recipe = task.complete(recipe, {"train": [], **streams})
+        recipe = task.complete(text.completed(recipe), {"train": [], **streams})
         tokenizer = text.tokenizer_for(recipe, run)
         languages = text.manifest.languages
         say(f"train: {text.report.describe(task.form)}, prepared in {url}")

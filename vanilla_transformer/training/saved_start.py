@@ -25,8 +25,6 @@ from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_f
 # Fields that a run may choose anew.
 _TRAINING_FIELDS = tuple(name for name in MODEL_FIELDS if name in TRAINING_FIELDS)
 _SIZES = tuple(name for name in MODEL_FIELDS if name not in TRAINING_FIELDS)
-# Fields that a recipe sets besides the sizes, or a task sets.
-_CHOSEN = ("classifier_pooling", "documents")
 
 
 def recipe_of_start(recipe: Recipe, task: Task) -> Recipe:
@@ -119,10 +117,9 @@ def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
         return model, "", {name for name, _ in model.named_parameters()}
     saved, config = load_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
     for name in deciding_fields(saved):
-        if name not in _CHOSEN:
+        # Besides the sizes, a recipe may choose a field anew.
+        if name in _SIZES or recipe.options.get(name) is None:
             setattr(config, name, getattr(saved, name))
-    if recipe.classification.pooling is None and hasattr(saved, "classifier_pooling"):
-        config.classifier_pooling = saved.classifier_pooling
     model_class: Any = type(model)
     with without_progress_bars(), without_reports():
         loaded, report = model_class.from_pretrained(

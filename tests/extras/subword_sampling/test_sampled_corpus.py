@@ -14,9 +14,9 @@ from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus
+from vanilla_transformer.extras.labelling.conll import TAGGED_SENTENCES
 from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
 from vanilla_transformer.extras.subword_sampling.word_samplers import LONGEST_WORD, BpeDropout, UnigramSampling
-from vanilla_transformer.extras.tagging.conll import TAGGED_SENTENCES
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import get_task

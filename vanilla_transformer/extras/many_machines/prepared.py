@@ -31,6 +31,10 @@ class PreparedText(ShardedCorpus):
         copies = Path(tempfile.gettempdir(), f"vanilla-transformer-{place}")
         return cls(url, seed=recipe.optimization.seed, part_pairs=recipe.data.part_pairs, copies=copies)
 
+    def completed(self, recipe: Recipe) -> Recipe:
+        """Returns the recipe with the labels of the corpus, unless it names them."""
+        return recipe.with_options(labels=recipe["labels"] or self.manifest.labels)
+
     def tokenizer_for(self, recipe: Recipe, run: RunDirectory) -> VanillaTransformerTokenizer:
         """Returns the corpus's tokenizer, which becomes that of the run.
 

@@ -76,6 +76,7 @@ class ShardPreparation:
         self.tasks, self._say = tasks, say
         self._task = task_for(recipe)
         self._task.check(recipe)
+        recipe.extras["classification"].complete(recipe)  # Refuses labels for a task that has none.
         self._form, self._corpora = self._task.form, recipe.data.corpora("train")
         if not self._corpora:
             raise RecipeError("There is no text to prepare: give it as --train.")
@@ -146,9 +147,7 @@ class ShardPreparation:
         knows_languages = self._form.parallel and self._is_here()
         languages = corpus_languages(self._corpora[0], cache_dir=self._cache) if knows_languages else (None, None)
         columns, length = self._encoder.columns, recipe.data.max_length
-        manifest = Manifest(
-            task.name, columns, length, self._settings, languages, recipe.classification.labels, shards
-        )
+        manifest = Manifest(task.name, columns, length, self._settings, languages, recipe["labels"], shards)
         refuse_nothing(" + ".join(map(str, self._corpora)), manifest.report, self._form, length)
         self.folder.write(MANIFEST, manifest.to_json())
         return manifest
@@ -171,7 +170,7 @@ class ShardPreparation:
         """Returns the settings that all tasks share, by their names in messages."""
         text = [corpus_identity(corpus) for corpus in self._corpora]
         fields = {name: recipe[name] for name in _FIELDS}
-        labels = None if recipe.classification.labels is None else list(recipe.classification.labels)
+        labels = None if recipe["labels"] is None else list(recipe["labels"])
         return {**fields, "labels": labels, "text": text, "number of --tasks": self.tasks}
 
     def _cut(self, recipe: Recipe) -> dict[str, Any]:
@@ -190,7 +189,7 @@ class ShardPreparation:
             TextStream(str(corpus), partial(self._read, its), form=self._form)
             for corpus, its in zip(self._corpora, of_corpora, strict=True)
         ]
-        labels = self._task.complete(recipe, {"train": streams, "dev": [], "test": []}).classification.labels
+        labels = self._task.complete(recipe, {"train": streams, "dev": [], "test": []})["labels"]
         values = {"places": [[asdict(piece) for piece in place] for place in places], "labels": labels}
         self.folder.write(PIECES, values)
         return values

@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification, pipeline
 
 from vanilla_transformer.cli import main
 from vanilla_transformer.data.text_lines import CorpusError
-from vanilla_transformer.evaluation.label_metrics import LABEL_SET_METRICS, NUMBER_METRICS
 from vanilla_transformer.evaluation.metrics import score
+from vanilla_transformer.extras.labelling.label_metrics import LABEL_SET_METRICS, NUMBER_METRICS
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.reading import load_recipe
@@ -76,7 +76,7 @@ def test_a_run_learns_and_its_card_and_the_command_say_the_same(models, several,
     unit = "squared error per text" if kind == NUMBER else "nats per text"
     assert unit in card.text
     config = json.loads((directory / "config.json").read_text())
-    assert config["problem_type"] == kind == load_recipe(directory / "recipe.yaml").classification.problem_type
+    assert config["problem_type"] == kind == load_recipe(directory / "recipe.yaml")["problem_type"]
     assert main(["evaluate", str(directory), "--data", *recipe.data.dev[0].parts, "--json"]) == 0
     again = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["scores"]}
     assert again == pytest.approx(found, rel=1e-4)
@@ -158,7 +158,7 @@ def test_label_lists_are_read_from_parquet_and_commas_refused(several, tmp_path)
     with refused(CorpusError, "'labels'", "'a,b'", "comma"):
         train(several.with_options(train=(str(tmp_path / "1.parquet"),), **changes))
     train(several.with_options(train=(str(tmp_path / "2.parquet"),), **changes))
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").classification.labels == ("animal", "stone")
+    assert load_recipe(tmp_path / "model" / "recipe.yaml")["labels"] == ("animal", "stone")
 
 
 @pytest.mark.parametrize(

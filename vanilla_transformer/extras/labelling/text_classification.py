@@ -11,10 +11,16 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import Lengths, pad
-from vanilla_transformer.data.columns import BETWEEN_LABELS, LABELLED_TEXTS, MULTI_LABELLED_TEXTS
 from vanilla_transformer.data.preparation import Encoder, token_ids
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import Ids, Rows
+from vanilla_transformer.extras.labelling.label_task import LabelPredictor, LabelTask, number_of
+from vanilla_transformer.extras.labelling.text_forms import (
+    BETWEEN_LABELS,
+    LABELLED_TEXTS,
+    MULTI_LABELLED_TEXTS,
+    labels_in,
+)
 from vanilla_transformer.model.configuration_vanilla_transformer_encoder import VanillaTransformerEncoderConfig
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForSequenceClassification,
@@ -22,9 +28,8 @@ from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
+from vanilla_transformer.tasks.encoders import Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
-from vanilla_transformer.tasks.labels import label_maps, labels_in, number_of, texts_of, with_labels
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
@@ -38,7 +43,7 @@ def one_or_two(rows: Iterable[Row]) -> list[Any]:
 _LIKELIER_THAN_NOT = 0.5
 
 
-class TextClassifier(EncoderPredictor):
+class TextClassifier(LabelPredictor):
     """Gives each text its likeliest label, with the probability of each."""
 
     nothing: Mapping[str, Any] = MappingProxyType({"label": None})
@@ -98,7 +103,7 @@ class TextRegressor(TextClassifier):
         return Prediction(repr(number), f"{number:.6g}", {"score": number})
 
 
-class TextClassification(EncoderTask):
+class TextClassification(LabelTask):
     """Each text is an item of the loss; its label is one of those in `train`."""
 
     name = "text-classification"
@@ -106,11 +111,12 @@ class TextClassification(EncoderTask):
     columns: tuple[str, ...] = ("label", "text")
     auto_class = "AutoModelForSequenceClassification"
     pipeline = "text-classification"
-    verb, command = "classify", "predict"
+    verb = "classify"
+    label_options = ("labels", "problem_type", "classifier_pooling")
+    between = BETWEEN_LABELS
     model_class = VanillaTransformerEncoderForSequenceClassification
     predictor_class: type[TextClassifier] = TextClassifier
-    known_metrics = "vanilla_transformer.evaluation.label_metrics:LABEL_METRICS"
-    foreign: tuple[str, ...] = ("documents",)
+    known_metrics = "vanilla_transformer.extras.labelling.label_metrics:LABEL_METRICS"
     metrics: tuple[str, ...] = ("accuracy", "macro_f1")
     item = "texts"
     use = "Classifying texts"
@@ -124,12 +130,17 @@ class TextClassification(EncoderTask):
     def of_recipe(self, recipe: Recipe) -> "TextClassification":
         """Returns the task for one label per text, for several, or for a number."""
         kinds = {"multi_label_classification": MultiLabelClassification, "regression": TextRegression}
-        return kinds[recipe.classification.problem_type]() if recipe.classification.problem_type in kinds else self
+        kind = kinds.get(recipe["problem_type"])
+        return self if kind is None else kind()
+
+    def of_config(self, config: PreTrainedConfig) -> "TextClassification":
+        """Returns the task for the kind of label that a saved model learned."""
+        return self.of_recipe(Recipe.of(problem_type=config.problem_type))
 
     def check(self, recipe: Recipe) -> None:
         """Also refuses label smoothing unless one label is right."""
         super().check(recipe)
-        kind = recipe.classification.problem_type
+        kind = recipe["problem_type"]
         if recipe.model.label_smoothing and kind not in (None, "single_label_classification"):
             raise RecipeError(f"label_smoothing is for one label a text, not for {kind}: leave it out.")
 
@@ -137,24 +148,9 @@ class TextClassification(EncoderTask):
         """Returns the labels that a text of the column names."""
         return [text.strip()] if text.strip() else []
 
-    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
-        """Returns the recipe with the labels of `train`."""
-        return with_labels(recipe, corpora, "label", self.labels_in)
-
-    def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of texts, or pairs of texts, and the id of each one's label."""
-        labels = recipe.classification.labels or ()
-        return self._encoder(labels, (labels,), len(labels))
-
-    def _encoder(self, labels: Sequence[str], settings: tuple[Any, ...], ids: int) -> Encoder:
-        numbers = {label: number for number, label in enumerate(labels)}
-
-        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
-            pairs = one_or_two(zip(texts["text"], texts["text_pair"], strict=True))
-            found = [self.label_ids(text, numbers) for text in texts["label"]]
-            return {"text": token_ids(pairs, tokenizer), "label": found}
-
-        return self.row_encoder(encode, settings=settings, ids=lambda tokenizer: max(len(tokenizer), ids))
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+        """Returns the ids of texts, or of pairs of texts."""
+        return token_ids(one_or_two(zip(texts["text"], texts["text_pair"], strict=True)), tokenizer)
 
     def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
         """Returns the id of the label."""
@@ -163,13 +159,12 @@ class TextClassification(EncoderTask):
     def config(self, recipe: Recipe) -> VanillaTransformerEncoderConfig:
         """Returns the sizes of the model, its labels, and the pooling of its states."""
         config: VanillaTransformerEncoderConfig = super().config(recipe)
-        config.classifier_pooling = recipe.classification.pooling or config.classifier_pooling
+        config.classifier_pooling = recipe["classifier_pooling"] or config.classifier_pooling
         return config
 
     def head(self, recipe: Recipe) -> dict[str, Any]:
         """Returns the labels, and how many of them are right."""
-        problem_type = recipe.classification.problem_type or "single_label_classification"
-        return {**label_maps(recipe), "problem_type": problem_type}
+        return {**super().head(recipe), "problem_type": recipe["problem_type"] or "single_label_classification"}
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts each text as one item."""
@@ -185,10 +180,6 @@ class TextClassification(EncoderTask):
         """Returns the label of each text, (rows,)."""
         return torch.from_numpy(np.concatenate(labels).astype(np.int64))
 
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the label or the labels."""
-        return BETWEEN_LABELS.join(self.labels_in(row["label"]))
-
 
 class MultiLabelClassification(TextClassification):
     """Each text is an item of the loss: the summed cross-entropy of one yes-or-no question per label."""
@@ -196,7 +187,7 @@ class MultiLabelClassification(TextClassification):
     form = MULTI_LABELLED_TEXTS
     predictor_class = MultiLabelClassifier
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
-    known_metrics = "vanilla_transformer.evaluation.label_metrics:LABEL_SET_METRICS"
+    known_metrics = "vanilla_transformer.extras.labelling.label_metrics:LABEL_SET_METRICS"
 
     def labels_in(self, text: str) -> list[str]:
         """Returns the labels, separated by commas."""
@@ -204,8 +195,8 @@ class MultiLabelClassification(TextClassification):
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts and the ids of their labels."""
-        labels = recipe.classification.labels or ()
-        return self._encoder(labels, ("several", labels), len(labels) + 1)
+        labels = recipe["labels"] or ()
+        return self.label_encoder(labels, ("several", labels), len(labels) + 1)
 
     def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
         """Returns the ids of the labels from 1, or 0 if there are none."""
@@ -239,16 +230,21 @@ class TextRegression(TextClassification):
 
     predictor_class = TextRegressor
     metrics: tuple[str, ...] = ("pearson", "mean_squared_error")
-    known_metrics = "vanilla_transformer.evaluation.label_metrics:NUMBER_METRICS"
+    known_metrics = "vanilla_transformer.extras.labelling.label_metrics:NUMBER_METRICS"
     use = "Giving texts a number"
     loss = "squared error"
-    foreign = (*TextClassification.foreign, "labels")
+
+    def check(self, recipe: Recipe) -> None:
+        """Also refuses labels, because a number is none."""
+        super().check(recipe)
+        if recipe["labels"] is not None:
+            raise RecipeError(f"labels are not for {self.name} with problem_type regression: leave labels out.")
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """Returns the recipe unchanged, after checking that all labels are numbers."""
         for streams in corpora.values():
             for stream in streams:
-                for row, text in enumerate(texts_of(stream, "label")):
+                for row, text in enumerate(self.label_texts(stream)):
                     if text.strip():
                         try:
                             number_in(text)
@@ -258,7 +254,7 @@ class TextRegression(TextClassification):
 
     def encoder(self, recipe: Recipe) -> Encoder:
         """Returns the encoder of texts and their numbers."""
-        return self._encoder((), ("number",), 1 << 32)
+        return self.label_encoder((), ("number",), 1 << 32)
 
     def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
         """Returns the bits of the number as a float32."""

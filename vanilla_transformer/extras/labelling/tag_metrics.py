@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from vanilla_transformer.evaluation.label_metrics import signature
 from vanilla_transformer.evaluation.metrics import Metric
+from vanilla_transformer.extras.labelling.label_metrics import signature
 
 
 def _token_accuracy(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:

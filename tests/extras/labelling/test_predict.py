@@ -12,8 +12,8 @@ from transformers import pipeline
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import main
+from vanilla_transformer.extras.labelling.text_classification import TextClassifier
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from vanilla_transformer.tasks.text_classification import TextClassifier
 
 LINES = ["the dog sees the cow", "", "the oak is the elm", "  ", "the fig likes the fir " * 3]
 

@@ -61,7 +61,7 @@ def test_labels_have_a_fixed_order_in_configuration_and_pipeline(trained):
     config = json.loads((trained["labelled"] / "config.json").read_text())
     assert config["id2label"] == {"0": "animal", "1": "plant"} and config["label2id"] == {"animal": 0, "plant": 1}
     assert config["problem_type"] == "single_label_classification"
-    assert load_recipe(trained["labelled"] / "recipe.yaml").classification.labels == ("animal", "plant")
+    assert load_recipe(trained["labelled"] / "recipe.yaml")["labels"] == ("animal", "plant")
     [found] = pipeline("text-classification", model=str(trained["labelled"]))("the fig is the oak")
     assert found["label"] == "plant"
     tagger = pipeline("token-classification", model=str(trained["tagged"]))
@@ -80,9 +80,28 @@ def test_first_token_pooling_is_inherited_by_further_training(request, tmp_path)
         (train(further.with_options(classifier_pooling="mean", output=str(tmp_path / "mean"))), "mean"),
     ):
         assert json.loads((directory / "config.json").read_text()).get("classifier_pooling", "mean") == pooling
-    for task in ("translation", "token-classification", "masked-language-modeling", "language-modeling"):
-        with refused(RecipeError, "classifier_pooling"):
-            get_task(task).check(Recipe.of(task=task, classifier_pooling="first"))
+
+
+@pytest.mark.parametrize(
+    ("task", "setting"),
+    [
+        *((task, "labels") for task in ("translation", "masked-language-modeling", "language-modeling")),
+        *((task, "problem_type") for task in ("translation", "token-classification", "language-modeling")),
+        *((task, "classifier_pooling") for task in ("translation", "token-classification", "language-modeling")),
+    ],
+)
+def test_settings_of_classifiers_are_refused_for_other_tasks(task, setting, tmp_path):
+    value = {"labels": ("a", "b"), "problem_type": "regression", "classifier_pooling": "first"}[setting]
+    with refused(RecipeError, setting, task):
+        train(Recipe.of(task=task, train="text.txt", output=str(tmp_path / "model"), **{setting: value}))
+
+
+def test_a_classifier_starts_from_its_encoder(trained, labelled, tmp_path):
+    left = dict.fromkeys(("vocab_size", "preset", "d_model", "d_ff", "num_heads", "encoder_layers", "warmup_steps"))
+    start = {**left, "from_model": str(trained["masked_lines"]), "output": str(tmp_path / "model"), "max_steps": 2}
+    directory = train(labelled.with_options(**start))
+    assert "Starts from" in (directory / "train.log").read_text()
+    assert task_of_model(directory).name == "text-classification"
 
 
 @pytest.mark.parametrize(("kind", "column"), [("labelled", "text"), ("tagged", "words")])
@@ -114,7 +133,7 @@ def test_numbers_are_sorted_as_numbers_and_two_texts_stand_together(labelled, tm
         train=(str(tmp_path / "train.csv"),), dev=(), max_steps=2, output=str(tmp_path / "model")
     )
     train(recipe)
-    assert load_recipe(tmp_path / "model" / "recipe.yaml").classification.labels == tuple(map(str, range(12)))
+    assert load_recipe(tmp_path / "model" / "recipe.yaml")["labels"] == tuple(map(str, range(12)))
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "model")
     predictor = get_task("text-classification").predictor(model, tokenizer)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from vanilla_transformer import __version__
-from vanilla_transformer.data.columns import BETWEEN_LABELS
 from vanilla_transformer.evaluation.metrics import Metric, MetricError
+from vanilla_transformer.extras.labelling.text_forms import BETWEEN_LABELS
 
 
 def signature(counted: str, references: Sequence[Sequence[str]], library: str, **settings: str) -> str:

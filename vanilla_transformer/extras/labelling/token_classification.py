@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,17 +11,17 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.data.batching import LABEL_PADDING, Lengths, pad
 from vanilla_transformer.data.columns import BETWEEN_WORDS
-from vanilla_transformer.data.preparation import Encoder, reading_backend
+from vanilla_transformer.data.preparation import reading_backend
 from vanilla_transformer.data.token_corpus import Rows
-from vanilla_transformer.extras.tagging.conll import TAGGED_SENTENCES
+from vanilla_transformer.extras.labelling.conll import TAGGED_SENTENCES
+from vanilla_transformer.extras.labelling.label_task import LabelPredictor, LabelTask
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
     VanillaTransformerEncoderForTokenClassification,
 )
 from vanilla_transformer.recipe.defaults import SizePreset
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Row, Texts
+from vanilla_transformer.tasks.encoders import Row, Texts
 from vanilla_transformer.tasks.interface import Batch, Prediction, RowRandom
-from vanilla_transformer.tasks.labels import label_maps, number_of, with_labels
 
 if TYPE_CHECKING:
     from vanilla_transformer.data.text_streams import TextStream
@@ -41,7 +41,7 @@ def pieces_of_words(
     return found
 
 
-class Tagger(EncoderPredictor):
+class Tagger(LabelPredictor):
     """Gives each word its likeliest tag, with its probability."""
 
     nothing = MappingProxyType({"words": [], "tags": [], "scores": []})
@@ -64,7 +64,7 @@ class Tagger(EncoderPredictor):
             yield place, Prediction(" ".join(tags), " ".join(tags), values, truncated=left_out > 0)
 
 
-class TokenClassification(EncoderTask):
+class TokenClassification(LabelTask):
     """Each word is an item of the loss; its tag is one of those in `train`."""
 
     name = "token-classification"
@@ -72,10 +72,11 @@ class TokenClassification(EncoderTask):
     columns: tuple[str, ...] = ("tags", "words")
     auto_class = "AutoModelForTokenClassification"
     pipeline = "token-classification"
-    verb, command = "tag", "predict"
+    verb = "tag"
+    between = " "
     model_class = VanillaTransformerEncoderForTokenClassification
     predictor_class = Tagger
-    known_metrics = "vanilla_transformer.extras.tagging.tag_metrics:TAG_METRICS"
+    known_metrics = "vanilla_transformer.extras.labelling.tag_metrics:TAG_METRICS"
     metrics: tuple[str, ...] = ("token_accuracy",)
     item = "words"
     use = "Tagging the words of sentences"
@@ -87,37 +88,34 @@ class TokenClassification(EncoderTask):
 
     def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
         """Returns the recipe with the labels of `train`, and for span tags with their metric."""
-        recipe = with_labels(recipe, corpora, "tags", lambda text: text.split(BETWEEN_WORDS))
-        spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe.classification.labels or ())
+        recipe = super().complete(recipe, corpora)
+        spans = all(label == "O" or label[:2] in ("B-", "I-") for label in recipe["labels"])
         return (
             recipe.with_options(metrics=("seqeval", "token_accuracy"))
             if spans and recipe.evaluation.metrics is None
             else recipe
         )
 
-    def encoder(self, recipe: Recipe) -> Encoder:
-        """Returns the encoder of words as pieces, and the id of each word's tag.
+    def labels_in(self, text: str) -> list[str]:
+        """Returns the tag of each word."""
+        return text.split(BETWEEN_WORDS)
 
-        In the column of words each id is doubled, plus one where a word begins; so the number of tags of a row is the
-        length of their column.
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+        """Returns the ids of words as pieces, each id doubled, plus one where a word begins.
+
+        So the number of tags of a row is the length of their column.
         """
-        labels = recipe.classification.labels or ()
-        numbers = {label: number for number, label in enumerate(labels)}
+        marked = []
+        for ids, begins in pieces_of_words([row.split(BETWEEN_WORDS) for row in texts["words"]], tokenizer):
+            doubled = [2 * one for one in ids]
+            for place in begins:
+                doubled[place] += 1
+            marked.append(doubled)
+        return marked
 
-        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
-            marked = []
-            for ids, begins in pieces_of_words([row.split(BETWEEN_WORDS) for row in texts["words"]], tokenizer):
-                doubled = [2 * one for one in ids]
-                for place in begins:
-                    doubled[place] += 1
-                marked.append(doubled)
-            return {"words": marked, "tags": [self.label_ids(row, numbers) for row in texts["tags"]]}
-
-        return self.row_encoder(encode, settings=(labels,), ids=lambda tokenizer: max(2 * len(tokenizer), len(labels)))
-
-    def head(self, recipe: Recipe) -> dict[str, Any]:
-        """Returns the labels."""
-        return label_maps(recipe)
+    def text_size(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        """Returns how many numbers there are, because ids are doubled."""
+        return 2 * len(tokenizer)
 
     def items(self, *lengths: Lengths) -> Lengths:
         """Counts each word as one item."""
@@ -129,11 +127,3 @@ class TokenClassification(EncoderTask):
         labels = torch.full_like(marked, LABEL_PADDING)
         labels[marked % 2 == 1] = torch.from_numpy(np.fromiter(chain.from_iterable(rows["tags"]), np.int64))
         return {"input_ids": marked // 2, "attention_mask": attention_mask, "labels": labels}
-
-    def reference(self, row: Mapping[str, str]) -> str:
-        """Returns the tags, separated by spaces."""
-        return row["tags"].replace(BETWEEN_WORDS, " ")
-
-    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
-        """Returns the ids of the tags."""
-        return [number_of(tag, numbers) for tag in text.split(BETWEEN_WORDS)]

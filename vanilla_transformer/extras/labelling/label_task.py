@@ -1,0 +1,172 @@
+"""Shared parts of the tasks whose labels are found in the text that a model learns from."""
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerFast
+
+from vanilla_transformer.data.preparation import Encoder
+from vanilla_transformer.data.text_lines import CorpusError, RowError
+from vanilla_transformer.recipe.blocks import RecipeError
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.suggestions import did_you_mean
+from vanilla_transformer.tasks.encoders import EncoderPredictor, EncoderTask, Texts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from vanilla_transformer.data.text_streams import TextStream
+
+
+class LabelPredictor(EncoderPredictor):
+    """A model that predicts labels."""
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Returns the labels in the order of their ids."""
+        config: Any = self.model.config
+        return [config.id2label[number] for number in range(config.num_labels)]
+
+
+class LabelTask(EncoderTask):
+    """Shared behaviour of the tasks that learn labels.
+
+    The first of its columns of ids has the labels, the second the text.
+
+    Attributes:
+        label_options: Options of the recipe's block `classification` that the task uses.
+        between: Separates the labels of a row in a prediction.
+    """
+
+    command = "predict"
+    label_options: tuple[str, ...] = ("labels",)
+    between: str
+
+    def check(self, recipe: Recipe) -> None:
+        """Also refuses labels of which there are too few, or two the same."""
+        super().check(recipe)
+        labels = recipe["labels"]
+        if labels is not None and not 2 <= len(set(labels)) == len(labels):
+            raise RecipeError(f"labels must be two or more different ones, not {' '.join(labels) or 'none'}.")
+
+    @abstractmethod
+    def labels_in(self, text: str) -> list[str]:
+        """Returns the labels that a text of the label column names."""
+
+    @abstractmethod
+    def text_ids(self, texts: Texts, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+        """Returns the column of text: what `collate` needs of each row besides its labels."""
+
+    def text_size(self, tokenizer: PreTrainedTokenizerFast) -> int:
+        """Returns how many different numbers `text_ids` may contain."""
+        return len(tokenizer)
+
+    def complete(self, recipe: Recipe, corpora: "Mapping[str, Sequence[TextStream]]") -> Recipe:
+        """Returns the recipe with the labels of `train`, unless it names them; `dev` and `test` may have no others.
+
+        Their order does not depend on the order of rows.
+
+        Raises:
+            CorpusError: There are fewer than two, or `dev` or `test` has a label unknown to `train`; the message says
+                where.
+        """
+        labels = recipe["labels"]
+        if labels is None:
+            texts = (text for stream in corpora["train"] for text in self.label_texts(stream))
+            found = {label for text in texts for label in self.labels_in(text)}
+            in_order = (lambda label: (int(label), label)) if all(map(_is_number, found)) else None
+            labels = tuple(sorted(found, key=in_order))
+        if len(labels) < 2:
+            where, only = " + ".join(stream.name for stream in corpora["train"]), "".join(labels)
+            raise CorpusError(f"{where}: there is nothing to tell apart, because {only!r} is its only label")
+        for name in ("dev", "test"):
+            for stream in corpora[name]:
+                for row, text in enumerate(self.label_texts(stream)):
+                    for label in self.labels_in(text):
+                        if label not in labels:
+                            raise CorpusError(
+                                f"{stream.where(row)}: the label {label!r} of {name} was never seen in train"
+                                f"{_instead_of(label, labels)}"
+                            )
+        return recipe.with_options(labels=labels)
+
+    def label_texts(self, stream: "TextStream") -> Iterable[str]:
+        """Yields the texts of the label column."""
+        for table in stream.tables():
+            yield from table.column(self.columns[0]).to_pylist()
+
+    def encoder(self, recipe: Recipe) -> Encoder:
+        """Returns the encoder of texts, and of their labels as ids."""
+        labels = recipe["labels"] or ()
+        return self.label_encoder(labels, (labels,), len(labels))
+
+    def label_encoder(self, labels: Sequence[str], settings: tuple[Any, ...], size: int) -> Encoder:
+        """Returns the encoder for these labels.
+
+        Args:
+            settings: All that decides the ids besides the tokenizer.
+            size: How many different ids `label_ids` may return.
+        """
+        of_labels, of_text = self.columns
+        numbers = {label: number for number, label in enumerate(labels)}
+
+        def encode(texts: Texts, tokenizer: PreTrainedTokenizerFast) -> dict[str, list[list[int]]]:
+            found = [self.label_ids(text, numbers) for text in texts[of_labels]]
+            return {of_text: self.text_ids(texts, tokenizer), of_labels: found}
+
+        return self.row_encoder(encode, settings=settings, ids=lambda tokenizer: max(self.text_size(tokenizer), size))
+
+    def label_ids(self, text: str, numbers: Mapping[str, int]) -> list[int]:
+        """Returns the ids of what a text of the label column names, given the number of each label.
+
+        Raises:
+            CorpusError: It names nothing that a model with these labels can learn or be scored on.
+        """
+        return [number_of(label, numbers) for label in self.labels_in(text)]
+
+    def head(self, recipe: Recipe) -> dict[str, Any]:
+        """Returns the labels; none until they are known, which leaves two placeholders."""
+        labels = recipe["labels"]
+        if labels is None:
+            return {}
+        names = dict(enumerate(labels))
+        return {"id2label": names, "label2id": {label: number for number, label in names.items()}}
+
+    def reference(self, row: Mapping[str, str]) -> str:
+        """Returns the labels."""
+        return self.between.join(self.labels_in(row[self.columns[0]]))
+
+    def check_rows(self, corpus: "Dataset", predictor: Any) -> None:
+        """Refuses a row with a label unknown to the model, or with none."""
+        numbers = {label: number for number, label in enumerate(predictor.labels)}
+        *_, column = self.form.columns
+        for row, (text, label) in enumerate(zip(corpus[self.form.names[0]], corpus[column.name], strict=True)):
+            try:
+                # Nothing is predicted for an empty text, but it may have no labels.
+                if text.strip() or column.of_list:
+                    self.label_ids(label, numbers)
+            except CorpusError as error:
+                raise RowError(row, error) from error
+
+
+def number_of(label: str, numbers: Mapping[str, int]) -> int:
+    """Returns the id of a label.
+
+    Raises:
+        CorpusError: The label is unknown.
+    """
+    if label not in numbers:
+        raise CorpusError(f"the label {label!r} is not one of the model's{_instead_of(label, numbers)}")
+    return numbers[label]
+
+
+def _instead_of(label: str, labels: Collection[str]) -> str:
+    """Names the nearest label, and all labels."""
+    there = f"There are {', '.join([*labels][:20])}{' ...' if len(labels) > 20 else ''}"
+    return f"{did_you_mean(label, labels) or '.'} {there}"
+
+
+def _is_number(label: str) -> bool:
+    return label.removeprefix("-").isdecimal()
