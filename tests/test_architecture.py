@@ -124,7 +124,8 @@ def test_extras_import_only_these_others():
         "export": {"demo", "onnx"},
         "inspection": {"recurrent"},
         "many_machines": {"resuming"},
-        "synthetic": {"cleaning", "many_machines", "sampling"},
+        "subword_sampling": {"mixing"},
+        "synthetic": {"cleaning", "many_machines", "mixing", "sampling"},
         "text_generation": {"sampling"},
     }
     for path in (PACKAGE / "extras").rglob("*.py"):

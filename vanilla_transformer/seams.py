@@ -11,6 +11,8 @@ has commands, `GROUP` names their group in the program's help. The seams are
     recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`, or of `ModelAdapter` beside it if it
                  exchanges weights while a model trains
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
+    mixture      several corpora as one: a function of corpora as named, the same prepared, a recipe and a function
+                 that reports sentences, which returns a `data.token_corpus.PreparedCorpus`
     file         a kind of file with rows of text, by its suffix: a function of path, wanted columns and form that
                  returns a `data.tables.RowTable`
     text         a text that an extra brings, by its name: a function of the name of a split, empty if none is given,
@@ -29,6 +31,9 @@ has commands, `GROUP` names their group in the program's help. The seams are
     options      a group of options of `train`, `translate`, `evaluate` or `predict`: a dataclass, which may also have
                  tables of what `excludes` what, and of what is `not_for_several` models or `not_exported`, with the
                  reasons
+    tracking     experiment trackers: `make`, given names and the output directory, returns what accelerate takes for
+                 them, or refuses a name; `start`, given an accelerator and a recipe, starts them; `scores`, given the
+                 summary of a run, returns the figures that they get at its end
     sharding     a way for the processes of a run to hold a shard of the weights each: a function that returns None if
                  the launcher did not ask for it, or else accelerate's plugin, with the methods `start`, `shard`,
                  `gather` and `load` as in `extras.many_machines.sharded_weights.ShardedWeights`

@@ -11,11 +11,12 @@ from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration
 
 from vanilla_transformer.distributed.peers import LaunchError, Peers
 from vanilla_transformer.recipe.schema import Recipe, in_words
-from vanilla_transformer.reporting.trackers import make_trackers, tracker_files
 from vanilla_transformer.seams import load
 
 # Seconds until a file written by one machine is visible to the others.
 LONGEST_DELAY = 60.0
+# The directory in a run's output in which trackers write their files.
+TRACKER_FILES = "trackers"
 
 
 def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator:
@@ -25,8 +26,8 @@ def start_accelerator(recipe: Recipe, output: Path, peers: Peers) -> Accelerator
     accelerator = Accelerator(
         # By default accelerate treats several processes without accelerators as separate runs of one process.
         cpu=not torch.accelerator.is_available(),
-        log_with=make_trackers(recipe.run.trackers, output) or None,
-        project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(tracker_files(output))),
+        log_with=load("tracking", "make")(recipe.run.trackers, output) or None,
+        project_config=ProjectConfiguration(project_dir=str(output), logging_dir=str(output / TRACKER_FILES)),
         step_scheduler_with_optimizer=False,
         fsdp_plugin=sharding,
         # Gradients stay in the exchange buffers, and exist only once.
@@ -49,7 +50,7 @@ def check_launch(recipe: Recipe, output: Path) -> None:
         LaunchError: Each would train by itself, or weights cannot be sharded as requested.
         RecipeError: There is no such tracker.
     """
-    make_trackers(recipe.run.trackers, output)
+    load("tracking", "make")(recipe.run.trackers, output)
     load("sharding", "fsdp")()
     asked = int(os.environ.get("WORLD_SIZE", 1))
     if asked > 1 and "LOCAL_RANK" not in os.environ:

@@ -1,1 +1,1 @@
-"""Reports of a run: log, trackers, summary, curves, model card."""
+"""Reports of a run: log, summary, curves, model card."""

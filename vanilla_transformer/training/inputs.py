@@ -11,7 +11,6 @@ from vanilla_transformer.atomic_files import atomic_write_files, atomic_write_te
 from vanilla_transformer.checkpointing.store import has_checkpoints, remove_partial_files
 from vanilla_transformer.data.columns import TextForm
 from vanilla_transformer.data.corpus import corpus_languages, open_corpus, read_corpus, row_place
-from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.row_hashes import has_equal_sides
 from vanilla_transformer.data.sources import Corpora
@@ -77,7 +76,8 @@ def gather_inputs(recipe: Recipe, run: RunDirectory, say: Callable[[str], None])
     else:
         recipe = task.complete(recipe, {"train": train, **streams})
         tokenizer, train = _tokenizer(recipe, run, train, say)
-        prepared = _prepare_all(corpora, train, tokenizer, recipe, run, say)
+        parts = prepare_train(corpora, train, tokenizer, recipe, run.prepared, say)
+        prepared = parts[0] if len(parts) == 1 else load("mixture", "weighted")(corpora, parts, recipe, say)
         for block in recipe.extras.values():
             prepared = block.corpus(prepared, tokenizer, recipe, say)
         languages = corpus_languages(corpora[0], cache_dir=cache) if task.form.parallel else (None, None)
@@ -146,28 +146,6 @@ def prepare_train(
         _prepare(directory / f"train-{number}", f"train, {stream.name}", stream, tokenizer, recipe, say, corpus.tag)
         for number, (corpus, stream) in enumerate(zip(corpora, streams, strict=True), start=1)
     ]
-
-
-def _prepare_all(
-    corpora: Corpora,
-    streams: Sequence[TextStream],
-    tokenizer: VanillaTransformerTokenizer,
-    recipe: Recipe,
-    run: RunDirectory,
-    say: Callable[[str], None],
-) -> PreparedCorpus:
-    """Joins the training corpora into one, and reports the share of each in an epoch."""
-    parts = prepare_train(corpora, streams, tokenizer, recipe, run.prepared, say)
-    if len(parts) == 1:
-        return parts[0]
-    weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
-    mixed = MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
-    for corpus, part, share in zip(corpora, parts, mixed.shares, strict=True):
-        say(
-            f"An epoch of {len(mixed):,} {streams[0].form.unit} has {share:,} of {corpus}, {share / len(mixed):.1%}: "
-            f"each {'once' if share == len(part) else f'{share / len(part):.4g} times'}."
-        )
-    return mixed
 
 
 def _prepare(

@@ -39,8 +39,8 @@ from vanilla_transformer.recipe.defaults import duration
 from vanilla_transformer.recipe.reading import named_recipe
 from vanilla_transformer.recipe.schema import Recipe, ResolvedRecipe
 from vanilla_transformer.reporting.run_logger import RunLogger
-from vanilla_transformer.reporting.trackers import final_scores, start_trackers
 from vanilla_transformer.reporting.trained_run import TrainedRun
+from vanilla_transformer.seams import load
 from vanilla_transformer.tasks import Batch, RowRandom, task_for
 from vanilla_transformer.training.finalize import finalize
 from vanilla_transformer.training.optimisation import make_optimizer, make_schedule
@@ -102,7 +102,7 @@ def _follow(context: RunContext) -> None:
     """Runs from the first step to the last file."""
     recipe, run, inputs = context.recipe, context.run, context.inputs
     accelerator, logger = context.accelerator, context.logger
-    start_trackers(accelerator, recipe)
+    load("tracking", "start")(accelerator, recipe)
     loop = TrainingLoop(recipe, accelerator, inputs.train, inputs.dev, run.checkpoints, logger)
     loop.resume(context.checkpoint)
     if accelerator.is_main_process:
@@ -115,7 +115,7 @@ def _follow(context: RunContext) -> None:
         raise SystemExit(128 + (stop.signal or signal.SIGTERM))
     if accelerator.is_main_process:
         finalize(recipe, run, inputs, loop.whole_model(), loop.progress, logger)
-        accelerator.log(final_scores(run.summary), step=loop.progress.step)
+        accelerator.log(load("tracking", "scores")(run.summary), step=loop.progress.step)
 
 
 class TrainingLoop:

@@ -10,11 +10,11 @@ from datasets import Dataset
 from refusals import refused
 from tokenizers import Tokenizer
 
-from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus
 from vanilla_transformer.extras.labelling.conll import TAGGED_SENTENCES
+from vanilla_transformer.extras.mixing.mixed_corpus import MixedCorpus
 from vanilla_transformer.extras.subword_sampling.sampled_corpus import SampledCorpus
 from vanilla_transformer.extras.subword_sampling.word_samplers import LONGEST_WORD, BpeDropout, UnigramSampling
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer

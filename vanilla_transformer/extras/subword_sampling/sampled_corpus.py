@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer.data.columns import PAIRS, TextForm
-from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import EpochPart, Lengths, PreparedCorpus, Rows, TrainingCorpus
 from vanilla_transformer.extras.background import in_background
+from vanilla_transformer.extras.mixing.mixed_corpus import MixedCorpus
 from vanilla_transformer.extras.subword_sampling.word_samplers import (
     BpeDropout,
     Ints,

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.token_corpus import PreparedCorpus, Rows
+from vanilla_transformer.extras.mixing.mixed_corpus import MixedCorpus
 from vanilla_transformer.fingerprints import fingerprint_settings
 
 IDS_FILE, PROBABILITIES_FILE, FACTS_FILE = "ids.bin", "probabilities.bin", "soft-targets.json"

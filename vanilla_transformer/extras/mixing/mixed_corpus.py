@@ -1,17 +1,34 @@
 """Several corpora as one, in which small ones repeat until each has the share given by its weight."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vanilla_transformer.data.sources import Corpora
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport, PreparedCorpus, Rows, rows_of_several
 from vanilla_transformer.fingerprints import fingerprint_settings
+from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.tasks import task_for
 
 # An epoch is planned in memory: about 30 bytes per pair, and 16 more if a share is drawn anew in each epoch.
 MOST_PAIRS_IN_AN_EPOCH = 1_000_000_000
+
+
+def mix(
+    corpora: Corpora, parts: Sequence[PreparedCorpus], recipe: Recipe, say: Callable[[str], None]
+) -> "MixedCorpus":
+    """Joins the training corpora of a recipe into one, and reports the share of each in an epoch."""
+    weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
+    mixed = MixedCorpus(parts, weights or None, seed=recipe.optimization.seed)
+    for corpus, part, share in zip(corpora, parts, mixed.shares, strict=True):
+        say(
+            f"An epoch of {len(mixed):,} {task_for(recipe).form.unit} has {share:,} of {corpus}, "
+            f"{share / len(mixed):.1%}: each {'once' if share == len(part) else f'{share / len(part):.4g} times'}."
+        )
+    return mixed
 
 
 class MixedCorpus(PreparedCorpus):

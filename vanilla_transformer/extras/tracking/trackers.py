@@ -8,16 +8,12 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, TensorBoardTracker, get_available_trackers
 
+from vanilla_transformer.distributed.processes import TRACKER_FILES
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import ResolvedRecipe, in_words
 from vanilla_transformer.suggestions import did_you_mean
 
 PROJECT = "vanilla-transformer"
-
-
-def tracker_files(output: Path) -> Path:
-    """Returns the directory in which trackers write their files."""
-    return output / "trackers"
 
 
 def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTracker]:
@@ -36,7 +32,7 @@ def make_trackers(names: Sequence[str], output: Path) -> list[str | GeneralTrack
         if built_in and name not in available:
             raise RecipeError(f"The tracker {name} is not installed: run `pip install {name.replace('_', '-')}`.")
     # accelerate would name the run in TensorBoard after the project.
-    own = {"tensorboard": TensorBoardTracker(output.absolute().name, tracker_files(output))}
+    own = {"tensorboard": TensorBoardTracker(output.absolute().name, output / TRACKER_FILES)}
     return [own.get(name, name) for name in dict.fromkeys(names)]
 
 
@@ -52,7 +48,7 @@ def start_trackers(accelerator: Accelerator, recipe: ResolvedRecipe) -> None:
         output = Path(recipe.run.output)
         name, run_id = output.absolute().name, _run_id(output)
         resumed = {
-            "wandb": {"name": name, "id": run_id, "dir": str(tracker_files(output)), "resume": "allow"},
+            "wandb": {"name": name, "id": run_id, "dir": str(output / TRACKER_FILES), "resume": "allow"},
             # Trackio identifies runs by name.
             "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
         }
@@ -68,7 +64,7 @@ def final_scores(summary: Path) -> dict[str, float]:
 
 def _run_id(output: Path) -> str:
     """Returns the id of the run: drawn when it first starts, and kept when it resumes."""
-    file = tracker_files(output) / "run-id"
+    file = output / TRACKER_FILES / "run-id"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")

@@ -8,9 +8,9 @@ from accelerate import tracking
 from accelerate.tracking import GeneralTracker
 from refusals import refused
 
+from vanilla_transformer.extras.tracking.trackers import final_scores, make_trackers
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.schema import Recipe
-from vanilla_transformer.reporting.trackers import final_scores, make_trackers
 from vanilla_transformer.training.loop import train
 
 

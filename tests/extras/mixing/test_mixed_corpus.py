@@ -3,10 +3,10 @@ import pytest
 from datasets import Dataset
 from refusals import refused
 
-from vanilla_transformer.data.mixture import MixedCorpus
 from vanilla_transformer.data.preparation import prepare_corpus
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.data.token_corpus import PreparationReport
+from vanilla_transformer.extras.mixing.mixed_corpus import MixedCorpus
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.tasks import get_task
 

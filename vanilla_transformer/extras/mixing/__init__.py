@@ -1,0 +1,1 @@
+"""Several corpora in one epoch, each with a share of its own."""

@@ -1,0 +1,1 @@
+"""Experiment trackers: TensorBoard, Weights & Biases, Trackio and others."""
