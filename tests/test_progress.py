@@ -41,7 +41,7 @@ def test_lines_that_cannot_be_counted_have_no_number(tmp_path):
 def test_log_gets_few_lines_with_rate_and_remaining_time(capsys):
     clock = itertools.count(0)  # A second passes with each look at it.
     lines = ProgressLines("lines", done=1000, clock=lambda: float(next(clock)))
-    lines.set_total(lambda: 101_000)
+    lines.total = 101_000
     for _ in range(10_000):
         lines.update(10)
     lines.close()
@@ -54,7 +54,6 @@ def test_log_gets_few_lines_with_rate_and_remaining_time(capsys):
 def test_without_a_total_there_is_no_time_left(capsys):
     clock = itertools.count(0, 20)
     lines = ProgressLines("lines of dev", done=0, clock=lambda: float(next(clock)))
-    lines.set_total(None)
     lines.update(400)
     assert capsys.readouterr().err == "400 lines of dev, 20.0 lines/s, 00:20 elapsed\n"
 
@@ -85,7 +84,7 @@ def test_quiet_lines_are_written_only_for_what_takes_long(capsys):
     for seconds, lines in ((1, 0), (20, 3)):
         clock = itertools.count(0, seconds)
         progress = ProgressLines("lines", done=0, clock=lambda clock=clock: float(next(clock)), quiet=True)
-        progress.set_total(2)
+        progress.total = 2
         for _ in range(2):
             progress.update(1)
         progress.close()

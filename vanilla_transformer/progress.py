@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import cast
 
 # Seconds until the first progress line in a log, and the maximum between two.
 FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0
@@ -30,13 +31,20 @@ def progress_bar(
         quiet: Whether to print no lines for work that takes only seconds.
         in_the_way: Whether lines are typed or printed at the same terminal.
     """
-    is_terminal = sys.stderr.isatty()
     progress: Progress = Progress()
-    if is_terminal and (asked or not in_the_way):
-        progress = ProgressBar(unit, done)
+    if sys.stderr.isatty() and (asked or not in_the_way):
+        from tqdm import tqdm
+
+        # Rate and time left come from the mean since the start.
+        progress = cast(Progress, tqdm(unit=f" {unit}", initial=done, dynamic_ncols=True, smoothing=0))
     elif asked:
         progress = ProgressLines(unit, done, quiet=quiet)
-    counting = threading.Thread(target=progress.set_total, args=(total,), daemon=True)
+
+    def count() -> None:
+        progress.total = total() if callable(total) else total
+        progress.refresh()
+
+    counting = threading.Thread(target=count, daemon=True)
     counting.start()
     counting.join(0.5)  # Small files are counted before the first line is done.
     try:
@@ -46,42 +54,22 @@ def progress_bar(
 
 
 class Progress:
-    """Progress that is not shown."""
+    """Progress that is not shown, with what is used of a bar of tqdm.
 
-    def set_total(self, total: int | Callable[[], int | None] | None) -> None:
-        """Sets the total, or counts it."""
+    Attributes:
+        total: Number of items, if known.
+    """
+
+    total: int | None = None
+
+    def refresh(self) -> None:
+        """Shows it as it now is."""
 
     def update(self, count: int) -> None:
         """Adds to the number done."""
 
     def close(self) -> None:
         """Ends the progress."""
-
-
-class ProgressBar(Progress):
-    """A bar in a terminal; rate and time left come from the mean since the start, or from the latest steps."""
-
-    def __init__(self, unit: str, done: int, *, smoothing: float = 0.0) -> None:
-        from tqdm import tqdm
-
-        self._bar = tqdm(unit=f" {unit}", initial=done, dynamic_ncols=True, smoothing=smoothing)
-
-    def set_total(self, total: int | Callable[[], int | None] | None) -> None:
-        """See `Progress`, also for the methods below."""
-        self._bar.total = total() if callable(total) else total
-        self._bar.refresh()
-
-    def update(self, count: int) -> None:
-        """See `Progress`."""
-        self._bar.update(count)
-
-    def show(self, figures: str) -> None:
-        """Shows figures beside the bar from its next update on."""
-        self._bar.set_postfix_str(figures, refresh=False)
-
-    def close(self) -> None:
-        """See `Progress`."""
-        self._bar.close()
 
 
 class ProgressLines(Progress):
@@ -92,14 +80,9 @@ class ProgressLines(Progress):
     ) -> None:
         self._unit, self._before, self._done = unit, done, 0
         self._quiet = quiet
-        self._total: int | None = None
         self._clock = clock
         self._start = clock()
         self._next = FIRST_LINE
-
-    def set_total(self, total: int | Callable[[], int | None] | None) -> None:
-        """See `Progress`, also for the methods below."""
-        self._total = total() if callable(total) else total
 
     def update(self, count: int) -> None:
         """See `Progress`."""
@@ -120,10 +103,10 @@ class ProgressLines(Progress):
         self._quiet = False
 
         now = self._before + self._done
-        of_all = "" if self._total is None else f" of {self._total:,}"
+        of_all = "" if self.total is None else f" of {self.total:,}"
         rate = self._done / seconds if seconds else 0.0
         each = self._unit.partition(" of ")[0]
         line = f"{now:,}{of_all} {self._unit}, {rate:,.1f} {each}/s, {tqdm.format_interval(seconds)} elapsed"
-        if self._total is not None and rate and now < self._total:
-            line += f", {tqdm.format_interval((self._total - now) / rate)} left"
+        if self.total is not None and rate and now < self.total:
+            line += f", {tqdm.format_interval((self.total - now) / rate)} left"
         print(line, file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ from vanilla_transformer.data.sources import (
     parse_corpus,
     table_suffix,
 )
-from vanilla_transformer.data.tables import TABLE_READERS, RowTable, read_text
+from vanilla_transformer.data.tables import RowTable, read_text
 from vanilla_transformer.data.text_lines import CorpusError, read_lines
 from vanilla_transformer.data.text_streams import TextStream, find_columns, row_tables, stream_of, text_schema
 from vanilla_transformer.network import hub_or_cache
@@ -162,17 +162,17 @@ def _stream_of_files(location: CorpusLocation) -> TextStream:
 
 
 def _open_table(location: CorpusLocation) -> RowTable:
-    if location.kind == "text":
-        table: RowTable = seams.load("text", location.paths[0])(location.split or "")
-        return table
+    path = location.paths[0]
     if location.kind == "lines":
         return read_text(location.paths, location.form)
-    path = location.paths[0]
     if location.form.files is not None:
         return location.form.files.read(path, location.wanted)
-    suffix = table_suffix(path) or ""
-    read = TABLE_READERS.get(suffix) or seams.load("file", suffix)
-    return read(path, location.wanted, location.form)
+    table: RowTable
+    if location.kind == "text":
+        table = seams.load("text", path)(location.split or "")
+    else:
+        table = seams.load("file", table_suffix(path) or "")(path, location.wanted, location.form)
+    return table
 
 
 def _stamp(location: CorpusLocation) -> str | None:

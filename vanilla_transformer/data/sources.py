@@ -11,7 +11,6 @@ from typing import Any
 from vanilla_transformer import seams
 from vanilla_transformer.compression import SUFFIXES, without_suffix
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, PAIRS, TextForm, Wanted
-from vanilla_transformer.data.tables import TABLE_READERS
 from vanilla_transformer.data.text_lines import CorpusError
 from vanilla_transformer.suggestions import closest, did_you_mean
 
@@ -21,7 +20,7 @@ SETTINGS = ("weight", "tag", *COLUMN_SETTINGS, "streaming")
 # Names of special tokens.
 _TAKEN = ("pad", "s", "unk", "mask")
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
-FILE_SUFFIXES = (*TABLE_READERS, *seams.names("file"), ".parquet")
+FILE_SUFFIXES = (*seams.names("file"), ".parquet")
 
 
 @dataclass(frozen=True)

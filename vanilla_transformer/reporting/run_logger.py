@@ -10,7 +10,6 @@ from typing import Any
 from tqdm import tqdm
 
 from vanilla_transformer.atomic_files import atomic_write_text
-from vanilla_transformer.progress import ProgressBar
 
 
 class LogError(OSError):
@@ -29,7 +28,7 @@ class RunLogger:
     def __init__(self, metrics: Path, log: Path, *, enabled: bool) -> None:
         self.metrics, self.log = metrics, log
         self.enabled = enabled
-        self.bar: ProgressBar | None = None
+        self.bar: tqdm[Any] | None = None
 
     def info(self, message: str) -> None:
         """Shows a message on the screen and writes it to the log."""
@@ -53,13 +52,12 @@ class RunLogger:
     def start_bar(self, *, total: int, done: int) -> None:
         """Shows a progress bar in a terminal; a file or a pipe gets a line for each call of `log_metrics` instead."""
         if self.enabled and sys.stderr.isatty():
-            self.bar = ProgressBar("steps", done, smoothing=0.1)
-            self.bar.set_total(total)
+            self.bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, smoothing=0.1)
 
     def update_bar(self, figures: str) -> None:
         """Advances the bar by one step and shows the latest figures beside it."""
         if self.bar is not None:
-            self.bar.show(figures)
+            self.bar.set_postfix_str(figures, refresh=False)
             self.bar.update(1)
 
     def close_bar(self) -> None:

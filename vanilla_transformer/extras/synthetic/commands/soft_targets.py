@@ -74,7 +74,8 @@ class SoftTargets:
         with progress_bar(self.progress, "pairs", quiet=True) as bar:
 
             def progress(done: int, of: int) -> None:
-                bar.set_total(of)
+                bar.total = of
+                bar.refresh()
                 bar.update(done)
 
             write_soft_targets(

@@ -1,0 +1,1 @@
+"""Tables in text files: TSV, CSV and JSONL."""
