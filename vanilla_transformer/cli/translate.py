@@ -193,10 +193,9 @@ class Translate:
         else:
             precision, model_fingerprint = self.decoding.taken(model), self.ensemble.fingerprint(self.models, model)
         options = asdict(self.decoding) | {"nbest": self.nbest, "precision": precision}
-        if (sampling := self.sampling.check(self.decoding)) is not None:
-            options |= {"sample": True, **asdict(sampling)}
         options |= (
-            self.ensemble.settings(self.models)
+            self.sampling.settings(self.decoding)
+            | self.ensemble.settings(self.models)
             | self.rescoring.settings()
             | self.aligning.settings(translator)
             | self.glossary.settings(translator)

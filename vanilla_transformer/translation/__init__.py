@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vanilla_transformer.translation.loading import load_model as load_model
     from vanilla_transformer.translation.loading import load_tokenizer as load_tokenizer
     from vanilla_transformer.translation.loading import model_fingerprint as model_fingerprint
-    from vanilla_transformer.translation.sampling import Sampling as Sampling
     from vanilla_transformer.translation.translator import LineTranslator as LineTranslator
 
 # Imported on first use: exported models need no torch.
@@ -29,7 +28,6 @@ _HOMES = {
         *("ModelNotFoundError", "UnusableModelError", "load_config", "load_model", "load_tokenizer"),
         "model_fingerprint",
     ),
-    "sampling": ("Sampling",),
     "translator": ("LineTranslator",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from vanilla_transformer.translation.exported import ExportedModel
-    from vanilla_transformer.translation.sampling import Sampling
 
 # Limit on a chunk of any number of lines: splitting text into sub-words takes a hundred times its size.
 CHUNK_CHARACTERS = 1 << 20
@@ -75,6 +74,13 @@ class Translation:
 NO_TRANSLATION = (Hypothesis("", 0.0, 0),)
 
 
+class Sampling(Protocol):
+    """A way to draw translations at random."""
+
+    def arguments(self, rows: Sequence[Sequence[int]], samples: int) -> dict[str, Any]:
+        """Returns arguments of `generate` that draw `samples` translations of each row of source tokens."""
+
+
 class Translator(Protocol):
     """A translator of chunks of lines: a `LineTranslator`, or that of an exported model."""
 
@@ -99,7 +105,7 @@ def translate_lines(
     chunk_lines: int | None = None,
     max_source_length: int = MAX_SOURCE_LENGTH,
     scores: bool = False,
-    sampling: "Sampling | None" = None,
+    sampling: Sampling | None = None,
     progress: Callable[[int], object] | None = None,
     **generate_kwargs: Any,
 ) -> Iterator[Translation]:
@@ -115,8 +121,8 @@ def translate_lines(
             if None.
         max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
         scores: Whether to return the scores of the hypotheses of beam search.
-        sampling: Draws translations instead of searching for the best, `num_return_sequences` per line. The draw
-            depends only on the line and the seed, up to the rounding of its batch.
+        sampling: Draws translations, `num_return_sequences` per line, instead of searching for the best, as
+            `extras.sampling.Sampling` does.
         progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
             `LineTranslator.translate`.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`; None

@@ -14,13 +14,13 @@ from vanilla_transformer.translation.lines import (
     MAX_SOURCE_LENGTH,
     NO_TRANSLATION,
     Hypothesis,
+    Sampling,
     Translation,
     check_lines,
     check_search,
     one_line,
 )
 from vanilla_transformer.translation.long_lines import beginning
-from vanilla_transformer.translation.sampling import Sampling
 from vanilla_transformer.translation.threads import run_in_threads
 
 # Source tokens in a batch, and lines that are gathered and sorted by length to make batches: more gives less padding,

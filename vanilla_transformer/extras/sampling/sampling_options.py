@@ -1,13 +1,11 @@
 """Options of `translate`, `generate` and the commands that write synthetic text: samples instead of a search."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from vanilla_transformer.cli.arguments import Flag, OptionalFloat, OptionalInt, UsageError, as_options
 from vanilla_transformer.cli.decoding import Decoding
-
-if TYPE_CHECKING:
-    from vanilla_transformer.translation import Sampling
+from vanilla_transformer.extras.sampling.samples import Sampling
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class SamplingOptions:
 
     not_exported = {"sample": "it does not return its probabilities"}
 
-    def check(self, decoding: Decoding) -> "Sampling | None":
+    def check(self, decoding: Decoding) -> Sampling | None:
         """Returns the sampling for the translations, None for a search."""
         given = {name: value for name, value in vars(self).items() if name != "sample" and value is not None}
         if not self.sample:
@@ -40,7 +38,10 @@ class SamplingOptions:
         for name in ("num_beams", "length_penalty"):
             if getattr(decoding, name) is not None:
                 raise UsageError(f"--sample cannot be combined with --{name.replace('_', '-')}, which is for beams.")
-        from vanilla_transformer.translation import Sampling
-
         with as_options():
             return Sampling(**given)
+
+    def settings(self, decoding: Decoding) -> dict[str, Any]:
+        """Returns the settings on which translations depend, by the names of the options."""
+        sampling = self.check(decoding)
+        return {} if sampling is None else {"sample": True, **asdict(sampling)}

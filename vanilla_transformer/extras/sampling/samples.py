@@ -18,6 +18,8 @@ _BLOCK = 64
 class Sampling:
     """Draws translations from the model's own probabilities, by default from all of them.
 
+    The draw depends only on the line and the seed, up to the rounding of its batch.
+
     Attributes:
         seed: Determines the samples.
         top_k: Draw among this many of the likeliest tokens.
