@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vanilla_transformer.cli.arguments import (
@@ -80,7 +79,6 @@ class Computing:
             translates: Whether to refuse models of the package that do not translate.
         """
         import torch
-        from transformers.utils.logging import disable_progress_bar
 
         from vanilla_transformer.malloc import keep_freed_memory
         from vanilla_transformer.translation import load_model
@@ -88,9 +86,6 @@ class Computing:
         keep_freed_memory()
         # Must be set before the first matrix product.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
-        if Path(model).is_dir():
-            # Reading takes only a moment; only a download deserves a bar.
-            disable_progress_bar()
         device = own_device(self.device)
         if self.threads is not None:
             torch.set_num_threads(self.threads)

@@ -163,11 +163,9 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     with named_in_errors(path or "Standard output"):
         if path is None:
             yield sys.stdout
-        elif suffix_of(path):
-            with TextIOWrapper(open_bytes(path, "wb"), encoding="utf-8", newline="\n") as packed:
-                yield packed
         else:
-            with open(path, "w", encoding="utf-8", newline="\n", buffering=1) as file:
+            plain = not suffix_of(path)
+            with TextIOWrapper(open_bytes(path, "wb"), "utf-8", newline="\n", line_buffering=plain) as file:
                 yield file
 
 

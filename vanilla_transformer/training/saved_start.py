@@ -16,9 +16,8 @@ from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.loading import (
     VOCABULARIES,
     load_config,
+    load_reported,
     model_fingerprint,
-    without_progress_bars,
-    without_reports,
 )
 from vanilla_transformer.translation.sameness import TRAINING_FIELDS, deciding_fields
 
@@ -120,15 +119,8 @@ def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
         # Besides the sizes, a recipe may choose a field anew.
         if name in _SIZES or recipe.options.get(name) is None:
             setattr(config, name, getattr(saved, name))
-    model_class: Any = type(model)
-    with without_progress_bars(), without_reports():
-        loaded, report = model_class.from_pretrained(
-            recipe.start.model,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # A head for other labels is new.
-        )
+    # A head for other labels is new.
+    loaded, report = load_reported(type(model), recipe.start.model, config, torch.float32)
     if model.can_generate():
         loaded.generation_config = model.generation_config
     new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}

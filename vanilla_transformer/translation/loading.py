@@ -132,16 +132,9 @@ def _load_weights(path: str | Path, config: Any, dtype: torch.dtype, loader: Any
                 f"{path} is not a usable model: {name} {number} in its config.json is not an id of its "
                 f"vocabulary of {config.vocab_size:,}."
             )
-    bars = without_progress_bars() if Path(path).is_dir() else nullcontext()
-    with _not_found(path, "config.json"), bars, without_reports():
-        model, report = loader.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+    with _not_found(path, "config.json"):
+        # Reading takes only a moment; only a download deserves a bar.
+        model, report = load_reported(loader, path, config, dtype, bars=not Path(path).is_dir())
     # Models of other types have meaningless surplus weights, such as tables of positions.
     difference = _in_words(report["missing_keys"], report["unexpected_keys"] if ours else ())
     for name, found, needed in sorted(report["mismatched_keys"]):
@@ -263,13 +256,30 @@ def without_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-@contextmanager
-def without_reports() -> Iterator[None]:
-    """Silences transformers' report of missing and new weights, which the caller gives in a sentence."""
+def load_reported(
+    loader: Any, path: str | Path, config: Any, dtype: torch.dtype, *, bars: bool = False
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Loads a model with the library's report of weights that are missing, left over or of another shape.
+
+    The library itself is silent about these: the caller reports them in a sentence.
+
+    Args:
+        loader: The class of the model, or an Auto class.
+        bars: Whether to show the library's progress bars.
+    """
     usual = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        yield
+        with nullcontext() if bars else without_progress_bars():
+            model, report = loader.from_pretrained(
+                path,
+                config=config,
+                dtype=dtype,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+            return model, report
     finally:
         transformers_logging.set_verbosity(usual)
 

@@ -60,13 +60,9 @@ class Attend:
         sources, targets = self._sentences()
         page = Path("attention.html") if self.output is None and self.picture is None else self.output
         self._check(page, sources)
-        from transformers.utils.logging import disable_progress_bar
-
         from vanilla_transformer.extras.inspection import attention, attention_page
         from vanilla_transformer.translation import load_model
 
-        if Path(self.model).is_dir():
-            disable_progress_bar()
         model, tokenizer = load_model(self.model, translates=False)
         seen = [attention(model, tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
         if self.picture is not None:
