@@ -5,7 +5,6 @@ import errno
 import hashlib
 import html
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from safetensors import safe_open
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_local_safetensors_file_metadata
 
 from vanilla_transformer import seams
 from vanilla_transformer.atomic_files import atomic_write_text
@@ -311,11 +309,8 @@ def _task(directory: Path) -> "Task | None":
 
 def _count_parameters(directory: Path) -> int:
     """Counts the parameters in the weight files, where tied weights are stored once."""
-    total = 0
-    for file in directory.glob("model*.safetensors"):
-        with safe_open(file, framework="pt") as weights:
-            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
-    return total
+    files = map(parse_local_safetensors_file_metadata, directory.glob("model*.safetensors"))
+    return sum(count for file in files for count in file.parameter_count.values())
 
 
 def without_local_paths(recipe: Recipe) -> Recipe:
