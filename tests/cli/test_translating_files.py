@@ -457,8 +457,9 @@ def test_precision_suits_the_processor_and_surprises_are_announced(
     why: str | None,
 ):
     processor(bfloat16=has_products, saturates=saturated)
-    decoding = Decoding(precision=precision, device="cpu")
-    model, _ = decoding.load(saved(d_model=width))
+    decoding, directory = Decoding(precision=precision, device="cpu"), saved(d_model=width)
+    capsys.readouterr()  # The library shows a bar as it saves.
+    model, _ = decoding.load(directory)
     assert decoding.taken(model) == taken
     assert decoding.settings(model) == ({} if taken == "float32" else {"precision": taken})
     decoding.announce(model)
