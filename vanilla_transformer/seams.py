@@ -21,6 +21,7 @@ has commands, `GROUP` names their group in the program's help. The seams are
     vocabulary   a way to learn the pieces of words, by its name: a function of a `Tokenizer` that splits texts into
                  words, of texts and of the size of the vocabulary, which gives the tokenizer its model
     metric       a metric of texts: a function of predictions and references that returns a value and its signature
+    item_metric  such a metric for which lines with the same source are one item with several references
     push         an option of `push`: takes the command and an empty folder, writes its pages there, and returns a
                  function that takes the model's name on the Hub, makes the Space and returns its URL
     runtime      a form of model folder that `translate` runs without torch: a subclass of

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
-from vanilla_transformer import __version__, seams
+from vanilla_transformer import seams
 from vanilla_transformer.evaluation.moses_tokenization import LANGUAGES, MosesTokenization
 from vanilla_transformer.limits import refuse_one_text
 from vanilla_transformer.suggestions import closest
@@ -66,40 +65,6 @@ def _paper_bleu(language: str) -> Metric:
     return Metric(measure)
 
 
-def _word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """Grapheme-to-phoneme word error rate: the share of items that match none of their references."""
-    wrong = sum(
-        prediction.split() not in [reference.split() for reference in accepted]
-        for prediction, accepted in zip(predictions, references, strict=True)
-    )
-    return 100 * wrong / len(predictions), _signature("items-that-equal-no-reference", references)
-
-
-def _phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """Grapheme-to-phoneme phoneme error rate: edits to the nearest reference divided by its length."""
-    edits = length = 0
-    for prediction, accepted in zip(predictions, references, strict=True):
-        distance, negative_length = min(_distance(prediction, reference) for reference in accepted)
-        edits += distance
-        length -= negative_length
-    if not length:
-        raise MetricError("per cannot be computed: all references are empty.")
-    return 100 * edits / length, _signature("edits-per-token-of-nearest-reference", references)
-
-
-def _distance(prediction: str, reference: str) -> tuple[int, int]:
-    """Edits between the tokens, and minus the reference's length: ties go to the longest reference."""
-    tokens = reference.split()
-    return Levenshtein.distance(prediction.split(), tokens), -len(tokens)
-
-
-def _signature(counted: str, references: Sequence[Sequence[str]]) -> str:
-    """Says what was counted, over how many items and references, in the style of sacreBLEU."""
-    most = max(map(len, references))
-    nrefs = most if most == min(map(len, references)) else f"1-{most}"
-    return f"count:{counted}|items:{len(references)}|nrefs:{nrefs}|tok:space|version:{__version__}"
-
-
 # As multi-bleu.perl: words are separated by spaces, and a zero n-gram precision makes the score zero.
 _TOKENIZED_BLEU = _sacrebleu(BLEU, tokenize="none", smooth_method="none", force=True)
 METRICS = {
@@ -109,8 +74,7 @@ METRICS = {
     "tokenized_bleu": _TOKENIZED_BLEU,
     "paper_bleu": _paper_bleu("de"),
     **{f"paper_bleu:{language}": _paper_bleu(language) for language in LANGUAGES},
-    "wer": Metric(_word_error_rate, one_item_per_source=True),
-    "per": Metric(_phoneme_error_rate, one_item_per_source=True),
+    **{name: Metric(seams.load("item_metric", name), True) for name in seams.names("item_metric")},
     **{name: Metric(seams.load("metric", name)) for name in seams.names("metric")},
 }
 

@@ -1,1 +1,1 @@
-"""The dictionary of Carnegie Mellon University as a corpus."""
+"""The dictionary of Carnegie Mellon University as a corpus, and the error rates of pronunciations."""
