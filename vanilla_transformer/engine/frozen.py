@@ -100,8 +100,11 @@ def opened(model: Any) -> Frozen | None:
 
 
 @contextmanager
-def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
+def frozen(model: Any, quantization: str | None = None, copy: bool = True) -> Iterator[Frozen]:
     """Holds an engine for a known model, within another of it the same one; see `PaperGenerationMixin.frozen`.
+
+    Args:
+        copy: Whether the weights may change inside, and those at the beginning count.
 
     Raises:
         ValueError: The quantization is unknown, or not available for this model or here.
@@ -118,7 +121,8 @@ def frozen(model: Any, quantization: str | None = None) -> Iterator[Frozen]:
         if outer is not None and quantization in (None, outer.quantization):
             engine = outer
         else:
-            engine = Frozen(_copied(model) if outer is None else outer.model, quantization)
+            held = model if outer is None else outer.model
+            engine = Frozen(_copied(model) if copy and outer is None else held, quantization)
         _OPEN.setdefault(model, []).append(engine)
     try:
         yield engine

@@ -42,7 +42,7 @@ class Translation(Task):
     settings: tuple[Any, ...] = ()
     special_tokens = SpecialTokens()
     size_presets = SIZE_PRESETS
-    config_class: type[PreTrainedConfig] = VanillaTransformerConfig
+    config_class: type[Any] = VanillaTransformerConfig
     auto_class = "AutoModelForSeq2SeqLM"
     translates = True
     pipeline = "translation"
@@ -97,7 +97,7 @@ class Translation(Task):
         if recipe.model.architecture != PAPERS_ARCHITECTURE:
             return self.of_recipe(recipe).config(recipe)
         given = {name: recipe[name] for name in MODEL_FIELDS if recipe[name] is not None}
-        config = VanillaTransformerConfig.from_preset(recipe.model.preset or "base", **given)
+        config = self.config_class.from_preset(recipe.model.preset or "base", **given)
         # Only learned positions have a limit: it must cover the longest source and the tokens that may follow.
         longest = recipe.data.max_length + recipe.decoding.max_length_beyond_source
         config.max_position_embeddings = max(config.max_position_embeddings, longest)

@@ -122,7 +122,7 @@ def translate_lines(
         max_source_length: Maximum number of tokens translated per line; learned positions may allow fewer.
         scores: Whether to return the scores of the hypotheses of beam search.
         sampling: Draws translations, `num_return_sequences` per line, instead of searching for the best, as
-            `extras.sampling.Sampling` does.
+            `extras.sampling.samples.Sampling` does.
         progress: Called after each batch with a number of lines; the numbers sum to the lines done. See
             `LineTranslator.translate`.
         generate_kwargs: For `model.generate`, such as `num_beams`, `length_penalty` or `num_return_sequences`; None

@@ -1,13 +1,14 @@
 """A model with its settings, for lines of text: batches of about equal length, and their results."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer import engine
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import (
@@ -106,8 +107,7 @@ class LineTranslator:
         ids = {index: of_line for index, (of_line, _) in zip(full, tokens_of_lines, strict=True)}
         too_long = {index for index, (_, is_cut) in zip(full, tokens_of_lines, strict=True) if is_cut}
         all_tokens, tokens, told = sum(map(len, ids.values())), 0, 0
-        held = getattr(self.model, "frozen", nullcontext) if len(full) > FEW_LINES else nullcontext
-        with evaluating(self.model), held():
+        with evaluating(self.model), _frozen(self.model) if len(full) > FEW_LINES else nullcontext():
             batches = list(self._batches(ids))
             parts = [([ids[index] for index in batch], [lines[index] for index in batch]) for batch in batches]
             small = len(full) * self.model.num_parameters() <= SMALL
@@ -168,6 +168,16 @@ def source_tokens(
     found = tokenizer([beginning(tokenizer, line, longest) for line in lines])["input_ids"]
     # Cut, and still ended by </s>.
     return [([*ids[: longest - 1], ids[-1]], True) if len(ids) > longest else (ids, False) for ids in found]
+
+
+@contextmanager
+def _frozen(model: Any) -> Iterator[None]:
+    """Freezes a model, or the members of an ensemble, for a call in which their weights do not change."""
+    with ExitStack() as stack:
+        for member in getattr(model, "members", (model,)):
+            if hasattr(member, "frozen"):
+                stack.enter_context(engine.frozen(member, copy=False))
+        yield
 
 
 @contextmanager

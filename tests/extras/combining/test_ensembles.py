@@ -318,7 +318,7 @@ def test_ensembles_refuse_impossible_options_in_one_sentence(run, words, message
 @pytest.mark.parametrize("options", [["--num-beams", 6], ["--sample", "--candidates", 6]])
 def test_minimum_bayes_risk_chooses_among_beam_and_samples(run, directories, options):
     from vanilla_transformer.extras.combining.minimum_bayes_risk import MinimumBayesRisk
-    from vanilla_transformer.extras.sampling import Sampling
+    from vanilla_transformer.extras.sampling.samples import Sampling
     from vanilla_transformer.translation import load_model
 
     model, tokenizer = load_model("one")

@@ -13,8 +13,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer.extras.sampling import Sampling
-from vanilla_transformer.extras.sampling.samples import SampledByRow
+from vanilla_transformer.extras.sampling.samples import SampledByRow, Sampling
 from vanilla_transformer.translation import translate_lines
 
 SIZES = {"vocab_size": 260, "d_model": 16, "d_ff": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
