@@ -103,6 +103,15 @@ def test_a_nested_block_continues_with_the_weights_and_bits_of_the_outer_one(hel
             assert torch.equal(model.generate(**ASKED), expected[1])
 
 
+def test_a_block_beside_a_call_without_a_copy_has_weights_of_its_own():
+    model = sharp(0)
+    expected = model.generate(**ASKED)
+    with engine.frozen(model, copy=False) as of_a_call, model.frozen() as held:
+        assert held is not of_a_call
+        model.load_state_dict(sharp(1).state_dict())
+        assert torch.equal(model.generate(**ASKED), expected)
+
+
 @pytest.mark.parametrize("asked", [{}, {"no_repeat_ngram_size": 2}])
 def test_all_calls_in_a_block_of_8_bits_have_encoder_and_decoder_of_8_bits(asked):
     model, asked = sharp(0, d_model=64), {**ASKED, **asked, "return_dict_in_generate": True}

@@ -118,6 +118,8 @@ def frozen(model: Any, quantization: str | None = None, copy: bool = True) -> It
         return
     with _OPENING:
         outer = opened(model)
+        if copy and outer is not None and outer.model is model:
+            outer = None  # That of another thread's call, whose weights are no copy.
         if outer is not None and quantization in (None, outer.quantization):
             engine = outer
         else:
