@@ -8,13 +8,11 @@ import ctranslate2
 import pytest
 import sentencepiece
 import torch
-from test_fsmt_models import random_fsmt
 from test_marian_models import opus, random_marian
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
-    FSMTTokenizer,
     GenerationConfig,
     MarianTokenizer,
     Seq2SeqTrainer,
@@ -184,28 +182,6 @@ def test_a_converted_model_translates_lines(converted, tmp_path, capsys):
     assert lines[0] == first and lines[1] == "" and len(lines) == 4
 
 
-def test_a_converted_fsmt_model_keeps_its_tokenizer_and_its_search(tmp_path):
-    source = tmp_path / "fsmt"
-    source.mkdir()
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *"abcdehilmnorstuw", *(f"{char}</w>" for char in "abcdehilmnorstuw")]
-    for side in ("src", "tgt"):
-        (source / f"vocab-{side}.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
-    (source / "merges.txt").write_text("t h 3\nl o 2\n")
-    files = {"src_vocab_file": "vocab-src.json", "tgt_vocab_file": "vocab-tgt.json", "merges_file": "merges.txt"}
-    tokenizer = FSMTTokenizer(langs=["en", "de"], **{key: str(source / name) for key, name in files.items()})
-    tokenizer.save_pretrained(source)
-    fsmt = random_fsmt(src_vocab_size=len(pieces), tgt_vocab_size=len(pieces))
-    fsmt.generation_config.max_length = 9
-    fsmt.save_pretrained(source)
-
-    assert main(["convert", str(source), str(tmp_path / "ours")]) == 0
-    ours, ours_tokenizer = load_model(tmp_path / "ours", device="cpu")
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(source).eval()
-    assert ours_tokenizer(["the world"])["input_ids"] == tokenizer(["the world"])["input_ids"]
-    inputs = tokenizer(["the world", "a dot"], return_tensors="pt", padding=True)
-    assert ours.generate(**inputs).tolist() == theirs.generate(**inputs).tolist()
-
-
 def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards, tmp_path, words, capsys):
     output = tmp_path / "marian"
     assert main(["export", str(spelled_backwards), str(output), "--to", "marian"]) == 0
@@ -235,9 +211,9 @@ def test_our_model_loads_as_a_marian_model_with_its_tokenizer(spelled_backwards,
         (["convert", "{tmp}", "{tmp}/out"], "has no config.json"),
         (
             ["convert", "{tmp}/t5", "{tmp}/out"],
-            "is a t5 model, which cannot be converted; supported types: marian, fsmt, vanilla",
+            "is a t5 model, which cannot be converted; supported types: marian, vanilla_transformer",
         ),
-        (["convert", "{tmp}/odd", "{tmp}/out"], "supported types: marian, fsmt, vanilla_transformer"),
+        (["convert", "{tmp}/odd", "{tmp}/out"], "supported types: marian, vanilla_transformer"),
         (["convert", "{model}", "{tmp}"], "{tmp} is not empty"),
         (["export", "{model}", "{tmp}", "--to", "marian"], "{tmp} is not empty"),
         (["export", "{tmp}/t5", "{tmp}/out", "--to", "onnx"], "of the type t5, not vanilla_transformer"),

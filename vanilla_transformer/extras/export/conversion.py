@@ -1,6 +1,5 @@
 """Converts model directories: weights, generation config and tokenizer."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,20 +8,15 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from vanilla_transformer.extras.export.errors import ConversionError
-from vanilla_transformer.extras.export.fsmt import from_fsmt
 from vanilla_transformer.extras.export.linked_files import refuse_linked_files
 from vanilla_transformer.extras.export.marian import from_marian, to_marian
 from vanilla_transformer.extras.export.weights import training_settings_lost
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.translation import ModelNotFoundError, load_tokenizer
 from vanilla_transformer.translation.loading import load_weights_and_config
 
 OURS = VanillaTransformerConfig.model_type
-READERS: dict[str, Callable[[Any], VanillaTransformerForConditionalGeneration]] = {
-    "marian": from_marian,
-    "fsmt": from_fsmt,
-}
+_SUPPORTED = f"supported types: marian, {OURS}"
 
 # Settings of `generate` that only our models know.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_beyond_source")
@@ -44,7 +38,7 @@ class Converted:
 
 
 def convert(source: str | Path) -> Converted:
-    """Converts a Marian or FSMT model to ours, or our model to Marian.
+    """Converts a Marian model to ours, or our model to Marian.
 
     Raises:
         ModelNotFoundError: There is no model of that name.
@@ -52,17 +46,14 @@ def convert(source: str | Path) -> Converted:
     """
     refuse_linked_files(source)
     model_type = _model_type(source)
-    if model_type != OURS and model_type not in READERS:
-        raise ConversionError(
-            f"{source} is a {model_type} model, which cannot be converted; supported types: "
-            f"{', '.join([*READERS, OURS])}."
-        )
+    if model_type not in ("marian", OURS):
+        raise ConversionError(f"{source} is a {model_type} model, which cannot be converted; {_SUPPORTED}.")
     model: Any = load_weights_and_config(source, torch.float32)
     tokenizer = _tokenizer(source)
     remarks = [] if tokenizer is not None else [f"{source} has no tokenizer, so the converted model has none either."]
     if model_type == OURS:
         return as_marian(model, tokenizer, remarks)
-    converted = READERS[model_type](model)
+    converted = from_marian(model)
     converted.generation_config = _as_theirs(model.generation_config)
     return Converted(converted, tokenizer, [*remarks, *training_settings_lost(model.config)])
 
@@ -132,9 +123,7 @@ def _model_type(source: str | Path) -> str:
             raise
         raise ModelNotFoundError(f"There is no directory {source}, and no model of that name on the Hub.") from error
     except ValueError as error:
-        raise ConversionError(
-            f"{source} is a model of an unknown type; supported types: {', '.join([*READERS, OURS])}."
-        ) from error
+        raise ConversionError(f"{source} is a model of an unknown type; {_SUPPORTED}.") from error
 
 
 def _tokenizer(source: str | Path) -> Any | None:

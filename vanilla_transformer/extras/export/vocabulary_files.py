@@ -14,7 +14,7 @@ def vocabularies(tokenizer: Any, vocab_size: int) -> tuple[list[str], list[str]]
     """
     source = {index: token for token, index in tokenizer.get_vocab().items()}
     target = dict(source)
-    # Marian and FSMT tokenizers may have a target vocabulary of their own, under this name.
+    # A Marian tokenizer may have a target vocabulary of its own, under this name.
     target.update(getattr(tokenizer, "decoder", None) or {} if not tokenizer.is_fast else {})
     return _by_id(source, vocab_size), _by_id(target, vocab_size)
 

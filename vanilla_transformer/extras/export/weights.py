@@ -1,4 +1,4 @@
-"""Parts shared by Marian and FSMT: names of weights, and the paper's layers with biases everywhere.
+"""Weights of Marian models: their names, and the paper's layers with biases everywhere.
 
 Every change is exact up to the rounding of a product: reordered dimensions, units that are always zero, factors that
 cancel.
@@ -20,7 +20,7 @@ from vanilla_transformer.model.encoder_decoder import is_right_to_left
 
 Weights = dict[str, torch.Tensor]
 
-# The default epsilon of `torch.nn.LayerNorm`, which Marian and FSMT use.
+# The default epsilon of `torch.nn.LayerNorm`, which Marian uses.
 LAYER_NORM_EPS = 1e-5
 
 _PARTS = {
@@ -65,7 +65,7 @@ class Embeddings:
 
 
 def their_name(name: str) -> str:
-    """Returns Marian's and FSMT's name for a weight of our layers."""
+    """Returns Marian's name for a weight of our layers."""
     layer, dot, rest = name.partition(".layers.")
     for ours, theirs in _PARTS.items():
         rest = rest.replace(f".{ours}", f".{theirs}")
@@ -94,17 +94,17 @@ def reordered(weights: Weights, order: torch.Tensor) -> Weights:
     return result
 
 
-def blocked_bias(bias: torch.Tensor | None, types: int, vocab_size: int) -> torch.Tensor | None:
+def blocked_bias(bias: torch.Tensor, types: int, vocab_size: int) -> torch.Tensor | None:
     """Returns the bias on the logits, extended so that types beyond the target vocabulary get no probability."""
     if types == vocab_size:
-        return bias if bias is not None and bool(bias.any()) else None
+        return bias if bool(bias.any()) else None
     # Not -inf, because a smoothed loss must be finite. In float32 the exponential of this is zero.
     blocked = torch.full((vocab_size - types,), -1e4)
-    return torch.cat((torch.zeros(types) if bias is None else bias, blocked))
+    return torch.cat((bias, blocked))
 
 
 def common_config(theirs: PreTrainedConfig, vocab_size: int, **settings: Any) -> VanillaTransformerConfig:
-    """Returns our configuration of a Marian or FSMT model.
+    """Returns our configuration of a Marian model.
 
     Raises:
         ConversionError: Encoder and decoder differ in a setting that ours has only once.

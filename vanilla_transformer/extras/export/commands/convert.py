@@ -1,4 +1,4 @@
-"""`vanilla-transformer convert`: Marian or FSMT to this package's model, and this package's model to Marian."""
+"""`vanilla-transformer convert`: Marian to this package's model, and this package's model to Marian."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from vanilla_transformer.cli.streams import warn
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a Marian (OPUS-MT) or FSMT (WMT19) model to this package's model, or this package's model to Marian.
+    """Convert a Marian (OPUS-MT) model to this package's model, or this package's model to Marian.
 
     The logits are identical. The tokenizer keeps its class, and `generate` uses the model's original settings.
     """
