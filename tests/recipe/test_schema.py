@@ -136,6 +136,14 @@ def test_numbers_that_yaml_takes_for_text_and_single_files_are_understood(tmp_pa
     assert recipe.data.train == (CorpusSpec(("pairs.tsv",)),)
 
 
+def test_the_recipe_of_a_saved_model_may_have_fields_that_there_are_not(tmp_path):
+    known = "optimization:\n  batch_tokens: 4096\nseed: 3\n"
+    file = written(tmp_path, f"unheard:\n  of: 1\nof: 2\n{known}model:\n  unheard: 3\n")
+    assert load_recipe(file, lenient=True) == Recipe.of(batch_tokens=4096, seed=3)
+    with refused(RecipeError, "unheard"):
+        load_recipe(file)
+
+
 def test_a_misspelt_field_is_refused_with_file_and_nearest_field(tmp_path):
     with refused(RecipeError, "mine.yaml", "'bach_tokens'", "'batch_tokens'"):
         load_recipe(written(tmp_path, "bach_tokens: 4096\n"))

@@ -49,7 +49,8 @@ class Average:
             if damage is not None:
                 raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
-        recipe = load_recipe(home / "recipe.yaml") if (home / "recipe.yaml").is_file() else Recipe()
+        file = home / "recipe.yaml"
+        recipe = load_recipe(file, lenient=True) if file.is_file() else Recipe()
         load_average(model, checkpoints, recipe.adapters.values())
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
         tokenizer = load_tokenizer(home)
@@ -72,7 +73,7 @@ class Average:
             if self.last is not None:
                 raise UsageError("--last requires exactly one argument, the directory of a run.")
             return list(self.models)
-        recipe = load_recipe(run.path / "recipe.yaml")
+        recipe = load_recipe(run.path / "recipe.yaml", lenient=True)
         last_step = (read_summary(run.summary) or {}).get("steps")
         chosen = checkpoints_to_average(
             run.checkpoints, recipe.run.save_steps or 1, last_step, self.last or recipe.run.average_checkpoints, warn

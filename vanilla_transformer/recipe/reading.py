@@ -13,12 +13,16 @@ import yaml
 from vanilla_transformer.data.columns import COLUMN_SETTINGS
 from vanilla_transformer.data.sources import may_have_columns
 from vanilla_transformer.recipe.blocks import RecipeError, option_of
-from vanilla_transformer.recipe.schema import Recipe
+from vanilla_transformer.recipe.schema import Recipe, places
 from vanilla_transformer.suggestions import did_you_mean
 
 
-def load_recipe(name_or_path: str | Path) -> Recipe:
-    """Returns the recipe of that name that comes with the package, or the one in that YAML file."""
+def load_recipe(name_or_path: str | Path, *, lenient: bool = False) -> Recipe:
+    """Returns the recipe of that name that comes with the package, or the one in that YAML file.
+
+    Args:
+        lenient: Whether to leave out fields that there are not, as beside a model that another version saved.
+    """
     shipped = shipped_recipes()
     path = Path(name_or_path)
     file: Traversable = shipped.get(str(name_or_path), path)
@@ -29,13 +33,17 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
             f"Recipes that come with the package: {', '.join(sorted(shipped)) or 'none'}."
         )
     try:
-        return recipe_from(_read_yaml(file))
+        return recipe_from(_read_yaml(file), lenient=lenient)
     except RecipeError as error:
         raise RecipeError(f"{file}: {error}") from None
 
 
-def recipe_from(values: Mapping[Any, Any]) -> Recipe:
+def recipe_from(values: Mapping[Any, Any], *, lenient: bool = False) -> Recipe:
     """Returns the recipe of these blocks; a key that is no block is an option, as all were in flat recipes.
+
+    Args:
+        values: The blocks.
+        lenient: Whether to leave out blocks and fields that there are not.
 
     Raises:
         RecipeError: There is no such block or option, or one is given twice or cannot have that value.
@@ -47,12 +55,14 @@ def recipe_from(values: Mapping[Any, Any]) -> Recipe:
         if name in blocks and isinstance(value, Mapping | None):
             fields = {field.name: option_of(field) for field in dataclasses.fields(blocks[name])}
             for field in value or ():
-                if field not in fields:
+                if field not in fields and not lenient:
                     hint = did_you_mean(str(field), fields) or f": there are {', '.join(fields)}."
                     raise RecipeError(f"{str(field)!r} is not a field of {name}{hint}")
-            found = {fields[field]: one for field, one in (value or {}).items()}
+            found = {fields[field]: one for field, one in (value or {}).items() if field in fields}
         elif name in blocks and name != "tokenizer":
             raise RecipeError(f"{name} must hold lines of the form `field: value`, not {value!r}.")
+        elif lenient and name not in ("task", *places()):
+            continue
         for option in found.keys() & options.keys():
             raise RecipeError(f"{option} is given twice, in a block and outside.")
         options |= found

@@ -51,7 +51,7 @@ def evaluate(
 def metrics_of_model(model: str | os.PathLike[str], task: Task) -> tuple[str, ...]:
     """Returns the metrics of a model's recipe, or else of its task."""
     recipe = Path(model) / "recipe.yaml"
-    metrics = load_recipe(recipe).evaluation.metrics if recipe.is_file() else None
+    metrics = load_recipe(recipe, lenient=True).evaluation.metrics if recipe.is_file() else None
     return task.metrics if metrics is None else metrics
 
 
@@ -60,7 +60,7 @@ def as_in_training(corpus: CorpusSpec, model: str, form: TextForm) -> CorpusSpec
     recipe = Path(model) / "recipe.yaml"
     if any(corpus.columns) or form.parallel or not recipe.is_file():
         return corpus
-    data = load_recipe(recipe).data
+    data = load_recipe(recipe, lenient=True).data
     corpora = (one for part in ("train", "dev", "test") for one in data.corpora(part))
     known = next((one for one in corpora if any(one.columns)), None)
     return corpus if known is None else with_columns_of(corpus, known, form)

@@ -55,7 +55,7 @@ def task_of_model(path: str | Path) -> Task:
     """
     recipe = Path(path) / "recipe.yaml"
     if recipe.is_file():
-        return task_for(load_recipe(recipe))
+        return task_for(load_recipe(recipe, lenient=True))
     config = saved_config(path)
     architectures = config.architectures or []
     for models in FAMILIES.values():
