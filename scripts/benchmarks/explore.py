@@ -9,12 +9,17 @@ the times exclude the network.
 """
 
 import argparse
+import functools
+import shutil
 import statistics
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks.web import serve_page
 from vanilla_transformer.extras.explore.static_site import write_model_page
 
 # Waits for the frame after the one that is being made.
@@ -62,6 +67,36 @@ def main() -> None:
                 rows.append(f"| {model.name} | {_row(open_page, size, arguments)} |")
     print("| model | parameters | page, MB | first picture, s | a letter, ms | a step back, ms | blocked, ms |")
     print("|---|---|---|---|---|---|---|", *rows, sep="\n")
+
+
+@contextmanager
+def serve_page(folder: Path, program: str | None, init: str = "") -> Iterator[Any]:
+    """Yields a function that opens the page anew, each time after the script `init`."""
+    from playwright.sync_api import sync_playwright
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as server,
+        sync_playwright() as driver,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = driver.chromium.launch(executable_path=program or shutil.which("chromium"), args=["--no-sandbox"])
+        print(f"Chromium {browser.version}\n")
+
+        def open_page() -> Any:
+            page = browser.new_context().new_page()
+            page.add_init_script(init)
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}")
+            return page
+
+        try:
+            yield open_page
+        finally:
+            browser.close()
+            server.shutdown()
 
 
 def _row(open_page: Any, size: float, arguments: argparse.Namespace) -> str:

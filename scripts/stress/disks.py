@@ -57,7 +57,6 @@ COMMANDS = {
     "marian": "export {model} OUT --to marian",
     "onnx": "export {model} OUT --to onnx",
     "ctranslate2": "export {model} OUT --to ctranslate2",
-    "web": "export {model} OUT --to web",
     "clean": "clean {text} --output OUT",
     "join": "join {tasks} --output OUT",
 }

@@ -31,7 +31,6 @@ NOT_HERE = {
     "make quickstart": "takes more than two minutes",
     "pip install": "needs a package index",
     "npm install": "needs a package index",
-    "--vendor": "needs what npm installs",
     "node my-model-web": "needs what npm installs",
     "http.server": "serves until it is stopped",
     "vanilla-transformer demo": "serves until it is stopped",

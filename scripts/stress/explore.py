@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from scripts.benchmarks.web import serve_page
+from scripts.benchmarks.explore import serve_page
 from vanilla_transformer.extras.explore.static_site import write_page
 from vanilla_transformer.model.layers import MultiHeadAttention, PositionalEncoding
 from vanilla_transformer.translation import load_model

@@ -29,7 +29,7 @@ def model(saved: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["README.md", "recipe.yaml", "tokenizer.json"])
-@pytest.mark.parametrize("options", [[], ["--space"], ["--web"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], ["--space"]], ids=" ".join)
 def test_push_sends_no_file_of_another_folder(
     ann: HubServer, model: Path, secret: Path, name: str, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,7 +41,7 @@ def test_push_sends_no_file_of_another_folder(
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tools.jinja", "config.json"])
-@pytest.mark.parametrize("command", ["marian", "onnx", "ctranslate2", "web", "convert", "push --web"])
+@pytest.mark.parametrize("command", ["marian", "onnx", "ctranslate2", "convert"])
 def test_no_export_carries_the_text_of_another_folder_away(
     ann: HubServer, model: Path, secret: Path, name: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,8 +49,8 @@ def test_no_export_carries_the_text_of_another_folder_away(
     (model / name).unlink(missing_ok=True)
     (model / name).parent.mkdir(exist_ok=True)
     (model / name).symlink_to(secret)
-    words = {"convert": ["convert", str(model), str(output)], "push --web": ["push", str(model), "ann/tiny", "--web"]}
-    assert main(words.get(command, ["export", str(model), str(output), "--to", command])) == 1
+    words = ["export", str(model), str(output), "--to", command]
+    assert main(["convert", str(model), str(output)] if command == "convert" else words) == 1
     assert f"{model / name} is a link to {secret}" in capsys.readouterr().err
     assert not ann.repositories and not output.exists()
 

@@ -159,33 +159,6 @@ def test_a_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pyte
     assert not ann.repositories
 
 
-def test_a_model_is_pushed_with_a_static_space_that_runs_it_in_the_browser(
-    ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]
-):
-    for _ in range(2):  # The second time it is replaced.
-        assert main(["push", str(model), "tiny", "--web", "--license", "cc-by-4.0", "--message", "both"]) == 0
-        assert capsys.readouterr().out.split() == [f"{ann.url}/ann/tiny", f"{ann.url}/spaces/ann/tiny"]
-    repository = ann.repositories["spaces/ann/tiny"]
-    assert (repository.sdk, repository.private, repository.messages[-1].split(" (part ")[0]) == (
-        "static",
-        False,
-        "both",
-    )
-    files = repository.files()
-    assert {"index.html", "worker.js", "tokenizer.json", "translate.onnx"} <= set(files)
-    assert card_head(files["README.md"].decode()) == {
-        "title": "tiny",
-        "sdk": "static",
-        "app_file": "index.html",
-        "license": "cc-by-4.0",
-        "models": ["ann/tiny"],
-        "tags": ["vanilla_transformer"],
-    }
-    assert b"connect-src 'self' https://cdn.jsdelivr.net https://*.hf.co" in files["index.html"]
-    for name, content in files.items():
-        assert str(model.parent).encode() not in content, name
-
-
 def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, model: Path, capsys):
     assert main(["push", str(model), "tiny", "--explore", "--license", "cc-by-4.0"]) == 0
     assert capsys.readouterr().out.split() == [f"{ann.url}/ann/tiny", f"{ann.url}/spaces/ann/tiny-explore"]
@@ -196,26 +169,9 @@ def test_a_model_is_pushed_with_a_page_on_which_it_computes(ann: HubServer, mode
     assert (head["sdk"], head["models"], head["license"]) == ("static", ["ann/tiny"], "cc-by-4.0")
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--space"], "--space and --web make a Space of the same name: choose one of them"),
-        (["--revision", "v2"], "--web shows the model on the branch main"),
-    ],
-)
-def test_a_static_space_is_of_the_main_branch_and_the_only_one(
-    ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
-):
-    assert main(["push", str(model), "ann/tiny", "--web", *options]) == 2
-    assert sentence in capsys.readouterr().err
-    assert not ann.repositories
-
-
-def test_nothing_is_pushed_of_what_cannot_be_exported(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
-    settings = json.loads((model / "generation_config.json").read_text())
-    (model / "generation_config.json").write_text(json.dumps(settings | {"no_repeat_ngram_size": 3}))
-    assert main(["push", str(model), "ann/tiny", "--web"]) == 1
-    assert "no_repeat_ngram_size=3" in capsys.readouterr().err
+def test_a_static_space_is_of_the_main_branch(ann: HubServer, model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["push", str(model), "ann/tiny", "--explore", "--revision", "v2"]) == 2
+    assert "--explore shows the model on the branch main" in capsys.readouterr().err
     assert not ann.repositories
 
 

@@ -37,16 +37,12 @@ class Push:
 
     space: Flag = False
     """Also create or update a Space of the same name, where anyone can try the model in a browser."""
-    web: Flag = False
-    """Like --space, but static: the model runs in the visitor's browser, without a server."""
     explore: Flag = False
     """Also create or update a static Space, NAME-explore, which shows the model's computation step by step."""
 
     def run(self) -> None:
         """Pushes the model and prints its URL, and then the Space's."""
-        if self.space and self.web:
-            raise UsageError("--space and --web make a Space of the same name: choose one of them.")
-        shown = [name for name in ("space", "web", "explore") if getattr(self, name)]
+        shown = [name for name in ("space", "explore") if getattr(self, name)]
         if shown and self.revision is not None:
             raise UsageError(
                 f"--{shown[0]} shows the model on the branch main, so it cannot be combined with --revision."

@@ -1,6 +1,5 @@
 """A tiny model that has learned something, in a directory."""
 
-import os
 import random
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.extras.export.web_page import PROGRAMS
 
 
 @pytest.fixture(scope="session")
@@ -61,25 +59,3 @@ def ctranslate2_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPat
     output = tmp_path_factory.mktemp("ctranslate2") / "ctranslate2"
     assert main(["export", str(spelled_backwards), str(output), "--to", "ctranslate2"]) == 0
     return output
-
-
-@pytest.fixture(scope="session")
-def web_export(spelled_backwards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model for the browser, which loads the programs from a content delivery network."""
-    output = tmp_path_factory.mktemp("web") / "web"
-    assert main(["export", str(spelled_backwards), str(output), "--to", "web"]) == 0
-    return output
-
-
-@pytest.fixture(scope="session")
-def npm_packages() -> Path:
-    """A folder of npm packages with the page's programs: that of the repository, or one that NODE_PATH names."""
-    folders = [
-        Path(__file__).parents[3] / "node_modules",
-        *map(Path, filter(None, os.getenv("NODE_PATH", "").split(":"))),
-    ]
-    for folder in folders:
-        if all((folder / program.package).is_dir() for program in PROGRAMS.values()):
-            return folder
-    packages = sorted({f"{program.package}@{program.version}" for program in PROGRAMS.values()})
-    pytest.skip(f"no programs of the page: run `npm install --no-save {' '.join(packages)}`")

@@ -19,7 +19,11 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer import (
+    VanillaTransformerDecoderForCausalLM,
+    VanillaTransformerEncoderForMaskedLM,
+    VanillaTransformerForConditionalGeneration,
+)
 from vanilla_transformer.cli import main
 from vanilla_transformer.translation import load_model, translate_lines
 
@@ -239,6 +243,16 @@ def test_mistakes_get_one_sentence_and_leave_nothing(spelled_backwards, tmp_path
     assert main([word.format(**places) for word in words]) in (1, 2)
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and sentence.format(**places) in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", [VanillaTransformerDecoderForCausalLM, VanillaTransformerEncoderForMaskedLM])
+def test_models_of_one_stack_are_refused(tmp_path, capsys, kind: type):
+    layers = "decoder_layers" if kind is VanillaTransformerDecoderForCausalLM else "encoder_layers"
+    config = kind.config_class(vocab_size=20, d_model=16, d_ff=32, num_heads=2, **{layers: 1})
+    kind(config).save_pretrained(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "onnx"]) == 1
+    assert f" {config.model_type}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.extras.demo.push_space import SPACE_TAG, push_space
 from vanilla_transformer.extras.demo.shown import card_examples
+from vanilla_transformer.extras.explore.browser_tokenizer import tokenizer_config, tokenizer_parts
 from vanilla_transformer.extras.explore.computable import WRITERS, ExploreError, family, fields, unknown_settings
 from vanilla_transformer.extras.explore.packing import (
     MOST_BYTES,
@@ -26,13 +27,13 @@ from vanilla_transformer.extras.explore.packing import (
     size_in_8_bits,
     weights_of,
 )
-from vanilla_transformer.extras.export.browser_tokenizer import tokenizer_config, tokenizer_parts
-from vanilla_transformer.extras.export.web_page import SPACE_HOSTS, write_json
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.reporting.model_card import CARD
 from vanilla_transformer.translation import load_model
 
 _WEB = Path(__file__).parent / "web"
+# Hosts on which a Space may keep its large files.
+_SPACE_HOSTS = ("https://*.hf.co", "https://*.huggingface.co")
 # Texts on the page of a model whose card has no examples.
 _EXAMPLES = {"masked-language-model": "A <mask> waits."}
 _SHOWN_LIKELIEST = 5
@@ -112,8 +113,8 @@ def write_page(
     folder.mkdir()
     places, weights = pack(model.state_dict())
     (folder / "weights.bin").write_bytes(weights)
-    write_json(folder / "tokenizer.json", parts)
-    write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, parts))
+    _write_json(folder / "tokenizer.json", parts)
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, parts))
     about = {
         "name": name,
         "family": kind,
@@ -151,10 +152,14 @@ def push_page(folder: Path, model: Path, name: str, *, private: bool = False, me
     card.save(folder / CARD)
     page = folder / "index.html"
     text = page.read_text(encoding="utf-8").replace(
-        "connect-src 'self'", " ".join(["connect-src 'self'", *SPACE_HOSTS])
+        "connect-src 'self'", " ".join(["connect-src 'self'", *_SPACE_HOSTS])
     )
     page.write_text(text, encoding="utf-8")
     return push_space(folder, f"{name}-explore", private=private, message=message)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _some_text(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -3,6 +3,5 @@
 GROUP = "Share and export"
 SEAMS = {
     "command": {"convert": "commands.convert:Convert", "export": "commands.export:Export"},
-    "push": {"web": "commands.export:prepare_space"},
     "runtime": {"onnx": "runtimes:OnnxModel", "ctranslate2": "runtimes:Ctranslate2Model"},
 }

@@ -9,54 +9,42 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vanilla_transformer.atomic_files import atomic_directory
-from vanilla_transformer.cli.arguments import Model, OptionalPath, OptionalText, UsageError, refuse_full_directory
+from vanilla_transformer.cli.arguments import Model, OptionalText, UsageError, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 
 _PACKAGES: dict[str, list[str]] = {
     "ctranslate2": ["ctranslate2"],
     "onnx": ["onnx", "onnxruntime"],
     "marian": [],
-    "web": ["onnx", "onnxruntime"],
 }
-
-
-def check_packages(target: str) -> None:
-    """Raises UsageError if a package that an export needs is missing."""
-    for package in _PACKAGES[target]:
-        if find_spec(package) is None:
-            raise UsageError(
-                f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
-            )
 
 
 @dataclass(frozen=True)
 class Export:
-    """Export a model, with its tokenizer, to CTranslate2, ONNX Runtime, transformers' MarianMTModel or a web page.
+    """Export a model, with its tokenizer, to CTranslate2, ONNX Runtime or transformers' MarianMTModel.
 
-    CTranslate2 and ONNX Runtime run without torch. `marian` writes a MarianMTModel, which transformers loads without
-    this package. `web` writes a folder for any static file host: a page that translates in the browser.
+    CTranslate2 and ONNX Runtime run without torch; the folder's README has a program that translates. `marian` writes
+    a MarianMTModel, which transformers loads without this package.
     """
 
     model: Model
     """Model directory or Hub id."""
-    to: Literal["ctranslate2", "onnx", "marian", "web"]
+    to: Literal["ctranslate2", "onnx", "marian"]
     """Target runtime."""
     output: Annotated[Path | None, Positional, arg(metavar="[OUTPUT]", help_behavior_hint="")] = None
     """Output directory; must be empty or not exist (default: MODEL-onnx etc. in the current directory)."""
     quantization: Annotated[OptionalText, arg(metavar="TYPE")] = None
     """Type of the parameters: float32, int8, or for ctranslate2 also int16, float16, bfloat16 (default: float32)."""
-    vendor: OptionalPath = None
-    """For web: folder of npm packages, copied into the page for offline use (default: load them from a public CDN)."""
 
     def run(self) -> None:
         """Exports the model and prints the directory."""
-        if self.to == "web" and self.quantization is not None:
-            raise UsageError("--quantization is not for web: the folder has the model in 8 bits and in float32.")
-        if self.to != "web" and self.vendor is not None:
-            raise UsageError(f"--vendor is for --to web, not for {self.to}.")
         output = self.output or Path(f"{Path(self.model).name}-{self.to}")
         refuse_full_directory(output)
-        check_packages(self.to)
+        for package in _PACKAGES[self.to]:
+            if find_spec(package) is None:
+                raise UsageError(
+                    f"The package {package} is not installed: run `pip install 'vanilla-transformer[export]'`."
+                )
         write, quantizations = self._writer()
         quantization = self.quantization or "float32"
         if quantization not in quantizations:
@@ -72,10 +60,6 @@ class Export:
 
     def _writer(self) -> tuple[Callable[[Any, Any, Path, str], list[str]], Sequence[str]]:
         """Returns the function that writes the files and returns remarks for the user, and its quantizations."""
-        if self.to == "web":
-            from vanilla_transformer.extras.export.to_web import export_web
-
-            return lambda model, tokenizer, output, _: export_web(model, tokenizer, output, self.vendor), ("float32",)
         if self.to == "onnx":
             from vanilla_transformer.extras.export import to_onnx
 
@@ -87,17 +71,6 @@ class Export:
         from vanilla_transformer.extras.export.conversion import export_marian
 
         return export_marian, ("float32",)
-
-
-def prepare_space(push: Any, folder: Path) -> Callable[[str], str]:
-    """Writes the pages of the static Space of `push --web`, and returns the function that pushes them."""
-    check_packages("web")
-    from vanilla_transformer.extras.export.to_web import export_web, push_web
-    from vanilla_transformer.extras.export.web_page import SPACE_HOSTS
-
-    for remark in export_web(*_load(push.model), folder, hosts=SPACE_HOSTS):
-        warn(remark)
-    return lambda name: push_web(folder, push.model, name, private=push.private, message=push.message)
 
 
 def _load(path: str) -> tuple[Any, Any]:

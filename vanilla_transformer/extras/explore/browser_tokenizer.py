@@ -8,7 +8,9 @@ from typing import Any
 
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.extras.export.vocabulary_files import save_tokenizer
-from vanilla_transformer.extras.export.web_page import TOKENIZERS_JS
+
+# The version in `web/vendor`.
+TOKENIZERS_JS = "0.2.0"
 
 # Types of tokenizer.json parts that tokenizers.js supports.
 _TOKENIZER_PARTS = {
@@ -39,7 +41,7 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, Any]:
         if not save_tokenizer(tokenizer, Path(directory)):
             raise ConversionError(
                 f"The tokenizer is a {type(tokenizer).__name__} without a tokenizer.json, the one form that "
-                "tokenizers.js reads: export with --to onnx."
+                "tokenizers.js reads."
             )
         parts: dict[str, Any] = json.loads(Path(directory, "tokenizer.json").read_text(encoding="utf-8"))
     for part, known in _TOKENIZER_PARTS.items():
