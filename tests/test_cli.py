@@ -16,7 +16,6 @@ import torch
 from faults import at_call, failing_disk, standard_streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from launching import Launch
 from safetensors.torch import load_file, save_file
 from small_models import save_translator
 from transformers import AutoTokenizer
@@ -455,28 +454,6 @@ def test_evaluate_refuses_its_corpus_or_unwritable_files_as_output(run, model, c
     (tmp_path / "out").write_text("earlier\n")
     assert run("evaluate", model, "--data", corpus[0], tmp_path / "none", "--output", tmp_path / "out")[0] == 1
     assert (tmp_path / "out").read_text() == "earlier\n"
-
-
-def test_several_processes_evaluate_together_and_one_prints(run, model, corpus, tmp_path):
-    words = ["evaluate", model, "--data", *corpus, "--metrics", "wer", "chrf", "--json", *SHORT]
-    code, out, _ = run(*words)
-    alone = json.loads(out)
-    launch = Launch(2, [str(word) for word in [*words, "--output", tmp_path / "out"]], tmp_path / "launch")
-    assert launch.codes() == [0, 0], launch.printed_by_all()
-    together = json.loads(launch.printed(0))
-    assert launch.printed(1) == ""
-    assert {name: together[name] for name in ("scores", "pairs", "distinct_sources")} == {
-        name: alone[name] for name in ("scores", "pairs", "distinct_sources")
-    }
-    assert len((tmp_path / "out").read_text().splitlines()) == 3
-
-
-def test_the_main_process_alone_reports_a_wrong_evaluation(model, corpus, tmp_path):
-    words = ["evaluate", str(model), "--data", *map(str, corpus), "--metrics", "blue"]
-    launch = Launch(2, words, tmp_path / "launch")
-    assert 0 not in launch.codes()
-    assert "sacrebleu" in launch.printed(0) and "Traceback" not in launch.printed_by_all()
-    assert launch.printed(1) == ""
 
 
 def test_evaluate_takes_its_metrics_from_the_recipe_in_the_model_directory(run, model, corpus, tmp_path):

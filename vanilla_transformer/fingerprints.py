@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,6 @@ _BYTES = 16
 def fingerprint_settings(settings: Any) -> str:
     """Returns the fingerprint of settings that JSON can hold."""
     return hashlib.blake2b(json.dumps(settings).encode(), digest_size=_BYTES).hexdigest()
-
-
-def fingerprint_lines(lines: Iterable[str]) -> str:
-    """Returns the fingerprint of lines of text."""
-    digest = hashlib.blake2b(digest_size=_BYTES)
-    for line in lines:
-        digest.update(line.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def fingerprint_file(path: Path) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gzip
-import io
 import os
 import shlex
 import shutil
@@ -20,9 +19,6 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from vanilla_transformer.cli import main
-from vanilla_transformer.cli.decoding import Decoding, own_device
-from vanilla_transformer.cli.evaluate import Evaluate
-from vanilla_transformer.cli.translate import Translate
 from vanilla_transformer.translation import LineTranslator
 
 # Learned positions end the source, and with it the time that a line takes.
@@ -378,112 +374,7 @@ def test_a_pipe_does_not_overwrite_an_unfinished_output(run, break_off, tmp_path
     assert (tmp_path / "out").read_bytes() == begun
 
 
-def test_several_processes_need_devices_of_their_own(run, monkeypatch, accelerators):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    code, err = run("in", "--output", "out", "--device", "cuda:1")
-    assert code == 2 and "--device cuda:1 is a single device for 2 processes" in err
-    accelerators(1)
-    code, err = run("in", "--output", "out", "--device", "cuda")
-    assert code == 2 and "2 processes on this machine for 1 devices" in err
-
-
-def test_each_process_of_a_machine_takes_its_own_device(monkeypatch, accelerators, model):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    accelerators(2)
-    assert own_device("cuda") == "cuda:1" and own_device("cpu") == "cpu"
-    for threads, expected in ((None, 1), (2, 2)):
-        loaded, _ = Decoding(device="cpu", threads=threads).load(model)
-        assert (loaded.device.type, loaded.dtype) == ("cpu", torch.float32)
-        assert torch.get_num_threads() == expected
-
-
-@pytest.mark.parametrize("words", [["in", "--output", "out"], ["in"]])
-def test_a_file_at_a_terminal_shows_its_bar_unasked(run, words):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    with standard_streams(stdin=Terminal(), stderr=terminal):
-        assert run(*words)[0] == 0
-    assert "8/8" in terminal.getvalue()
-
-
-def test_progress_goes_on_where_the_output_was(run, break_off):
-    break_off(interrupt, "in", "--output", "out")
-    code, err = run("in", "--output", "out", "--resume", "--progress")
-    assert code == 0 and err.splitlines()[-1].startswith("8 of 8 lines, ")
-
-
-def test_evaluation_shows_how_many_sources_there_are(model, tmp_path, capsys):
-    (tmp_path / "pairs.tsv").write_text("a b\tx\nc\ty\na b\tz\n")
-    words = ["evaluate", str(model), "--data", str(tmp_path / "pairs.tsv"), "--metrics", "wer", "--progress"]
-    assert main([*words, "--precision", "bfloat16", "--max-length-beyond-source", "1"]) == 0
-    assert capsys.readouterr().err.splitlines()[-1].startswith("2 of 2 sources, ")
-
-
-def test_int8_rounds_weights_that_are_read_exactly(model):
-    for precision in ("int8", "bfloat16", "float32", "auto"):
-        decoding = Decoding(precision=precision, device="cpu")
-        loaded, _ = decoding.load(model)
-        assert decoding.arguments() == ({"quantization": "int8"} if precision == "int8" else {})
-        assert loaded.dtype == (torch.bfloat16 if precision == "bfloat16" else torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("precision", "width", "has_products", "saturated", "taken", "why"),
-    [
-        ("auto", 128, True, False, "bfloat16", "which is faster here"),
-        ("auto", 128, False, True, "float32", None),
-        ("auto", 16, True, False, "float32", None),
-        ("float32", 128, True, False, "float32", None),
-        ("bfloat16", 16, True, False, "bfloat16", None),
-        ("bfloat16", 128, False, True, "bfloat16 multiplied in float32", "which is faster here"),
-        ("int8", 128, True, False, "int8", None),
-        ("int8", 128, False, True, "int8 with weights of 7 bits", "8 would be wrong on this processor"),
-    ],
-)
-def test_precision_suits_the_processor_and_surprises_are_announced(
-    saved,
-    processor,
-    capsys,
-    precision: str,
-    width: int,
-    has_products: bool,
-    saturated: bool,
-    taken: str,
-    why: str | None,
-):
-    processor(bfloat16=has_products, saturates=saturated)
-    decoding, directory = Decoding(precision=precision, device="cpu"), saved(d_model=width)
-    capsys.readouterr()  # The library shows a bar as it saves.
-    model, _ = decoding.load(directory)
-    assert decoding.taken(model) == taken
-    assert decoding.settings(model) == ({} if taken == "float32" else {"precision": taken})
-    decoding.announce(model)
-    assert capsys.readouterr().err == ("" if why is None else f"Precision: {taken}, {why}.\n")
-
-
-def test_evaluation_is_in_float32_and_translation_as_it_suits():
-    assert Evaluate(model="m", data=()).decoding.precision == "float32"
-    assert Translate(model="m").decoding.precision == "auto"
-
-
-@pytest.mark.parametrize(
-    ("precision", "there", "here"),
-    [
-        ("auto", "bfloat16", "float32"),
-        ("bfloat16", "bfloat16", "bfloat16 multiplied in float32"),
-        ("int8", "int8", "int8 with weights of 7 bits"),
-    ],
-)
-def test_another_kind_of_processor_does_not_go_on(run, break_off, saved, processor, precision, there, here):
-    words, wide = ("in", "--output", "out", "--precision", precision), saved(d_model=128)
-    processor(bfloat16=True)
-    code, err = break_off(interrupt, *words, model=wide)
-    assert code == 130 and err.startswith("Precision: bfloat16, which is faster here.\n") == (precision == "auto")
-    processor(bfloat16=False, saturates=True)
-    code, err = run(*words, "--resume", model=wide)
-    assert code == 1 and f"begun with another --precision ({there}, and now {here}): continue with the former" in err
+def test_under_a_launcher_it_says_to_start_it_by_itself(run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, err = run("in", "--output", "out")
+    assert code == 2 and "launcher such as torchrun: start this command by itself" in err

@@ -55,8 +55,7 @@ class Computing:
     device: OptionalText = None
     """cpu, cuda, cuda:1, mps, ... (default: an accelerator if there is one)."""
     threads: OptionalInt = None
-    """CPU threads (default: OMP_NUM_THREADS, or one per available core).
-    Several processes share the available cores."""
+    """CPU threads (default: OMP_NUM_THREADS, or one per available core)."""
 
     not_exported = {"precision": "its weights have the type that export gave them", "device": "it runs on the CPU"}
 
@@ -65,6 +64,11 @@ class Computing:
         from vanilla_transformer.translation.lines import check_search
 
         at_least_one(threads=self.threads)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError(
+                "Only `train` shares its work among the processes of a launcher such as torchrun: start this "
+                "command by itself, or for several devices once for each, with a part of the text and --device."
+            )
         with as_options():
             check_search(**vars(self))
         if self.threads is not None and self.threads > usable_cores():
@@ -86,13 +90,12 @@ class Computing:
         keep_freed_memory()
         # Must be set before the first matrix product.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVES))
-        device = own_device(self.device)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        if device is not None:
-            _check_device(device)
+        if self.device is not None:
+            _check_device(self.device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
-        loaded, tokenizer = load_model(model, device=device, dtype=dtype, translates=translates)
+        loaded, tokenizer = load_model(model, device=self.device, dtype=dtype, translates=translates)
         if self.precision == "auto":
             from vanilla_transformer.engine.cpu import fastest_dtype
 
@@ -157,34 +160,6 @@ class Decoding(BatchedComputing):
         """Returns the options of the search, and these others, that are given."""
         names = "num_beams", "length_penalty", "max_length_beyond_source", *others
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
-def _processes_here() -> int:
-    """Returns the number of processes that a launcher started together on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def own_device(device: str | None) -> str | None:
-    """Returns the requested device; if several processes share the machine, this process's own of that kind."""
-    if _processes_here() == 1:
-        return device
-    import torch
-
-    from vanilla_transformer.translation.loading import best_device
-
-    kind, _, number = (device or best_device()).partition(":")
-    if kind == "cpu":
-        return kind
-    if number:
-        raise UsageError(
-            f"--device {device} is a single device for {_processes_here()} processes: leave its number out."
-        )
-    if _processes_here() > torch.accelerator.device_count():
-        raise UsageError(
-            f"There are {_processes_here()} processes on this machine for {torch.accelerator.device_count()} devices: "
-            "start fewer, or give --device cpu."
-        )
-    return f"{kind}:{os.environ['LOCAL_RANK']}"
 
 
 def _check_device(device: str) -> None:

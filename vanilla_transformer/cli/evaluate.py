@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +30,7 @@ from vanilla_transformer.cli.streams import (
 from vanilla_transformer.data.columns import COLUMN_SETTINGS, TextForm
 from vanilla_transformer.data.sources import CorpusSpec, locate, parse_corpus, split_off
 from vanilla_transformer.data.text_lines import CorpusError, RowError
-from vanilla_transformer.progress import Progress, progress_bar
+from vanilla_transformer.progress import progress_bar
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.seams import load
 
@@ -40,12 +38,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from vanilla_transformer.distributed.peers import Peers
     from vanilla_transformer.evaluation.scoring import Evaluation
     from vanilla_transformer.tasks import Task
 
-# Seconds without a sign of life after which one of several processes is taken for dead.
-LONGEST_SILENCE = 120.0
 EnsembleOptions: Any = load("options", "ensemble")
 RescoringOptions: Any = load("options", "rescoring")
 
@@ -97,26 +92,16 @@ class Evaluate:
     rescoring: RescoringOptions = RescoringOptions()
 
     def run(self) -> None:
-        """Predicts the corpus, with the processes that a launcher started together, and prints the scores."""
-        from vanilla_transformer.distributed.peers import meet
+        """Predicts the corpus and prints the scores."""
+        task, metrics = self._check()
+        from vanilla_transformer.data.corpus import read_corpus
 
-        with meet(LONGEST_SILENCE) as processes:
-            task, metrics = processes.broadcast_from_main(self._check)
-            from vanilla_transformer.data.corpus import read_corpus
-
-            corpus = read_corpus(self._source(task.form), form=task.form)
-            model, tokenizer = self.ensemble.load(self._all_models, self.decoding, translates=False)
-            processes.check_same(
-                self._facts(corpus, model),
-                "{process} has another {name} than the main process ({theirs}, not {ours}): give all processes the "
-                "same command and files.",
-            )
-            evaluation = self._evaluate(task, corpus, model, tokenizer, metrics, processes)
-            if processes.is_main:
-                self._report(evaluation, model)
+        corpus = read_corpus(self._source(task.form), form=task.form)
+        model, tokenizer = self.ensemble.load(self._all_models, self.decoding, translates=False)
+        self._report(self._evaluate(task, corpus, model, tokenizer, metrics), model)
 
     def _check(self) -> "tuple[Task, tuple[str, ...]]":
-        """Finds mistakes before a model is loaded, on the main process for all.
+        """Finds mistakes before a model is loaded.
 
         Returns the task, and the metrics to score by.
         """
@@ -153,24 +138,18 @@ class Evaluate:
         model: "PreTrainedModel",
         tokenizer: "PreTrainedTokenizerFast",
         metrics: tuple[str, ...],
-        processes: "Peers",
     ) -> "Evaluation":
-        """Predicts this process's part of the corpus; the main one alone shows its progress and scores all."""
+        """Predicts the corpus and scores the predictions."""
         unit = "sources" if task.translates else task.form.unit
-        bar: AbstractContextManager[Progress] = nullcontext(Progress())
-        if processes.is_main:
-            if task.translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
-                warn("source and target of the corpus are identical, so the scores only measure copying.")
-            self.decoding.announce(model)
-            bar = progress_bar(self.progress, unit, total=math.ceil(task.examples(corpus) / processes.size))
+        if task.translates and len(corpus) and list(corpus["source"]) == list(corpus["target"]):
+            warn("source and target of the corpus are identical, so the scores only measure copying.")
+        self.decoding.announce(model)
         settings = self._settings()
         if self.rescoring.rescore:
             settings["rescored"] = lambda translator: self.rescoring.translator(translator, self.decoding)
         try:
-            with bar as shown:
-                return task.evaluate(
-                    model, tokenizer, corpus, metrics, progress=shown.update, processes=processes, **settings
-                )
+            with progress_bar(self.progress, unit, total=task.examples(corpus)) as bar:
+                return task.evaluate(model, tokenizer, corpus, metrics, progress=bar.update, **settings)
         except RowError as error:
             from vanilla_transformer.data.corpus import row_place
 
@@ -192,19 +171,6 @@ class Evaluate:
         """Returns the settings of the prediction for the task."""
         settings = self.decoding.arguments() | self.rescoring.arguments(self.decoding.num_beams)
         return settings | ({} if self.stride is None else {"stride": self.stride})
-
-    def _facts(self, corpus: "Dataset", model: "PreTrainedModel") -> dict[str, Any]:
-        """Returns the settings that must be the same in all processes."""
-        from vanilla_transformer.fingerprints import fingerprint_lines
-
-        return {
-            "model": self.ensemble.fingerprint(self._all_models, model),
-            **self.ensemble.settings(self._all_models),
-            **self.rescoring.settings(),
-            "corpus": fingerprint_lines(corpus[corpus.column_names[0]]),
-            **self._settings(),
-            "precision": self.decoding.taken(model),
-        }
 
     def _check_paths(self) -> None:
         """Refuses an output that cannot be written or would overwrite an input, before hours of decoding."""

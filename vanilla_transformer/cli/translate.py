@@ -1,6 +1,5 @@
 """`vanilla-transformer translate`: one line out for each line in."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -79,11 +78,6 @@ class Translate:
         if self.sampling.check(self.decoding) is not None and self.nbest is not None and not self.rescoring.rescore:
             raise UsageError("--sample cannot be combined with --nbest, whose translations have scores.")
         self.rescoring.check(self.decoding.num_beams, self.nbest, samples=self.sampling.sample)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UsageError(
-                "translate cannot run under a launcher such as torchrun: for several devices or machines "
-                "give --output DIR --tasks N."
-            )
         self.ensemble.check(self.models)
         self._refuse_combinations()
         self.aligning.check()

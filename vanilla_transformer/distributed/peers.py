@@ -1,4 +1,4 @@
-"""Processes that work without a group: those of a run while text is tokenized, and those of an evaluation.
+"""Processes that work without a group: those of a run while text is tokenized.
 
 They share the small store through which their launcher lets them find each other, and poll it: no group operation
 waits meanwhile, so that the group can have a short time limit. They need no port but the store's.

@@ -1,10 +1,9 @@
 """Decodes a corpus and scores the translations against its targets."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,24 +17,11 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Chunks per process, so that they all end at about the same time.
-_CHUNKS_EACH = 4
-
-
-class Processes(Protocol):
-    """Processes that evaluate one corpus, each with its rank."""
-
-    rank: int
-    size: int
-
-    def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all on the main process, which has rank 0, and none on the others."""
-        ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's results on a corpus; in a process that works for another, the main one, all are empty.
+    """A model's results on a corpus.
 
     Attributes:
         scores: The score of each metric.
@@ -45,11 +31,11 @@ class Evaluation:
         sentences: The same figures in words.
     """
 
-    scores: list[Score] = field(default_factory=list)
-    predictions: list[str] = field(default_factory=list)
-    references: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    sentences: list[str] = field(default_factory=list)
+    scores: list[Score]
+    predictions: list[str]
+    references: list[str]
+    figures: dict[str, Any]
+    sentences: list[str]
 
 
 def evaluate_model(
@@ -60,7 +46,6 @@ def evaluate_model(
     *,
     batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    processes: Processes | None = None,
     rescored: Callable[[LineTranslator], Translator] = lambda translator: translator,
     **generate_kwargs: Any,
 ) -> Evaluation:
@@ -74,7 +59,6 @@ def evaluate_model(
         metrics: Names from `METRICS`.
         batch_tokens: Source tokens in a batch, padding included.
         progress: Called after each batch with the number of distinct sources done since the last call.
-        processes: This process and those that call this function with the same arguments.
         rescored: Wraps the translator in one that chooses among several of its translations.
         generate_kwargs: For `model.generate`; its own settings apply otherwise.
     """
@@ -85,10 +69,8 @@ def evaluate_model(
     distinct = list(dict.fromkeys(sources))
     translator = rescored(LineTranslator.from_model(model, tokenizer, batch_tokens=batch_tokens, **generate_kwargs))
     start = time.perf_counter()
-    translations = in_shares(translator.translate, distinct, translator.chunk_lines, processes, progress)
+    translations = in_chunks(translator.translate, distinct, translator.chunk_lines, progress)
     seconds = time.perf_counter() - start
-    if processes is not None and processes.rank:
-        return Evaluation()
     translated = {source: translation.text for source, translation in zip(distinct, translations, strict=True)}
     truncated = sum(translation.truncated for translation in translations)
     rate = len(distinct) / seconds
@@ -115,28 +97,21 @@ def cut_in_words(truncated: int, unit: str) -> list[str]:
     return [f"{truncated:,} {unit} were too long for the model and were truncated"] if truncated else []
 
 
-def in_shares(
+def in_chunks(
     work: Callable[[list[Item], Callable[[int], object]], Sequence[Result]],
     items: Sequence[Item],
     length: int,
-    processes: Processes | None = None,
-    progress: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object],
 ) -> list[Result]:
-    """Returns the results of `work` for all items on the main process; each process does every n-th chunk.
+    """Returns the results of `work` for all items, chunk by chunk.
 
     Args:
         work: Returns a result for each item of a chunk.
-        items: The same in all processes.
         length: Maximum length of a chunk.
-        progress: Called with the number of items that this process has done since the last call.
+        progress: Called with the number of items done since the last call.
     """
-    rank, size = (0, 1) if processes is None else (processes.rank, processes.size)
-    if size > 1:
-        length = max(1, min(length, math.ceil(len(items) / (_CHUNKS_EACH * size))))
     starts = range(0, len(items), length)
-    mine = [work(list(items[start : start + length]), progress) for start in starts[rank::size]]
-    everyone = [mine] if processes is None else processes.gather(mine)
-    return [one for number in range(len(starts) if everyone else 0) for one in everyone[number % size][number // size]]
+    return [result for start in starts for result in work(list(items[start : start + length]), progress)]
 
 
 def _detokenized(tokenizer: PreTrainedTokenizerBase, references: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from vanilla_transformer.evaluation.metrics import Metric
-    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
+    from vanilla_transformer.evaluation.scoring import Evaluation
 
 # Blocks and options of a recipe, besides sizes, that only an encoder-decoder has.
 _FOREIGN = ("architecture", "tokenizer_sides", "decoding")
@@ -137,7 +137,6 @@ class EncoderTask(Task, ABC):
         metrics: Sequence[str],
         *,
         progress: Callable[[int], object] = lambda count: None,
-        processes: "Processes | None" = None,
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> "Evaluation":
@@ -148,19 +147,16 @@ class EncoderTask(Task, ABC):
             RowError: A row cannot be scored, such as one with a label unknown to the model.
         """
         from vanilla_transformer.evaluation.metrics import MetricError, score
-        from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_shares
+        from vanilla_transformer.evaluation.scoring import Evaluation, cut_in_words, in_chunks
 
         if not len(corpus):
             raise MetricError("The corpus to evaluate on is empty.")
         self.check_settings(settings)
         predictor = self.predictor_class(model, tokenizer, batch_tokens, **settings)
-        if processes is None or processes.rank == 0:
-            self.check_rows(corpus, predictor)
+        self.check_rows(corpus, predictor)
         start = time.perf_counter()
-        predictions = in_shares(predictor.predict, self._rows(corpus), predictor.chunk_lines, processes, progress)
+        predictions = in_chunks(predictor.predict, self._rows(corpus), predictor.chunk_lines, progress)
         seconds = time.perf_counter() - start
-        if processes is not None and processes.rank:
-            return Evaluation()
         references = [self.reference(row) for row in corpus]
         found, accepted = [prediction.label for prediction in predictions], [[one] for one in references]
         truncated, unit = sum(prediction.truncated for prediction in predictions), self.form.unit

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from vanilla_transformer.data.text_streams import TextStream
-    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
+    from vanilla_transformer.evaluation.scoring import Evaluation
 
 Batch = dict[str, torch.Tensor]
 
@@ -198,15 +198,12 @@ class Task(Architecture, Protocol):
         metrics: Sequence[str],
         *,
         progress: Callable[[int], object],
-        processes: "Processes | None" = None,
         **settings: Any,
     ) -> "Evaluation":
         """Returns a `Score` for each metric on a corpus of the task's form; `settings` control the prediction.
 
         Args:
             progress: Receives the number of texts done since its last call.
-            processes: This process and those that call it with the same arguments: each predicts a part of the
-                corpus, and only the main one gets the results.
         """
 
     def predictor(

@@ -28,7 +28,7 @@ from vanilla_transformer.translation.translator import evaluating
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.evaluation.scoring import Evaluation, Processes
+    from vanilla_transformer.evaluation.scoring import Evaluation
 
 # Number of tokens that continue an example.
 _CONTINUATION = 40
@@ -290,13 +290,12 @@ class PackedLanguageModeling(LanguageModeling):
         metrics: Sequence[str],
         *,
         progress: Callable[[int], object] = lambda count: None,
-        processes: "Processes | None" = None,
         batch_tokens: int | None = None,
         **settings: Any,
     ) -> "Evaluation":
         """Returns the cost of each whole text; blocks after the first predict `stride` tokens, if given."""
         from vanilla_transformer.evaluation.metrics import score
-        from vanilla_transformer.evaluation.scoring import Evaluation, in_shares
+        from vanilla_transformer.evaluation.scoring import Evaluation, in_chunks
 
         self.check_settings(settings)
         scorer: Any = self.predictor_class(model, tokenizer, batch_tokens, **settings)
@@ -304,10 +303,8 @@ class PackedLanguageModeling(LanguageModeling):
         blocks = scorer.blocks(ids)
         start = time.perf_counter()
         tell = _in_proportion(progress, len(corpus), blocks)
-        losses = in_shares(scorer.losses, blocks, scorer.chunk_lines, processes, tell)
+        losses = in_chunks(scorer.losses, blocks, scorer.chunk_lines, tell)
         seconds = time.perf_counter() - start
-        if processes is not None and processes.rank:
-            return Evaluation()
         costs, tokens = scorer.costs(ids, losses), sum(map(len, ids)) - len(ids)
         scores = score(metrics, list(map(str, costs)), [[text] for text in texts], self._metrics)
         return Evaluation(

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import Launch
 from refusals import refused
 from small_models import save_translator
 
@@ -100,12 +99,6 @@ def test_conflicting_options_are_refused_before_loading_a_model(run, tmp_path, w
     code, err = run(*words)
     assert code in (1, 2) and message in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_under_a_launcher_translate_names_tasks(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    code, err = run("in", "--output", "out")
-    assert code == 2 and "launcher such as torchrun" in err and "--output DIR --tasks N" in err
 
 
 def test_another_model_or_setting_is_refused(run, tmp_path, model):
@@ -206,27 +199,6 @@ def test_without_datatrove_an_engine_says_what_to_install(run, missing):
     missing("datatrove.executor.local")
     code, err = run("in", "--output", "parts", "--tasks", 2, "--engine", "local")
     assert code == 1 and "pip install 'vanilla-transformer[cluster]'" in err and err.count("\n") == 1
-
-
-def test_processes_that_see_other_files_evaluate_nothing(model, tmp_path):
-    for rank in range(2):
-        (tmp_path / str(rank)).mkdir()
-        for name in ("in", "in.de"):
-            (tmp_path / str(rank) / name).write_text("a b\n" * (20 + rank))
-    words = ["evaluate", str(model), "--data", "in", "in.de", "--json"]
-    launch = Launch(2, words, tmp_path / "launch", deed=Elsewhere(tmp_path))
-    assert launch.codes() == [1, 1], launch.printed_by_all()
-    assert "Process 1 on " in launch.printed(0) and "has another corpus than the main process" in launch.printed(0)
-
-
-class Elsewhere:
-    """Has each process work in a directory of its own."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __call__(self, rank):
-        os.chdir(self.folder / str(rank))
 
 
 def test_a_commands_line_for_a_worker_says_all_of_it():
