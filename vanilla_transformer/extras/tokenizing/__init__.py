@@ -1,1 +1,0 @@
-"""Tokenizers applied to lines of text."""
