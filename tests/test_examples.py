@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer import (
@@ -25,6 +26,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.evaluation.metrics import METRICS
 from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.training.loop import train
+from vanilla_transformer.translation import load_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = {"one": "1", "two": "2", "three": "3", "four": "4"}
@@ -84,6 +86,20 @@ def test_a_model_is_fine_tuned_with_the_trainer_of_transformers(text, capsys):
     words = capsys.readouterr().out.splitlines()[-1].split()
     before, after = float(words[4]), float(words[6])
     assert after < before and (text / "tuned" / "model.safetensors").is_file()
+
+
+def test_a_model_is_fine_tuned_with_lora_and_the_output_is_a_plain_model(text, capsys):
+    pytest.importorskip("peft", reason="PEFT is not installed.")
+    files = (str(text / "text.words"), str(text / "text.digits"))
+    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
+    arguments = [str(text / "model"), str(text / "pairs.tsv"), str(text / "tuned"), "--max-steps", "20"]
+    example("lora").main([*arguments, "--rank", "2", "--learning-rate", "0.01"])
+    assert "trainable params: 384 " in capsys.readouterr().out  # 2 * (16 + 16) beside each of 6 projections.
+    before, after = (load_file(text / name / "model.safetensors") for name in ("model", "tuned"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert after.keys() == before.keys()
+    assert changed == {name for name in before if name.endswith((".q_proj.weight", ".v_proj.weight"))}
+    assert len(list(translate_lines(*load_model(text / "tuned"), ["one two"]))) == 1
 
 
 def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, small, capsys):

@@ -8,8 +8,7 @@ has commands, `GROUP` names their group in the program's help. The seams are
     architecture what trains such a family for translation, by its name in a recipe: a subclass of
                  `tasks.translation.Translation` with its `config_class`
     command      a command of the program: a dataclass of options with `run()`
-    recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`, or of `ModelAdapter` beside it if it
-                 exchanges weights while a model trains
+    recipe       a block of the recipe: a subclass of `recipe.schema.ExtraBlock`
     corpus       a form of the text that `train` learns from: a class with `of_run(place, recipe, run)`
     mixture      several corpora as one: a function of corpora as named, the same prepared, a recipe and a function
                  that reports sentences, which returns a `data.token_corpus.PreparedCorpus`

@@ -69,7 +69,6 @@ train: [a.en, a.de]
 tokenizer: there
 tokenizer_sides: target
 vocab_size: 300
-lora_rank: 2
 from_model: general
 distil_from: soft
 distillation_weight: 0.7
@@ -83,8 +82,6 @@ tokenizer:
   name: there
   sides: target
   vocab_size: 300
-lora:
-  rank: 2
 start:
   model: general
 distillation:
@@ -101,11 +98,11 @@ run:
 def test_unused_blocks_are_omitted_and_disabled_options_written():
     text = Recipe.of(metrics=(), max_steps=3).to_yaml()
     assert "metrics: []" in text and "max_steps: 3" in text
-    assert not [name for name in ("lora", "distillation", "sampling", "recurrent") if f"{name}:" in text]
+    assert not [name for name in ("distillation", "sampling", "recurrent") if f"{name}:" in text]
 
 
 def test_an_empty_block_has_its_defaults(tmp_path):
-    assert load_recipe(written(tmp_path, "optimization:\ntokenizer:\nlora:\nseed: 1\n")) == Recipe()
+    assert load_recipe(written(tmp_path, "optimization:\ntokenizer:\nrecurrent:\nseed: 1\n")) == Recipe()
 
 
 def test_options_given_as_blocks_are_told_where_they_belong():
@@ -118,7 +115,7 @@ def test_options_given_as_blocks_are_told_where_they_belong():
     ("text", "named"),
     [
         ("optimization:\n  max_stops: 3\n", "'max_stops' optimization 'max_steps'"),
-        ("lora:\n  lora_rank: 3\n", "'lora_rank' lora"),
+        ("tokenizer:\n  tokenizer_sides: target\n", "'tokenizer_sides' tokenizer"),
         ("data: a.tsv\n", "data"),
         ("max_steps: 3\noptimization:\n  max_steps: 4\n", "max_steps twice"),
         ("optimization:\n  max_steps: many\n", "max_steps 'many'"),

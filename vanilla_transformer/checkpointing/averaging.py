@@ -1,6 +1,6 @@
 """Section 6.1: checkpoint averaging."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ from safetensors import SafetensorError, safe_open
 
 from vanilla_transformer.model.saving import rename_old_weights
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import ModelAdapter
 from vanilla_transformer.tasks import task_for
 from vanilla_transformer.translation.loading import (
     UnusableModelError,
@@ -29,12 +28,11 @@ class AveragingError(ValueError):
 Weights = dict[str, torch.Tensor]
 
 
-def average_checkpoints(paths: Sequence[str | Path], adapters: Collection[ModelAdapter] = ()) -> Weights:
+def average_checkpoints(paths: Sequence[str | Path]) -> Weights:
     """Section 6.1: returns the mean of the weights of `paths`, summed in float64, in the dtypes of the first.
 
     Args:
         paths: Model directories, checkpoints, or safetensors files.
-        adapters: Merged into the weights of each before the mean is taken.
 
     Raises:
         AveragingError: They are not of the same model; the message names the difference.
@@ -46,8 +44,6 @@ def average_checkpoints(paths: Sequence[str | Path], adapters: Collection[ModelA
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
         weights = read_weights(path)
-        for adapter in adapters:
-            weights = adapter.merged(weights)
         if total and weights.keys() != total.keys():
             name = sorted(weights.keys() ^ total.keys())[0]
             raise AveragingError(
@@ -66,9 +62,9 @@ def average_checkpoints(paths: Sequence[str | Path], adapters: Collection[ModelA
     return {name: (tensor / len(paths)).to(dtypes[name]).contiguous() for name, tensor in total.items()}
 
 
-def load_average(model: torch.nn.Module, paths: Sequence[str | Path], adapters: Collection[ModelAdapter] = ()) -> None:
+def load_average(model: torch.nn.Module, paths: Sequence[str | Path]) -> None:
     """Loads the mean of `paths` into a model of the same architecture, tied weights included."""
-    load_weights(model, average_checkpoints(paths, adapters), paths[0])
+    load_weights(model, average_checkpoints(paths), paths[0])
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], path: str | Path) -> None:

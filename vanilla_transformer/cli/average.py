@@ -11,7 +11,6 @@ from vanilla_transformer.atomic_files import atomic_directory
 from vanilla_transformer.cli.arguments import OptionalInt, UsageError, at_least_one, refuse_full_directory
 from vanilla_transformer.cli.streams import warn
 from vanilla_transformer.recipe.reading import load_recipe
-from vanilla_transformer.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,9 +48,7 @@ class Average:
             if damage is not None:
                 raise AveragingError(f"{checkpoint} is corrupted, {damage}: leave it out and name the others.")
         model = _model(home)
-        file = home / "recipe.yaml"
-        recipe = load_recipe(file, lenient=True) if file.is_file() else Recipe()
-        load_average(model, checkpoints, recipe.adapters.values())
+        load_average(model, checkpoints)
         check_numbers(f"The mean of {', '.join(map(str, checkpoints))}", model.named_parameters())
         tokenizer = load_tokenizer(home)
         with atomic_directory(self.output) as place:

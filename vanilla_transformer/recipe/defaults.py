@@ -285,17 +285,12 @@ def _paper_warmup(steps: int) -> tuple[int, float]:
 
 
 def _choose_fine_tuning(recipe: Recipe) -> tuple[dict[str, Any], str]:
-    rate = fine_tuning_rate(recipe)
-    suits = "which suits weights that are already trained"
-    return {"learning_rate": rate}, f"Optimisation: a learning rate of {rate:g} after the warm-up, {suits}."
-
-
-def fine_tuning_rate(recipe: Recipe, factor: float = 1) -> float:
-    """Returns the learning rate at which Eq. 3 arrives in section 5.2, times a factor."""
+    # The rate at which Eq. 3 arrives in section 5.2.
     assert recipe.model.d_model is not None
     scale = recipe.optimization.learning_rate_scale or 1
-    rate = paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.model.d_model, MOST_WARMUP, scale)
-    return float(f"{factor * rate:.2g}")
+    rate = float(f"{paper_learning_rate(FINE_TUNING_STEPS_DONE, recipe.model.d_model, MOST_WARMUP, scale):.2g}")
+    suits = "which suits weights that are already trained"
+    return {"learning_rate": rate}, f"Optimisation: a learning rate of {rate:g} after the warm-up, {suits}."
 
 
 def _choose_intervals(

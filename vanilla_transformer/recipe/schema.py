@@ -3,8 +3,7 @@
 import dataclasses
 import types
 import typing
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -31,8 +30,7 @@ from vanilla_transformer.recipe.blocks import (
 from vanilla_transformer.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     from vanilla_transformer.data.token_corpus import TrainingCorpus
 
@@ -71,24 +69,6 @@ class ExtraBlock(Block):
     ) -> "TrainingCorpus":
         """Returns the corpus that a run of the recipe learns from."""
         return corpus
-
-
-@dataclass(frozen=True)
-class ModelAdapter(ExtraBlock):
-    """A block that, if it is used, exchanges weights of the model for as long as it trains."""
-
-    @abstractmethod
-    def adapt(self, model: "PreTrainedModel", new: Iterable[str]) -> str:
-        """Changes a model in place before its first step, and describes the change in a sentence.
-
-        Args:
-            model: The model of the run.
-            new: Names of its weights that come from no saved model.
-        """
-
-    @abstractmethod
-    def merged(self, weights: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """Returns the weights of the plain model that has learned the same."""
 
 
 def _extra_blocks() -> Mapping[str, ExtraBlock]:
@@ -157,12 +137,6 @@ class Recipe:
         """Returns all blocks by name, those of the extras last."""
         own = {name: value for name, value in vars(self).items() if isinstance(value, Block)}
         return own | dict(self.extras)
-
-    @property
-    def adapters(self) -> dict[str, ModelAdapter]:
-        """Returns the blocks that exchange weights of the model, by name."""
-        blocks = self.extras.items()
-        return {name: block for name, block in blocks if isinstance(block, ModelAdapter) and block.is_used}
 
     @property
     def options(self) -> dict[str, Any]:

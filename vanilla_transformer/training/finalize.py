@@ -82,7 +82,7 @@ def _load_mean_of_checkpoints(
             whole.append(checkpoint)
         else:
             logger.info(f"Checkpoint {checkpoint.path.name} is left out of the mean: {damage}.")
-    load_average(model, [checkpoint.path for checkpoint in whole], recipe.adapters.values())
+    load_average(model, [checkpoint.path for checkpoint in whole])
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise OutputError(
             f"The checkpoints in {run.checkpoints} contain weights that are NaN or infinite, which cannot "

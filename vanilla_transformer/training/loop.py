@@ -143,7 +143,7 @@ class TrainingLoop:
 
         keep_freed_memory()
         set_seed(recipe.optimization.seed)
-        model, origin = build_model(recipe, self.task, recipe.adapters.values())
+        model, origin = build_model(recipe, self.task)
         if origin:
             logger.info(origin)
         model = model.to(accelerator.device)
@@ -153,7 +153,7 @@ class TrainingLoop:
             model.set_attn_implementation("eager")
         self.sharding = sharding_of(accelerator)
         if self.sharding is not None:
-            self.sharding.shard(model, recipe)
+            self.sharding.shard(model)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = make_optimizer(learned, recipe, accelerator.device)
         rates = recipe.optimization
@@ -185,9 +185,9 @@ class TrainingLoop:
     def whole_model(self) -> PreTrainedModel:
         """Returns the model for one process to continue with.
 
-        If weights are sharded or exchanged by others, this is a newly built model of the same shape.
+        If weights are sharded, this is a newly built model of the same shape.
         """
-        if self.sharding is not None or self.recipe.adapters:
+        if self.sharding is not None:
             return build_model(self.recipe, self.task)[0].to(self.accelerator.device)
         return self.plain_model
 

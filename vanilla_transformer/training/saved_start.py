@@ -1,7 +1,6 @@
 """A run that starts from a saved model's weights: their effect on the recipe, and the parts taken over."""
 
 import copy
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from transformers import PreTrainedModel
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerBaseConfig
 from vanilla_transformer.recipe.blocks import RecipeError
 from vanilla_transformer.recipe.defaults import MODEL_FIELDS
-from vanilla_transformer.recipe.schema import ModelAdapter, Recipe
+from vanilla_transformer.recipe.schema import Recipe
 from vanilla_transformer.tasks import Task
 from vanilla_transformer.translation.loading import (
     VOCABULARIES,
@@ -103,17 +102,11 @@ def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
     return None
 
 
-def build_model(recipe: Recipe, task: Task, adapters: Iterable[ModelAdapter] = ()) -> tuple[PreTrainedModel, str]:
-    """Builds the model that a run begins with; returns it with what there is to say of its weights."""
-    model, sentence, new = _build(recipe, task)
-    return model, " ".join([sentence, *(adapter.adapt(model, new) for adapter in adapters)])
-
-
-def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
-    """Returns also a sentence about the parts taken from a saved model, and the names of the other weights."""
+def build_model(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str]:
+    """Builds the model that a run begins with, and describes the parts taken from a saved one."""
     model = task.build(recipe)
     if recipe.start.model is None:
-        return model, "", {name for name, _ in model.named_parameters()}
+        return model, ""
     saved, config = load_config(recipe.start.model, its_weights=False), copy.deepcopy(model.config)
     for name in deciding_fields(saved):
         # Besides the sizes, a recipe may choose a field anew.
@@ -131,7 +124,7 @@ def _build(recipe: Recipe, task: Task) -> tuple[PreTrainedModel, str, set[str]]:
             ", ".join(map(str, labels.values())) for labels in (saved.id2label or {}, config.id2label or {})
         )
         sentence += f"Its head was trained for the labels {before}, and is trained anew for {now}."
-    return loaded.train(), sentence, new
+    return loaded.train(), sentence
 
 
 def _in_words(path: str, model: PreTrainedModel, new: set[str], left: Any) -> str:

@@ -17,8 +17,6 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.checkpointing.averaging import read_weights
 from vanilla_transformer.distributed.peers import LaunchError
-from vanilla_transformer.recipe.blocks import RecipeError
-from vanilla_transformer.recipe.schema import ResolvedRecipe
 
 
 def requested_sharding() -> "ShardedWeights | None":
@@ -50,19 +48,14 @@ class ShardedWeights(FullyShardedDataParallelPlugin):
             PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
             accelerator.state.fsdp_plugin = self
 
-    def shard(self, model: PreTrainedModel, recipe: ResolvedRecipe) -> None:
+    def shard(self, model: PreTrainedModel) -> None:
         """Shards the weights among the processes, in place, layer by layer; call it before creating the optimizer.
 
         accelerate's own wrapping puts two of the modules that share the embedding into one unit and the third into
         another, which torch refuses. Here the embedding belongs to the root.
-
-        Raises:
-            RecipeError: The recipe exchanges weights of the model.
         """
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        for option in recipe.used(*recipe.adapters):
-            raise RecipeError(f"{option} cannot be combined with parameters that are sharded across processes.")
         settings: dict[str, Any] = {
             "offload_policy": self.cpu_offload,
             "mp_policy": self.mixed_precision_policy or MixedPrecisionPolicy(),

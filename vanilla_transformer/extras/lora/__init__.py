@@ -1,1 +1,0 @@
-"""LoRA: a saved model is fine-tuned through small matrices beside its weights."""

@@ -1,3 +1,0 @@
-"""LoRA: fine-tuning that trains few parameters."""
-
-SEAMS = {"recipe": {"lora": "block:Lora"}}
