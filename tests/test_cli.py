@@ -494,7 +494,6 @@ def test_average_of_models_has_their_mean_weights_and_translates(run, model, tmp
 @pytest.mark.parametrize(
     ("family", "change"),
     [
-        (VanillaTransformerConfig, {"target_direction": "right-to-left"}),
         (VanillaTransformerConfig, {"num_heads": 1, "d_k": 8, "d_v": 8}),
         (VanillaTransformerConfig, {"activation_function": "gelu"}),
         (VanillaTransformerConfig, {"layer_norm_eps": 0.1}),

@@ -255,7 +255,7 @@ def _gathered(directory: Path, names: Sequence[str], report: Callable[[str], obj
             file, place = (directory / name).resolve(), Path(folder) / name
             if name == RECIPE:
                 try:
-                    place.write_text(without_local_paths(load_recipe(file, lenient=True)).to_yaml(), encoding="utf-8")
+                    place.write_text(without_local_paths(load_recipe(file)).to_yaml(), encoding="utf-8")
                 except RecipeError as error:
                     report(f"{name} is not uploaded, because it is not a valid recipe: {error}")
                 continue

@@ -175,9 +175,8 @@ def write_models(directory: Path, text: str) -> None:
             config = package.VanillaTransformerEncoderConfig.from_preset("tiny", **sizes)
             model = package.VanillaTransformerEncoderForMaskedLM(config)
         else:
-            direction = "right-to-left" if name == "from-right" else "left-to-right"
             tokenizer = package.VanillaTransformerTokenizer.train(sentences, 300)
-            config = package.VanillaTransformerConfig.from_preset("tiny", target_direction=direction, **sizes)
+            config = package.VanillaTransformerConfig.from_preset("tiny", **sizes)
             model = package.VanillaTransformerForConditionalGeneration(config)
         if name in teachers_of(text):
             train = f"vanilla-transformer train --train train.en train.de {LEARNING} --output {name}"

@@ -74,7 +74,6 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = {
             "encoder_layers": [2],
             "decoder_layers": [2],
             "decoder_start_token_id": [2],
-            "target_direction": ["right-to-left"],
         },
     ),
     "encoder": (
@@ -108,7 +107,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = {
     ),
 }
 # What models must have in common to choose each next token together.
-_TOGETHER = {"vocab_size", "vocabulary", "pad_token_id", "eos_token_id", "decoder_start_token_id", "target_direction"}
+_TOGETHER = {"vocab_size", "vocabulary", "pad_token_id", "eos_token_id", "decoder_start_token_id"}
 
 
 def _save(place: Path, family: str, seed: int, field: str = "", value: Any = None) -> None:

@@ -191,6 +191,14 @@ def test_a_wrong_setting_is_said_to_be_in_the_configuration(directory):
         load_model(directory)
 
 
+def test_only_targets_written_from_left_to_right_are_loaded(directory):
+    set_in(directory / "config.json", target_direction="left-to-right")
+    assert not hasattr(load_model(directory)[0].config, "target_direction")
+    set_in(directory / "config.json", target_direction="right-to-left")
+    with refused(UnusableModelError, "config.json", "right to left"):
+        load_model(directory)
+
+
 def test_a_missing_vocabulary_is_named(directory):
     (directory / "tokenizer.json").unlink()
     with refused(UnusableModelError, "tokenizer.json"):

@@ -72,7 +72,7 @@ _LAYERS = {"Encoder": "EncoderLayer", "Decoder": "DecoderLayer", "VanillaTransfo
 _ANY_VALUE = words(
     "vocab_size d_model d_ff num_heads d_k d_v encoder_layers decoder_layers dropout attention_dropout "
     "activation_dropout label_smoothing positional_encoding max_position_embeddings layer_norm_eps attention_bias "
-    "output_bias activation_function tie_word_embeddings target_direction documents num_layers cell attention "
+    "output_bias activation_function tie_word_embeddings documents num_layers cell attention "
     "input_feeding attention_window bidirectional initializer_range use_cache pad_token_id bos_token_id "
     "eos_token_id decoder_start_token_id is_encoder_decoder transformers_version architectures output_hidden_states "
     "_output_attentions return_dict dtype problem_type id2label label2id name_or_path _name_or_path _commit_hash "

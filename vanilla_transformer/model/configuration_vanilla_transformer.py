@@ -195,8 +195,6 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
         decoder_layers: N of the decoder.
         output_bias: Models converted from Marian have one.
         tie_word_embeddings: One matrix for source, target and output (section 3.4); otherwise three.
-        target_direction: `left-to-right`, or `right-to-left` for a decoder that writes the target from its end. Labels
-            and the sequences of `generate` are in reading order either way.
     """
 
     model_type = "vanilla_transformer"
@@ -213,11 +211,9 @@ class VanillaTransformerConfig(VanillaTransformerBaseConfig):
     is_encoder_decoder: bool = True
     use_cache: bool = True
     decoder_start_token_id: int | None = 1
-    target_direction: str = "left-to-right"
 
-    def _check_choices(self) -> None:
-        super()._check_choices()
-        if self.target_direction not in ("left-to-right", "right-to-left"):
-            raise ValueError(
-                f"target_direction must be 'left-to-right' or 'right-to-left', not {self.target_direction!r}."
-            )
+    def __post_init__(self, **kwargs: Any) -> None:
+        # A saved configuration may give the order of its targets; computed in another, they would be nonsense.
+        if kwargs.pop("target_direction", "left-to-right") != "left-to-right":
+            raise ValueError("The model writes its targets from right to left, which is not supported.")
+        super().__post_init__(**kwargs)

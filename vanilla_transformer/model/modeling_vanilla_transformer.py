@@ -12,8 +12,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .encoder_decoder import DirectedGenerationMixin, EncoderDecoderHead
-from .generation import paper_generation_config
+from .encoder_decoder import EncoderDecoderHead
+from .generation import PaperGenerationMixin, paper_generation_config
 from .pipeline_vanilla_transformer import custom_pipelines
 from .saving import rename_old_weights
 from .stacks import Decoder, Encoder, Stack, VanillaTransformerPreTrainedModel
@@ -152,7 +152,7 @@ class VanillaTransformerModel(_EncoderDecoder):
         )
 
 
-class VanillaTransformerForConditionalGeneration(EncoderDecoderHead, DirectedGenerationMixin, _EncoderDecoder):
+class VanillaTransformerForConditionalGeneration(EncoderDecoderHead, PaperGenerationMixin, _EncoderDecoder):
     """The whole model: section 3 with the output projection, the loss of section 5.4 and the search of section 6.1."""
 
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}

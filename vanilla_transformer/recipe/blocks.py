@@ -201,9 +201,6 @@ class Model(Block):
     """Label smoothing (section 5.4); by default the preset's."""
     positional_encoding: Literal["sinusoidal", "learned"] | None = None
     """Positional encoding: sinusoidal (section 3.5) or learned (Table 3, row E); by default the preset's."""
-    target_direction: Literal["left-to-right", "right-to-left"] = "left-to-right"
-    """Order in which the model writes its target. A right-to-left model is better at the ends of sentences than at
-    their beginnings; `translate --rescore` lets it choose among another model's translations."""
 
 
 @dataclass(frozen=True)

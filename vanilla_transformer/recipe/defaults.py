@@ -76,7 +76,6 @@ class SizePreset:
 MODEL_FIELDS = (
     *("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "encoder_layers", "decoder_layers"),
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "positional_encoding"),
-    "target_direction",
 )
 
 # The one table to tune. Small corpora follow published settings for Multi30k (4+4 layers of width 128, dropout 0.3),

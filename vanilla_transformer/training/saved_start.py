@@ -94,7 +94,7 @@ def _config(path: str) -> VanillaTransformerBaseConfig:
 
 def _preset_of(config: VanillaTransformerBaseConfig) -> str | None:
     """Returns the preset whose sizes the model has, if there is one."""
-    names = [name for name in _SIZES if name not in ("vocab_size", "target_direction") and hasattr(config, name)]
+    names = [name for name in _SIZES if name != "vocab_size" and hasattr(config, name)]
     for preset in type(config).presets():
         other = type(config).from_preset(preset)
         if all(getattr(other, name) == getattr(config, name) for name in names):

@@ -5,8 +5,6 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from vanilla_transformer.model.encoder_decoder import DIRECTIONS
-
 # Configuration fields that affect only training: two runs of the same model may differ in these.
 TRAINING_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_range")
 # Meaning of a head's outputs.
@@ -42,9 +40,7 @@ def difference_of_vocabularies(one: PreTrainedTokenizerBase, other: PreTrainedTo
 def difference_in(one: PreTrainedConfig, other: PreTrainedConfig, fields: tuple[str, ...]) -> str | None:
     """Names the first of these fields in which two configurations differ, or None."""
     for name in fields:
-        mine, theirs = (
-            getattr(config, name, DIRECTIONS[0] if name == "target_direction" else None) for config in (one, other)
-        )
+        mine, theirs = (getattr(config, name, None) for config in (one, other))
         if mine != theirs:
             return f"{name} is {mine} in one and {theirs} in the other"
     return None

@@ -34,7 +34,6 @@ def directories(tmp_path_factory):
             ("first", own, {}),
             ("same", own, {}),
             ("other", other, {"positional_encoding": "learned", "max_position_embeddings": 8}),
-            ("from-right", own, {"target_direction": "right-to-left"}),
             ("presplit", other_splits, {}),
         )
     ):

@@ -131,7 +131,6 @@ def test_logits_of_our_model_stay_the_same(tmp_path, tied: bool):
         ({"d_k": 4}, "d_k 4"),
         ({"d_v": 4}, "d_v 4"),
         ({"positional_encoding": "learned"}, "learned positions"),
-        ({"target_direction": "right-to-left"}, "right to left"),
     ],
 )
 def test_models_that_marian_cannot_express_are_refused(tiny_config, changes: dict, named: str):

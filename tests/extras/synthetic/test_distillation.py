@@ -296,7 +296,6 @@ def test_soft_targets_of_something_else_are_refused(student, recipe, soft, tmp_p
             ({"train": other}, "another text"),
             ({"max_length": 100}, "max_length 256 100"),
             ({"tokenizer": str(tmp_path / "tokenizer")}, "tokenizer"),
-            ({"target_direction": "right-to-left"}, "left-to-right right-to-left"),
             ({"distil_from": str(tmp_path)}, "soft targets"),
         )
     ):

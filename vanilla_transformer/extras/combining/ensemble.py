@@ -14,13 +14,12 @@ from transformers.utils import ModelOutput
 
 from vanilla_transformer import engine
 from vanilla_transformer.engine.search import Decoding
-from vanilla_transformer.model.encoder_decoder import DIRECTIONS, DirectedGenerationMixin
 from vanilla_transformer.model.generation import PaperGenerationMixin
 from vanilla_transformer.translation.sameness import difference_in, difference_of_vocabularies
 
 Mean = Literal["probabilities", "log-probabilities"]
 # What models must share to choose each next token together.
-_SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id", "target_direction")
+_SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 @dataclass
@@ -30,7 +29,7 @@ class _Sources(ModelOutput):
     input_ids: torch.Tensor | None = None
 
 
-class EnsembleForConditionalGeneration(DirectedGenerationMixin, PreTrainedModel):
+class EnsembleForConditionalGeneration(PaperGenerationMixin, PreTrainedModel):
     """Models of one vocabulary that translate together, by the mean of their distributions at each step.
 
     They may be of any translating family of the package. `generate` is that of a single model, with the settings of
@@ -56,7 +55,6 @@ class EnsembleForConditionalGeneration(DirectedGenerationMixin, PreTrainedModel)
         config: Any = PreTrainedConfig(is_encoder_decoder=True)
         for name in ("vocab_size", "bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             setattr(config, name, getattr(own, name))
-        config.target_direction = _direction(members[0])
         # Sources and translations must fit into the positions of every member.
         ends = [member.config.max_position_embeddings for member in members if _has_learned_positions(member)]
         if ends:
@@ -210,10 +208,6 @@ def _check(members: list[Any], mean: str) -> None:
             difference = f"the device is {first.device} in one and {member.device} in the other"
         if difference is not None:
             raise ValueError(f"Models 1 and {number} cannot decode together: {difference}.")
-
-
-def _direction(model: Any) -> str:
-    return getattr(model.config, "target_direction", DIRECTIONS[0])
 
 
 def _has_learned_positions(model: Any) -> bool:

@@ -10,7 +10,6 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from vanilla_transformer.extras.combining.constrained_search import RequiredPhrases
-from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from vanilla_transformer.plain_text import plain_text
 from vanilla_transformer.translation.lines import Translation
@@ -106,10 +105,6 @@ class TermTranslator(LineTranslator):
         tokenizer = translator.tokenizer
         if isinstance(tokenizer, VanillaTransformerTokenizer) and tokenizer.detokenize("a@@ b") == "ab":
             raise TermError("Terms need a model that splits words itself, but this one expects pre-split text.")
-        if is_right_to_left(translator.model.config):
-            raise TermError(
-                "Terms need a model that writes from left to right, but this one writes from right to left."
-            )
         beams = translator.generate_kwargs.get("num_beams") or translator.model.generation_config.num_beams or 1
         if beams < 2 or translator.sampling is not None:
             raise TermError("Terms need a beam: give --num-beams 2 or more.")

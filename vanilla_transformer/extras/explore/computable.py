@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 from vanilla_transformer.extras.recurrent.model.modeling_recurrent_encoder_decoder import (
     RecurrentEncoderDecoderForConditionalGeneration,
 )
-from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.model.modeling_vanilla_transformer_decoder import VanillaTransformerDecoderForCausalLM
 from vanilla_transformer.model.modeling_vanilla_transformer_encoder import (
@@ -71,8 +70,6 @@ def family(model: PreTrainedModel) -> str:
         known = ", ".join(kind.__name__ for kind in FAMILIES)
         raise ExploreError(f"The page cannot compute a {type(model).__name__}, only {known}.")
     config: Any = model.config
-    if is_right_to_left(config):
-        raise ExploreError("The model writes from right to left, which the page cannot show.")
     if found != "recurrent" and config.activation_function not in ACTIVATIONS:
         raise ExploreError(
             f"The page cannot compute the activation {config.activation_function}, only {', '.join(ACTIVATIONS)}."

@@ -16,7 +16,6 @@ from transformers.activations import ACT2FN
 from vanilla_transformer.engine.known import unknown
 from vanilla_transformer.extras.export.errors import ConversionError
 from vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.model.encoder_decoder import is_right_to_left
 
 Weights = dict[str, torch.Tensor]
 
@@ -152,19 +151,9 @@ def refuse_other_widths(config: VanillaTransformerConfig, system: str) -> None:
 
 
 def refuse_unexportable(model: Any) -> None:
-    """Raises ConversionError if an export would drop a part of the model, or the model writes from right to left."""
-    refuse_right_to_left(model.config)
+    """Raises ConversionError if an export would drop a part of the model."""
     if reason := unknown(model, may_train=True):
         raise ConversionError(f"The model cannot be exported, because no export supports {reason}.")
-
-
-def refuse_right_to_left(config: PreTrainedConfig) -> None:
-    """Raises ConversionError if the model writes from right to left: no other system turns such targets around."""
-    if is_right_to_left(config):
-        raise ConversionError(
-            "The model writes from right to left, which only this package turns back into text: translate with it as "
-            "it is, or export one that writes from left to right."
-        )
 
 
 def training_settings_lost(theirs: PreTrainedConfig) -> list[str]:

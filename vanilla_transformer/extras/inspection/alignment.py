@@ -17,7 +17,6 @@ from vanilla_transformer.extras.recurrent.model.configuration_recurrent_encoder_
     RecurrentEncoderDecoderConfig,
 )
 from vanilla_transformer.limits import refuse_one_text
-from vanilla_transformer.model.encoder_decoder import is_right_to_left
 
 Unit = Literal["words", "pieces"]
 Step = Literal["input", "output"]
@@ -108,15 +107,7 @@ class AlignmentHeads:
         return " ".join([self.step, *(f"{layer}:{head}" for layer, head in self.heads)])
 
 
-def _refuse_right_to_left(model: PreTrainedModel) -> None:
-    if is_right_to_left(model.config):
-        raise AlignmentError(
-            "The model writes from right to left, but alignments need a model that writes from left to right."
-        )
-
-
 def _layers(model: PreTrainedModel) -> int:
-    _refuse_right_to_left(model)
     if isinstance(model.config, RecurrentEncoderDecoderConfig):
         if model.config.attention == "none":
             raise AlignmentError("This model has no attention over the source, and so no alignments.")
@@ -225,7 +216,6 @@ class Aligner:
     """Aligns translations with their sources by a model's attention, many in one pass."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        _refuse_right_to_left(model)
         self.model, self.tokenizer = model, tokenizer
         self._special = set(tokenizer.all_special_ids)
         # An unknown token stands for a word of the source, but for nothing that is written in a target.

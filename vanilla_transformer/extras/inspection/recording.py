@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.extras.inspection.pieces import Pieces
 from vanilla_transformer.model.configuration_vanilla_transformer_decoder import VanillaTransformerDecoderConfig
-from vanilla_transformer.model.encoder_decoder import is_right_to_left
 from vanilla_transformer.plain_text import plain_text
 
 # The three places of section 3.2.3.
@@ -128,13 +127,8 @@ def attention(
 
     Raises:
         InspectionError: A text is empty, or too long to show or for the model's positions; the tokenizer cannot
-            produce the target; or the model has no attention, or writes from right to left.
+            produce the target; or the model has no attention.
     """
-    if is_right_to_left(model.config):
-        raise InspectionError(
-            "The model writes from right to left, but attention is shown in reading order: use a model that "
-            "writes from left to right."
-        )
     inputs = encode(model, tokenizer, source, "source")
     if not model.config.is_encoder_decoder:
         return _of_one_stack(model, tokenizer, inputs, target)

@@ -83,7 +83,7 @@ class Distillation(ExtraBlock):
 
         targets = SoftTargets(self.soft_targets)
         assert isinstance(corpus, PreparedCorpus)
-        targets.check(corpus, recipe.data.max_length, recipe.model.target_direction)
+        targets.check(corpus, recipe.data.max_length)
         say(
             f"Distillation: {self.weight:.0%} of the loss comes from the teacher's {targets.facts.top_k} "
             f"likeliest tokens in {self.soft_targets}."

@@ -33,7 +33,6 @@ class SoftTargetsFacts:
 
     Attributes:
         teacher: The fingerprint of the teacher or teachers.
-        target_direction: The direction in which the teacher writes.
         top_k: Number of types kept for each token.
         vocab_size: Size of the vocabulary.
         max_length: Maximum length of a row in tokens.
@@ -44,7 +43,6 @@ class SoftTargetsFacts:
     """
 
     teacher: str
-    target_direction: str
     top_k: int
     vocab_size: int
     max_length: int
@@ -106,16 +104,14 @@ class SoftTargets:
             )
         return np.memmap(path, kind, "r", shape=shape)
 
-    def check(self, corpus: PreparedCorpus, max_length: int, target_direction: str) -> None:
+    def check(self, corpus: PreparedCorpus, max_length: int) -> None:
         """Refuses a corpus that the teacher has not read, or has read as other tokens.
 
         Raises:
             SoftTargetsError: The corpora differ; the message says in what.
         """
         facts, parts = self.facts, parts_of(corpus)
-        if facts.target_direction != target_direction:
-            difference = f"the teacher writes {facts.target_direction}, but this model {target_direction}"
-        elif facts.texts != [text for part in parts for text in part.texts]:
+        if facts.texts != [text for part in parts for text in part.texts]:
             difference = "the teacher read another text"
         elif facts.max_length != max_length:
             difference = f"max_length was {facts.max_length:,} and is {max_length:,}"

@@ -90,7 +90,6 @@ def write_soft_targets(
         model, teacher = load()
         facts = SoftTargetsFacts(
             teacher=teacher,
-            target_direction=getattr(model.config, "target_direction", recipe.model.target_direction),
             top_k=top_k,
             vocab_size=len(tokenizer),
             max_length=recipe.data.max_length,

@@ -16,8 +16,8 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple
 
-from vanilla_transformer.model.encoder_decoder import DirectedGenerationMixin, EncoderDecoderHead
-from vanilla_transformer.model.generation import paper_generation_config
+from vanilla_transformer.model.encoder_decoder import EncoderDecoderHead
+from vanilla_transformer.model.generation import PaperGenerationMixin, paper_generation_config
 from vanilla_transformer.model.loss import check_mask
 from vanilla_transformer.model.pipeline_vanilla_transformer import custom_pipelines
 from vanilla_transformer.model.saving import SavedWithItsCode
@@ -474,7 +474,7 @@ class RecurrentEncoderDecoderModel(RecurrentPreTrainedModel):
 
 
 class RecurrentEncoderDecoderForConditionalGeneration(
-    EncoderDecoderHead, DirectedGenerationMixin, RecurrentPreTrainedModel
+    EncoderDecoderHead, PaperGenerationMixin, RecurrentPreTrainedModel
 ):
     """A recurrent encoder-decoder with its output projection, trained and searched like the Transformer."""
 
