@@ -275,7 +275,6 @@ def test_modules_say_which_section_they_are(module: str, section: str):
 
 def test_public_names_are_these():
     assert vanilla_transformer.__all__ == [
-        "Batcher",
         "Recipe",
         "RecurrentEncoderDecoderConfig",
         "RecurrentEncoderDecoderForConditionalGeneration",

@@ -4,8 +4,13 @@ import importlib.util
 import random
 import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -100,6 +105,45 @@ def test_a_model_is_fine_tuned_with_lora_and_the_output_is_a_plain_model(text, c
     assert after.keys() == before.keys()
     assert changed == {name for name in before if name.endswith((".q_proj.weight", ".v_proj.weight"))}
     assert len(list(translate_lines(*load_model(text / "tuned"), ["one two"]))) == 1
+
+
+def test_requests_that_arrive_together_are_translated_together_over_http(text, capsys, monkeypatch):
+    files = (str(text / "text.words"), str(text / "text.digits"))
+    train(Recipe.of(train=files, output=str(text / "model"), max_steps=2, **SIZES))
+    program, made, batches = example("service"), [], []
+    serve, translate = program.server, program.translate_lines
+
+    def counting(model, tokenizer, lines, **settings):
+        batches.append(list(lines))
+        if "four" in lines:
+            raise OverflowError("too much of it")
+        return translate(model, tokenizer, lines, **settings)
+
+    monkeypatch.setattr(program, "Gathering", partial(program.Gathering, wait=60, max_lines=4))
+    monkeypatch.setattr(program, "translate_lines", counting)
+    monkeypatch.setattr(program, "server", lambda *given: made.append(serve(*given)) or made[0])
+    serving = threading.Thread(target=program.main, args=([str(text / "model"), "--port", "0", "--num-beams", "2"],))
+    serving.start()
+    while not made:
+        serving.join(0.01)
+
+    def ask(body):
+        with urlopen(f"http://127.0.0.1:{made[0].server_port}", body.encode()) as answer:
+            return answer.read().decode()
+
+    requests = ["one two\n\n", "three", "two"]
+    with ThreadPoolExecutor(4) as callers:
+        answers = list(callers.map(ask, requests))
+        with refused(HTTPError, "500", "OverflowError"):
+            ask("four\n" * 4)
+    made[0].shutdown()
+    serving.join()
+    assert [len(batch) for batch in batches] == [4, 4]
+    model, tokenizer = load_model(text / "model")
+    lines = [request.splitlines() for request in requests]
+    expected = [[one.text for one in translate(model, tokenizer, each, num_beams=2)] for each in lines]
+    assert [answer.split("\n")[:-1] for answer in answers] == expected
+    assert capsys.readouterr().out.endswith(f"http://localhost:{made[0].server_port}\n")
 
 
 def test_a_language_is_pronounced_and_no_word_is_both_learned_and_scored(tmp_path, small, capsys):

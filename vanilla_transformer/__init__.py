@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .extras.recurrent.model.modeling_recurrent_encoder_decoder import (
         RecurrentEncoderDecoderModel as RecurrentEncoderDecoderModel,
     )
-    from .extras.service.batcher import Batcher as Batcher
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
     from .model.configuration_vanilla_transformer_decoder import (
         VanillaTransformerDecoderConfig as VanillaTransformerDecoderConfig,
@@ -99,7 +98,6 @@ _HOMES = {
     "VanillaTransformerText2TextGenerationPipeline": ".model.pipeline_vanilla_transformer",
     "VanillaTransformerTranslationPipeline": ".model.pipeline_vanilla_transformer",
     "Recipe": ".recipe.schema",
-    "Batcher": ".extras.service.batcher",
     "evaluate": ".tasks",
     "load_exported": ".translation",
     "load_recipe": ".recipe.reading",

@@ -1,1 +1,0 @@
-"""Translation for services, which answer many single requests at a time."""
